@@ -33,7 +33,7 @@ _USUAL_TOKENS = 256  # of a text to write, where the suite does not say
 
 
 class Scorer:
-    """A model that answers what an evaluation suite asks; knows nothing of the suite itself."""
+    """A model that answers the requests of an evaluation suite; independent of the suite itself."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Scorer:
 
     @property
     def prefix_id(self) -> int:
-        """What stands before a text that nothing comes before."""
+        """The id that stands before a text without a context."""
         return self.tokenizer.end_of_text_id or 0
 
     def fit(self, tokens: int, *, generates: bool = False) -> int:

@@ -86,7 +86,7 @@ class StoredRows(Rows):
         row: list[bytes] = []
         for line in self._lines():
             row.append(line)
-            # What is a row's last line: four blanks and not the beginning of something.
+            # The last line of a row is indented by four blanks and opens no bracket.
             if line[4:5] != b" " and not line.rstrip().endswith((b"{", b"[")):
                 yield self._parse(b"".join(row))
                 row = []
@@ -154,7 +154,7 @@ def read_long_json(path: Path, keys: Sequence[str]) -> Any:
             files.require_file(path)
             return _read_parts(path, keys)
     except (ValueError, OSError):
-        pass  # written otherwise, or damaged: whoever reads it whole says how
+        pass  # in another layout, or damaged: reading it whole reports what is wrong
     return files.read_json(path)
 
 

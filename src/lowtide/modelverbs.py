@@ -74,18 +74,18 @@ def run_train(settings: TrainSettings) -> Answer | None:
 
         script = write_slurm_script(settings)
         return answer(f"sbatch {script}", script=script)
-    # Registered first of all: without a handler SIGUSR1 ends the process, and users send it to see
-    # where a run is.
+    # Registered first: users send SIGUSR1 to see where a run is, and without a handler it ends the
+    # process.
     faulthandler.register(signal.SIGUSR1, file=2)
 
     from lowtide.training.admission import admit
 
-    admit(settings)  # before torch: what cannot be in its memory is refused without it
+    admit(settings)  # before torch is imported: a budget that is too small is refused without it
 
     from lowtide.training.start import train
 
     result = train(settings)
-    if not ranks.is_first():  # under torchrun the first process speaks
+    if not ranks.is_first():  # under torchrun only the first process prints
         return None
     line = f"{settings.run.folder}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
     if result.best_val_loss is not None:

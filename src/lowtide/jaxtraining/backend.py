@@ -38,7 +38,7 @@ class _Copies:
 
 
 class _JaxBackend:
-    """Networks of JAX; what each method is for, Backend says."""
+    """Networks of JAX; the methods are documented in Backend."""
 
     def device_kind(self, device: str) -> str:
         return pick_devices(device)[0].platform

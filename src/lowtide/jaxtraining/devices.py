@@ -69,11 +69,11 @@ class JaxGroup:
 
     @property
     def saves_beside(self) -> bool:
-        """Whether checkpoints are written while training goes on, where nobody says."""
+        """Whether checkpoints are written while training goes on, by default."""
         return not self.on_cpu
 
     def any(self, flag: bool) -> bool:
-        """Return whether any process says yes."""
+        """True if any process passes True."""
         return flag if self.world_size == 1 else any(processes.all_say(flag))
 
     def least(self, value: int) -> int:
@@ -81,7 +81,7 @@ class JaxGroup:
         return value if self.world_size == 1 else min(processes.all_say(value))
 
     def all_say(self, value: Any) -> list[Any]:
-        """Return what each process says, in their order: what JSON can say."""
+        """Return the value of each process, in their order; values must fit into JSON."""
         return [value] if self.world_size == 1 else processes.all_say(value)
 
     def total(self, values: list[int]) -> list[int]:
@@ -91,7 +91,7 @@ class JaxGroup:
         return [sum(parts) for parts in zip(*processes.all_say(values), strict=True)]
 
     def first_says(self, value: Any) -> Any:
-        """Return to all processes what the first one has: an array, or what JSON can say."""
+        """Return the first process's value to all: an array, or a value that fits into JSON."""
         return (
             value if self.world_size == 1 else processes.first_says(value, is_first=self.is_first)
         )

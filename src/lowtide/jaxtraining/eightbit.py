@@ -4,9 +4,9 @@ In:      gradients; codes (uint8) and the largest size of every 256 numbers
 Out:     new weights, codes and sizes
 Memory:  2 bytes a parameter; the numbers of one layer's tensor while it is updated
 
-Blocks run over one layer's tensor as it lies in memory, never over the stack of layers. A code is a
-place in a table of 256 numbers from -1 to 1 (from 0 to 1 for squares) that are closer to each other
-near zero (Dettmers, 2015): seven powers of ten, each divided evenly.
+Blocks lie within one layer's tensor, never across layers of a stack. A code is an index into a
+table of 256 numbers from -1 to 1 (from 0 to 1 for squares) that are denser near zero (Dettmers,
+2015): seven powers of ten, each divided evenly.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class JaxEngine:
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
-            # Several processes compute as many rows each: one alone cannot take fewer.
+            # Several processes must compute equally many rows: one alone cannot take fewer.
             group = self._group
             can_halve = group.world_size == 1 and self.state.micro_batch > len(group.devices)
             halve_micro_batch(
@@ -187,9 +187,9 @@ class JaxEngine:
         return loss
 
     def _micro_batches(self, inputs: Any, targets: Any) -> tuple[Any, Any, Any]:
-        """Cut a batch into equal micro-batches [M, B, …]; rows that fill the last weigh nothing.
+        """Cut a batch into equal micro-batches [M, B, …]; the last is padded with rows of weight 0.
 
-        They are this process's rows: those of all processes together weigh 1.
+        These are this process's rows: the weights over all processes add up to 1.
         """
         rows, tokens = inputs.shape
         micro = _rounded_up(min(self.state.micro_batch, rows), len(self._group.own_devices))
@@ -340,7 +340,7 @@ class Counters:
 
 
 def _here(value: Array) -> Array:
-    """A number that all devices have, as this process has it."""
+    """A replicated number, read on this process."""
     return value if value.is_fully_addressable else value.addressable_data(0)
 
 

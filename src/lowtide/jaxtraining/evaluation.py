@@ -51,7 +51,8 @@ class LossSums:
         tokenizer: Tokenizer | None,
         batch_size: int,
     ) -> None:
-        # Whatever the run does in training: one compiled function serves all evaluations.
+        # Independent of the run's training options, so one compiled function serves all
+        # evaluations.
         self._params, self._form = params, dataclasses.replace(form, dropout=0.0, again=False)
         self._group = group
         devices = len(group.own_devices)
@@ -136,7 +137,7 @@ def score_rows(model: JaxGPT, texts: list[TextIds], *, batch_size: int) -> list[
 
 
 class _JaxEvaluator:
-    """Losses and scores of networks of JAX; what each method is for, evaluating.py says."""
+    """Losses and scores of networks of JAX; the methods are documented in Evaluator."""
 
     def open(self, device: str) -> JaxGroup:
         return JaxGroup(pick_devices(device)[:1])

@@ -30,9 +30,9 @@ class JaxFeed:
         return inputs, targets
 
     def _own(self, array: Any) -> Any:
-        """Copy ids: JAX may use the memory it is given later, and loaders use theirs again.
+        """Copy ids: JAX may read its input later, and loaders reuse their arrays.
 
-        JAX takes an id beyond the vocabulary for the last one and says nothing: it is said here.
+        JAX silently clips an id beyond the vocabulary to the last one, so ids are checked here.
         """
         ids = np.array(array, np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self._vocab_size):

@@ -55,9 +55,9 @@ def iter_tokens(
 ) -> Iterator[Any]:
     """Yield the next ids [1], one step at a time; never one of `banned`.
 
-    A full cache is filled again with the newer half of the context, which is the model's if none
-    is given. A prompt is read in parts, filled up to a power of two, so that few shapes are
-    compiled and attention over a long one is never there as a whole.
+    A full cache is refilled with the newer half of the context, which is the model's if none is
+    given. A prompt is read in parts, padded to a power of two, so that few shapes are compiled and
+    the attention matrix of a long prompt never exists as a whole.
     """
     sampling = sampling or SamplingSettings()
     vocab_size = vocab_size or model.config.vocab_size
@@ -184,7 +184,7 @@ def generate_text(model: JaxGPT, tokenizer: Tokenizer, prompt: str = "", **optio
 
 
 class _JaxWriter:
-    """Texts of networks of JAX; what each method is for, Writer says (generation/generating.py)."""
+    """Texts of networks of JAX; the methods are documented in Writer (generation/generating.py)."""
 
     most_rows = 1
 

@@ -1,4 +1,4 @@
-"""Several processes of JAX: joining them, and what they tell each other beside the training itself.
+"""Several processes of JAX: joining them, and exchanging values besides the training itself.
 
 In:      JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment
 Out:     values of every process, or of the first
@@ -24,7 +24,7 @@ from lowtide.errors import UsageError
 __all__ = ["all_say", "first_says", "join"]
 
 _SHUTDOWN_SECONDS = 20
-"""How long a process that ends waits for the others: one that failed keeps nobody for long."""
+"""How long a process that ends waits for the others, so that a failed one does not block them."""
 
 
 def join() -> bool:
@@ -67,7 +67,7 @@ def join() -> bool:
 
 @contextlib.contextmanager
 def _stdout_kept_clean() -> Generator[None]:
-    """What libraries say of their connections goes to stderr: stdout is for answers (--json)."""
+    """Redirect what libraries print about connections to stderr: stdout is for answers (--json)."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -79,7 +79,7 @@ def _stdout_kept_clean() -> Generator[None]:
 
 
 def _require_whole(given: dict[str, str]) -> None:
-    """Refuse settings that are half there, or that are no numbers."""
+    """Refuse settings that are incomplete, or not numbers."""
     missing = [name for name in ranks.JAX_NAMES if name not in given]
     if missing:
         raise UsageError(
@@ -103,7 +103,7 @@ def _require_whole(given: dict[str, str]) -> None:
 
 
 def all_say(value: Any) -> list[Any]:
-    """Return what each process says, in their order; all of them must ask at the same place."""
+    """Return the value of each process, in their order; all processes must call it together."""
     text = json.dumps(value).encode()
     sizes = multihost_utils.process_allgather(np.int32(len(text)))
     # A few shapes only, because each is compiled.
@@ -113,7 +113,7 @@ def all_say(value: Any) -> list[Any]:
 
 
 def first_says(value: Any, *, is_first: bool) -> Any:
-    """Return to all processes what the first one has: an array, or what JSON can say."""
+    """Return the first process's value to all: an array, or a value that fits into JSON."""
     is_array = isinstance(value, np.ndarray)
     said = {"shape": value.shape, "type": value.dtype.str} if is_array else {"value": value}
     about = all_say(said if is_first else None)[0]

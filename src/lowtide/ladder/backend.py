@@ -34,7 +34,7 @@ __all__ = ["BACKEND"]
 
 @dataclasses.dataclass(frozen=True)
 class _Alone(ProcessGroup):
-    """One process, which writes checkpoints out of the places themselves: nothing is copied."""
+    """A group of one process; checkpoints are written from the places, without copies."""
 
     @property
     def saves_beside(self) -> bool:
@@ -66,7 +66,7 @@ def _require_device(group: ProcessGroup) -> None:
 
 
 class _LadderBackend:
-    """Packed networks; what each method is for, Backend says."""
+    """Packed networks; the methods are documented in Backend."""
 
     def device_kind(self, device: str) -> str:
         return pick_device(device).type

@@ -4,7 +4,7 @@ In:      a module's outline, its parameters by name, its arguments
 Out:     what it computes; the gradients of what that depends on
 Memory:  none of its own
 
-torch's own ways to do both import sympy, 45 MiB that a small budget would feel.
+torch's own ways to do both import sympy, which takes 45 MiB: a lot for a small budget.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def run_block(
 def call_with(module: nn.Module, named: dict[str, Tensor], *arguments: Any) -> Tensor:
     """Call a module with these tensors as its parameters.
 
-    torch's own way to do it imports sympy, 45 MiB; but its compiler, which has it, knows that way.
+    torch's own way imports sympy (45 MiB), so it is only used under its compiler, which has it
+    anyway.
     """
     if torch.compiler.is_compiling():
         from torch.func import functional_call
@@ -54,9 +55,9 @@ def call_with(module: nn.Module, named: dict[str, Tensor], *arguments: Any) -> T
 
 
 class _Handed(torch.autograd.Function):
-    """A number whose gradient goes on as one that is known already.
+    """A number whose gradient is replaced by one that is known already.
 
-    torch.autograd.grad takes such gradients too, but compares their shapes by way of sympy: 45 MiB.
+    torch.autograd.grad takes such gradients too, but compares their shapes with sympy (45 MiB).
     """
 
     @staticmethod

@@ -166,7 +166,7 @@ class LadderEngine:
 
     def _numbers(self, factor: Tensor, goes: Tensor, rate: float, decay: float) -> StepNumbers:
         settings = self._settings
-        # A first step that is skipped has no corrections yet: those of one step do no harm.
+        # If the first step is skipped there are no corrections yet; those of one step do no harm.
         steps = self._steps.clamp(min=1.0)
         first = 1 - torch.pow(settings.learning.beta1, steps)
         second = 1 - torch.pow(settings.learning.beta2, steps)
@@ -193,7 +193,7 @@ class LadderEngine:
 
     @property
     def notes(self) -> list[str]:
-        """What of the settings cannot be had on this device."""
+        """Settings that are not possible on this device, as notices."""
         found: list[str] = []
         rung = self._settings.machine.offload
         if self._group.on_cpu and rung in ("gradients", "optimizer", "layers"):

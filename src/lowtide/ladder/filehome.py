@@ -125,7 +125,7 @@ class FileHome:
             self.drop(key)
 
     def _finish(self, task: Future[None] | None) -> None:
-        """Wait for a task; what the disk says about it is an error with its name."""
+        """Wait for a task; an error of the disk is raised with the file's name."""
         if task is None:
             return
         try:

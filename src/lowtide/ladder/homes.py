@@ -232,7 +232,7 @@ class HostMemory:
         self.is_locked = lock and lock_pages(self._array)
         if lock and not self.is_locked:
             with contextlib.suppress(RuntimeError):
-                torch.zeros(1, device="cuda")  # which takes the refusal off the device
+                torch.zeros(1, device="cuda")  # clears the error on the device
         self._unlock = weakref.finalize(self, unlock_pages, self._array) if self.is_locked else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Tensors of any framework in safetensors files; read back as NumPy arrays, without a framework.
+"""Tensors of any framework in safetensors files; read back as NumPy arrays without a framework.
 
 In:      tensors by name: NumPy arrays, or what a framework has registered with `stored_form`
 Out:     a safetensors file, byte for byte as the library writes it; its arrays, mapped

@@ -83,7 +83,7 @@ class KVCache:
 
 
 class AttendingCache(Protocol):
-    """A cache whose tokens are not one row: it knows itself what each of them looks at."""
+    """A cache for tokens of several rows; it computes itself what each of them attends to."""
 
     def places(self, tokens: int) -> tuple[Tensor, int]:
         """Return the positions of the next tokens, and where the last of them ends."""
@@ -143,8 +143,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if not x.is_cuda:
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    # Halves swapped by flip, not joined by cat: torch.compile makes one plain kernel of it. Without
-    # it, on a CPU, that only takes more memory.
+    # Swapping the halves by flip instead of cat lets torch.compile make one kernel of it.
+    # Uncompiled on a CPU flip would only take more memory.
     halves = x.unflatten(-1, (2, -1))
     signed = torch.stack((-sin, sin), dim=-2)
     return (halves * cos[:, None] + halves.flip(-2) * signed).flatten(-2)
@@ -298,7 +298,8 @@ class SwiGLU(nn.Module):
                 return self.down(rowkernels.swiglu(both))
             gate, up = both.chunk(2, dim=-1)
             return self.down(F.silu(gate) * up)
-        # Two products: the gradient of one of twice the width would have to be joined first.
+        # Two products instead of one of twice the width, whose gradient would have to be
+        # concatenated.
         gate_weight, up_weight = self.gate_up.weight.chunk(2)
         gate, up = (self.gate_up.part(x, weight) for weight in (gate_weight, up_weight))
         return self.down(F.silu(gate) * up)

@@ -63,7 +63,7 @@ def require_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) ->
 
 
 def foreign_note(tokenizer: Tokenizer, config: GPTConfig) -> str | None:
-    """What to say where transformers gives other ids than we do, whatever the files say."""
+    """A note for models where transformers gives other ids than lowtide, whatever the files say."""
     fixed = config.family.fixed_pattern
     if fixed and tokenizer.data.pattern != fixed:
         return (

@@ -23,8 +23,8 @@ from lowtide.settings import build_settings, require
 
 __all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
 
-# Beyond all models there are, and small enough to build tables of: a wrong number in a file must
-# not take all memory, or hours.
+# Larger than any existing model, but small enough for tables: a wrong number in a file must not
+# take all memory, or hours.
 _LARGEST = {
     "vocab_size": 1 << 22,
     "context_length": 1 << 20,
@@ -186,7 +186,7 @@ class GPTConfig:
 
     def to_huggingface(self) -> dict[str, Any]:
         """Return the config.json that transformers reads for this shape."""
-        from lowtide.model.configjson import write_fields  # which makes configs itself
+        from lowtide.model.configjson import write_fields  # it imports this module
 
         return write_fields(self)
 

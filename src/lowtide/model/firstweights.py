@@ -126,7 +126,7 @@ class Draws:
         values = np.empty(count, np.float32)
         step = _SKIPPED
         words = np.empty(count, np.float32)
-        for start in range(0, count, step):  # all words first: the last group overlaps
+        for start in range(0, count, step):  # drawn first: the last group overlaps
             end = min(start + step, count)
             words[start:end] = self._uniform(end - start)
         for start in range(0, whole, step):

@@ -26,7 +26,7 @@ from lowtide.model.targets import plain_loss_and_error
 
 __all__ = ["LARGEST_E4M3", "Float8Head", "fits_float8", "has_float8", "multiply"]
 
-_torch: Any = torch  # the product of scaled numbers is private by its name only
+_torch: Any = torch  # its product of scaled numbers is named as a private function
 _E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LARGEST_E4M3 = 448.0
 # Softmax minus one-hot is between -1 and 1, with targets further ahead 1.75; the largest e5m2 is

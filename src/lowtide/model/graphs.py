@@ -1,10 +1,10 @@
-"""What torch's compiler is told of our functions, as soon as something is compiled.
+"""Register our functions with torch's compiler, as soon as something is compiled.
 
 In:      nothing
 Out:     functions that become one call of a graph, or end it
 
-Said here and not by decorators: those import the compiler, which takes 140 MiB and a second and a
-half of every command that runs a model, and most compile nothing.
+Done here and not by decorators: those import the compiler, which takes 140 MiB and 1.5 s in every
+command that runs a model, and most commands compile nothing.
 """
 
 from __future__ import annotations

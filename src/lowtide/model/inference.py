@@ -1,4 +1,4 @@
-"""What running a network takes, without training it: for evaluation and generation, before torch.
+"""Memory of running a network without training it, computed before torch is imported.
 
 In:      a GPTConfig, rows and tokens at once, a budget
 Out:     bytes by part; BudgetError with the smallest budget that would do
@@ -32,7 +32,7 @@ __all__ = [
 
 _MARGIN = 1.1
 LONGEST_USUAL = 4096
-"""Tokens of a row that nobody asks more of, whatever the context."""
+"""Tokens of a row by default, if the context is longer."""
 PROMPT_PART = 1024
 """Tokens of a prompt that are read at once."""
 TOKEN_BYTES = 360
@@ -67,7 +67,7 @@ class InferenceNeed:
 
     @property
     def running_budget_bytes(self) -> int:
-        """The same where the program has been measured in the process that computes."""
+        """The same after the program was measured in the process that computes."""
         return self.program + int((self.total_bytes - self.program) * _MARGIN)
 
 
@@ -96,7 +96,7 @@ def planned_bytes(
         checkpointing=False,
         accumulating=False,
     )
-    if backend == "jax":  # what each query finds at every key is there as a whole, and its softmax
+    if backend == "jax":  # the whole attention matrix exists, and its softmax
         queries = min(tokens, PROMPT_PART) if generates else rows * tokens
         block += 3 * 4 * config.num_heads * queries * tokens
     chunk = rows if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
@@ -127,7 +127,7 @@ def _one_layer(config: GPTConfig) -> GPTConfig:
 
 
 def usual_tokens(config: GPTConfig) -> int:
-    """Tokens of a row where nobody asks for a number: the context, if it is not a very long one."""
+    """Tokens of a row by default: the context, unless it is very long."""
     return min(config.context_length, LONGEST_USUAL)
 
 
@@ -199,7 +199,7 @@ def refuse_hopeless(
         folder = find_model_dir(model_name, checkpoints_dir)
         config = load_config(folder)
     except DataError:
-        return  # told by whoever loads it
+        return  # reported when it is loaded
     fit_rows(
         config,
         1,

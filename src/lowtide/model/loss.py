@@ -137,6 +137,6 @@ _compute: Callable[..., Tensor] = _ChunkedCrossEntropy.apply  # pyright: ignore[
 
 
 def keep_loss_out_of_graphs() -> None:
-    """Never compile it: a loop over chunks, and on a GPU a kernel, leave nothing to fuse."""
+    """Exclude the loss from compiled graphs: a loop over chunks has nothing to fuse."""
     global _compute
     _compute = torch.compiler.disable(_ChunkedCrossEntropy.apply)  # pyright: ignore[reportAssignmentType]

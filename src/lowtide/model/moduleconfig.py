@@ -34,7 +34,7 @@ class ModuleConfig:
     width: int
     """The median of its matrices' shorter sides."""
     dropout: float = 1.0
-    """Nobody knows whether it draws random numbers: they are a function of the step in any case."""
+    """A module may draw random numbers: they are a function of the step in any case."""
 
     @property
     def layout(self) -> str:

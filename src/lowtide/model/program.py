@@ -1,4 +1,4 @@
-"""What the program itself holds: interpreter, torch and its libraries, measured and never guessed.
+"""Memory of the program itself (interpreter, torch and its libraries), always measured.
 
 In:      the environment: which torch is installed, on which Python, for which device
 Out:     Program: bytes that are resident before a run's own weights and activations are
@@ -95,7 +95,7 @@ def find_program(
     backend: str = "torch",
 ) -> Program:
     """Return what the program takes, by a probe if none is known for these versions yet."""
-    if backend != "torch":  # one program: it has the compiler and 8-bit moments in it
+    if backend != "torch":  # JAX includes the compiler and 8-bit moments
         return _find_part(backend, device) or _UNMEASURED_JAX
     program = _find_part("plain", device)
     if program is None:
@@ -175,7 +175,7 @@ def _probe(part: str, device: str) -> Program:
     command = [sys.executable, "-m", "lowtide.training.probe", part, device]
     environment = {"OMP_WAIT_POLICY": "passive", **ranks.alone(os.environ)}
     try:
-        # What is compiled already takes no compiler: a folder of its own, to see all of it.
+        # A fresh cache folder: what is compiled already would not start the compiler.
         with scratch_folder("probe") as folder:
             done = subprocess.run(
                 command,

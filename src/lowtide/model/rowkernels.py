@@ -81,7 +81,7 @@ def _apply(function: Any, *arguments: Any) -> Any:
 
 
 def _require(*tensors: Tensor) -> None:
-    """Addresses say nothing of types: make sure of them here."""
+    """Check types here, because native code only gets addresses."""
     for tensor in tensors:
         assert tensor.is_cpu and tensor.is_contiguous()
         assert tensor.dtype in (torch.float32, torch.int64)

@@ -262,7 +262,7 @@ def shape_for_parameters(
 
 
 def _is_network(config: GPTConfig) -> bool:
-    """True if the tables of the vocabulary leave parameters that compute."""
+    """True if the vocabulary's tables leave some parameters for the layers."""
     whole = count_parameters(config)
     return count_parameters(config, embeddings=False) >= _LEAST_NETWORK * whole
 

@@ -1,7 +1,7 @@
 """The tide layout: blocks of the qwen3 layout in which a token's own embedding stays at hand.
 
-A block deep in the network sees what the others made of a token, and must keep a share of its width
-busy to remember which token it was. Here it need not: the embedding is given to every block again.
+A block deep in the network only sees what earlier blocks made of a token, so a share of the width
+is spent on remembering which token it was. Here every block is given the embedding again.
 
     x       -> mix[0] * x + mix[1] * start           before the block; two numbers a block
     values  -> values + gate * (start_values @ normed start)      in every second block

@@ -163,7 +163,7 @@ class TensorFile(Mapping[str, Tensor]):
 
 
 def _allocate(model: GPT, device: str | torch.device) -> None:
-    """Take memory for an outline's weights; torch's own way imports half of its compiler."""
+    """Allocate an outline's weights; torch's own function imports half of its compiler."""
     for module in model.modules():
         for name, outline in list(module.named_parameters(recurse=False)):
             weight = torch.empty(outline.shape, dtype=outline.dtype, device=device)

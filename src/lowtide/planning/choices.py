@@ -130,7 +130,7 @@ def find_fitting(
         if choice.fits:
             return choice
     if options.get("init_from_model") is not None:
-        return None  # its shape is what it is
+        return None  # its shape is given by the model
     return _smaller_model(options, vocab_size, machine, step_halvings=halvings)
 
 

@@ -30,7 +30,7 @@ _A, _ALPHA = 482.01, 0.3478
 _B, _BETA = 2085.43, 0.3658
 # Muennighoff et al. (2023): up to 4 epochs count nearly as new text, beyond 16 there is no gain.
 _GOOD_EPOCHS, _MOST_EPOCHS = 4.0, 16.0
-_FRESH_EPOCHS = 2.0  # so often nothing need be done against learning text by heart
+_FRESH_EPOCHS = 2.0  # up to here text is not learned by heart
 # What a step gets out of a core or a GPU, roughly; only to choose a size where none is named.
 _CORE_FLOPS, _GPU_FLOPS = 20e9, 30e12
 _DAY_SECONDS = 86400

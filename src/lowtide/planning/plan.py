@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def asked_fits(self) -> bool:
-        """Whether what was asked for fits; micro-batches that nobody asked for do not count."""
+        """Whether the request fits; micro-batches may be smaller unless their size was given."""
         return self.asked.fits or (
             self.chosen is not None
             and not self.named_batch
@@ -84,7 +84,7 @@ def make_plan(settings: PlanSettings) -> Plan:
     >>> plan.fits, plan.needs[-1].stage
     (True, 'train')
     """
-    find_item_files(settings.decontaminate)  # a name that is no file is said first
+    find_item_files(settings.decontaminate)  # first: report a name that is not a file
     settings = _with_tokenizer(settings)
     machine = find_machine(settings)
     data = find_data(settings, machine)

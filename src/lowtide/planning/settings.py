@@ -20,7 +20,7 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["PlanSettings", "parse_count"]
 
 _SMALLEST_VOCABULARY = 257
-_SMALLEST_MACHINE = 32 << 20  # a number without a unit is bytes, and never meant so
+_SMALLEST_MACHINE = 32 << 20  # a smaller one is a number without its unit
 # What `lowtide train` takes under the same name.
 _TRAINING_FIELDS = (
     "init_from_model",

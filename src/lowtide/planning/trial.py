@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS = 90
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few steps took, or why there is no number."""
+    """The speed of a few steps, or why there is none."""
 
     tokens_per_second: float | None
     problem: str = ""

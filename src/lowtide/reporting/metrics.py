@@ -76,7 +76,7 @@ class MetricsFile:
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):
-                    continue  # a kill leaves half a line
+                    continue  # the last line of a killed job is cut off
                 if isinstance(row, dict):
                     yield row
 

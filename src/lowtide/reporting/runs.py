@@ -346,7 +346,7 @@ def _memory_tile(label: str, peak: int, limit: int | None, word: str) -> dict[st
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty where there is none, for a run that has only begun."""
+    """Read a JSON object; empty if there is none, as in a run that has just begun."""
     if not path.is_file():
         return {}
     value = read_json(path)

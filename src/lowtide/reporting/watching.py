@@ -48,7 +48,7 @@ class PageServer(ThreadingHTTPServer):
             ) from None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that broke off: browsers do that all the time."""
+        """Ignore broken connections: browsers drop them all the time."""
         error = sys.exception()
         if not isinstance(error, OSError):
             warn(f"a request failed: {error!r}")
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             address = urlsplit(self.path)
-        except ValueError:  # a bracket that does not close, say
+        except ValueError:  # malformed, such as an unclosed bracket
             self.send_error(HTTPStatus.BAD_REQUEST)
             return
         try:
@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer_news(parse_qs(address.query).get("have", [""])[0])
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
-        except LowtideError as error:  # a folder that was moved away, say: it may come back
+        except LowtideError as error:  # such as a folder that was moved: it may come back
             explain = printable(error.message)
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain=explain)
         except (ConnectionError, TimeoutError):
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a line for every question would bury the address."""
+        """Print nothing: a line for every request would bury the address."""
 
 
 def watch(settings: ReportSettings, *, announce: Callable[[str], None]) -> None:

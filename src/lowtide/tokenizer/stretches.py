@@ -99,7 +99,7 @@ def look_through(inputs: Sequence[InputFile], look: Callable[[InputFile], Iterat
                     advance(start + place)
                 left = 0
             except (OSError, LowtideError):
-                pass  # whoever reads it says what is wrong
+                pass  # reading it will report what is wrong
             unseen += left
             start += source.size_bytes
     return unseen

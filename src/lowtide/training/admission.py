@@ -1,13 +1,13 @@
-"""Before torch is loaded: refuse a budget that cannot do, tokenize a text, learn a tokenizer.
+"""What is done before torch is loaded: refuse a small budget, tokenize text, learn a tokenizer.
 
 In:      TrainSettings
 Out:     the text's tokens, or the tokenizer of a stream, in the run's folder; or BudgetError, with
          the smallest budget that can do
 Memory:  the tokenizer; of a text by characters one block at a time, and its alphabet
 
-Importing torch takes hundreds of megabytes, so a budget that they alone would pass is refused here,
-by what a probe measured. The size of the vocabulary is looked up only to refuse: a smaller one
-never needs more, and the advice has to be one that works.
+Importing torch takes hundreds of megabytes, so a budget below that is refused here, by what a probe
+measured. At first the smallest possible vocabulary is assumed; only if the budget is refused is the
+real size looked up, so that the advice is enough.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hope
 
 
 def admit(settings: TrainSettings) -> None:
-    """Do what needs no torch; mistakes in the settings are left to the training to report."""
+    """Do what needs no torch; other mistakes in the settings are reported by training itself."""
     _require_packages(settings)
-    if ranks.is_launched():  # several processes: the first tokenizes while the others wait
+    if ranks.is_launched():  # with several processes the first tokenizes while the others wait
         return
     require_own_run(settings.run.folder)
     settings = fit_context(settings, known_shape(settings.run))
@@ -127,7 +127,7 @@ def refuse_hopeless(
     text_bytes = 0 if is_running else text_budget_bytes(settings)
     try:
         config = config or expected_shape(settings)
-    except BudgetError:  # a text by characters that only a larger budget reads
+    except BudgetError:  # scanning the characters of the text itself takes more
         config = least
     fit_micro_batch(config, settings, budget, program=program, text_bytes=text_bytes)
 
@@ -139,7 +139,7 @@ def expected_shape(settings: TrainSettings) -> GPTConfig:
 
 
 def fit_context(settings: TrainSettings, config: GPTConfig | None) -> TrainSettings:
-    """Shorten rows nobody asked a length for to the context of the model that goes on."""
+    """Shorten rows to the context of the model that is continued, unless a length was given."""
     if config is None or settings.model.seq_len != ModelSettings.seq_len:
         return settings
     return replace_settings(settings, seq_len=min(settings.model.seq_len, config.context_length))

@@ -3,8 +3,8 @@
 In:      what each process was given, told to all
 Out:     UsageError in every process, where they differ; nothing where they agree, or in one process
 
-They compute together: with another number of steps one would wait for ever, with another rate each
-would train weights of its own.
+They compute together: a process with another number of steps would wait for ever, and with
+different learning rates each would train its own weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lowtide.training.settings import TrainSettings
 
 __all__ = ["require_same_checkpoint", "require_same_data", "require_same_settings"]
 
-# Where things lie and what only one process does; data is compared by its fingerprint.
+# Paths, and settings that only one process uses; data is compared by its fingerprint.
 _MAY_DIFFER = {
     "checkpoints_dir", "cache_dir", "cache_size", "offload_dir",
     "dataset_dir", "input_file", "train_data_path", "dataset_id",

@@ -1,4 +1,4 @@
-"""What computes a run: the few things that loop, evaluation and saving ask of torch, or of JAX.
+"""The interface to torch and JAX: what loop, evaluation and saving need from either.
 
 In:      the name of a backend
 Out:     a Backend, whose module is imported when it is asked for; an Engine per run
@@ -175,6 +175,6 @@ def as_model(given: Any, *, seq_len: int | None, vocab_size: int | None) -> Mode
 
 @functools.cache
 def open_backend(name: Literal["torch", "ladder", "jax"]) -> Backend:
-    """Import what a name means; a package that is missing is named, with what installs it."""
+    """Import a backend by name; a missing package is named, with the command that installs it."""
     with naming_missing_packages(f"--backend {'jax' if name == 'jax' else 'torch'}"):
         return importlib.import_module(_MODULES[name]).BACKEND

@@ -18,7 +18,7 @@ __all__ = ["BatchSource", "open_batches", "row_length"]
 
 
 class _Rank(Protocol):
-    """Which share of the rows is meant, and where they go."""
+    """Which of the rows this process takes, and where they are put."""
 
     @property
     def rank(self) -> int: ...

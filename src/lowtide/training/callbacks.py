@@ -1,4 +1,4 @@
-"""Callbacks of a run: functions of the caller's, called after steps, evaluations and checkpoints.
+"""Callbacks of a run: the caller's functions, called after steps, evaluations and checkpoints.
 
 In:      what just happened
 Out:     calls; a true answer to an evaluation ends the run
@@ -26,8 +26,8 @@ class StepEvent:
     """Loss of its batch, on the device; `float(loss)` waits for it."""
     learning_rate: float
     elapsed_seconds: float
-    """Of the run, earlier commands counted; with several processes as it was when they last agreed
-    on the time, which is not at every step."""
+    """Seconds of the whole run, earlier commands included. Several processes agree on it only now
+    and then, so it may lag behind."""
 
 
 @dataclass(frozen=True)

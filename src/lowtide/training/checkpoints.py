@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 _STATE = "state.safetensors"
-OLD_STATE_NAME = "state.pt"  # as runs had it before checksums; read once, and written anew
+OLD_STATE_NAME = "state.pt"  # the state of runs before checksums existed; read once, then rewritten
 _NUMBERS = "state.json"
 
 
@@ -222,9 +222,10 @@ class RunFolder:
             _link_or_copy(folder / name, self.root / name)
 
     def complete(self, note: Callable[[str], None]) -> None:
-        """Of a finished run: bring back the weights beside its checkpoints, name other damage.
+        """For a finished run: restore the weights in its folder, and report other damage.
 
-        A kill between the last checkpoint and its second name leaves older weights there.
+        A kill between the last checkpoint and its link in the run's folder leaves older weights
+        there.
         """
         folder = self.newest_dir()
         if _is_old(folder):
@@ -289,7 +290,7 @@ class RunFolder:
             return ModuleConfig.read(_read_numbers(path), path)
 
     def load_weights(self, load: Callable[..., None]) -> None:
-        """Have `load` read the newest checkpoint's weights, where there is a checkpoint."""
+        """Call `load` with the folder of the newest checkpoint, if there is one."""
         if self.exists():
             folder = self.newest_dir()
             with naming_checkpoint(folder):
@@ -324,7 +325,7 @@ class RunFolder:
         self._publish_weights(folder, checksums)
 
     def forget_metrics_after(self, step: int, evaluated_step: int) -> None:
-        """Drop rows a killed run wrote after its last checkpoint: they will come again."""
+        """Drop rows that a killed run wrote after its last checkpoint: these steps are repeated."""
         if not self.metrics_path.is_file():  # a pipe would be waited for
             return
         with self.metrics_path.open("rb") as old:
@@ -340,7 +341,7 @@ class RunFolder:
 
 
 def _is_kept(line: bytes, step: int, evaluated_step: int) -> bool:
-    """True for a row of the log up to a step; what is no row goes: a log never stops a run."""
+    """True for a row of the log up to a step; malformed lines are dropped, and never stop a run."""
     try:
         row = json.loads(line)
         last = evaluated_step if row.get("event") == "eval" else step

@@ -50,7 +50,7 @@ def choose_optimizer(
 
 
 def require_muons(optimizer: str, *, cautious_decay: bool) -> None:
-    """Refuse an option of Muon's where AdamW is the optimizer: it would do nothing."""
+    """Refuse an option of Muon if the optimizer is AdamW: it would have no effect."""
     if cautious_decay and optimizer != "muon":
         raise UsageError(
             "cautious decay is Muon's, and the optimizer is AdamW",

@@ -1,4 +1,4 @@
-"""Compile what a run computes, or say at once why that cannot be.
+"""Compile a run's network, or say at once why that is not possible.
 
 In:      the model, and the network it is called as
 Out:     what to call in its place
@@ -36,7 +36,7 @@ def compile_network(
 
 
 def _require_compiler() -> None:
-    """Refuse now what would fail half a minute later: on a CPU kernels are C++."""
+    """Refuse a missing compiler now instead of half a minute later: kernels on a CPU are C++."""
     builder: Any = importlib.import_module("torch._inductor.cpp_builder")
     try:
         builder.get_cpp_compiler()

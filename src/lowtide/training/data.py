@@ -154,9 +154,9 @@ def _open_stream(
 
 
 def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a stream's reader may hold: what the beginnings of its files say, and what is to spare.
+    """What a stream's reader may hold: what the beginnings of its files need, and what is to spare.
 
-    The advice of a refusal is a budget that the whole batch and the longer row fit into.
+    A refusal advises a budget that has room for the whole batch and the longer row.
     """
     needed = stream_reading(settings.data).reader_bytes
     kind = backend_of(settings).device_kind(settings.machine.device)
@@ -194,7 +194,7 @@ def _own_tokenizer(
         found = known
     else:
         found = Tokenizer.load(data.tokenization or "gpt2")
-    if path.exists():  # whoever opens it says what is wrong
+    if path.exists():  # opening it will report what is wrong
         note(
             f"{path.name}: nothing beside it says which tokenizer made it; taken as {found.name}'s"
         )

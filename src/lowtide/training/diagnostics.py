@@ -1,4 +1,4 @@
-"""Where a run stands when it does not move: its stage and all stacks, on demand or by itself.
+"""Shows where a run hangs: its stage and all stacks, on demand or after a while.
 
 In:      `stage(...)` calls from the loop; SIGUSR1
 Out:     stderr

@@ -60,7 +60,7 @@ class ProcessGroup:
 
     @property
     def saves_beside(self) -> bool:
-        """Whether checkpoints are written while training goes on, where nobody says."""
+        """Whether checkpoints are written while training goes on, by default."""
         return self.device.type == "cuda"
 
     def mean(self, value: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class ProcessGroup:
         return value / self.world_size
 
     def any(self, flag: bool) -> bool:
-        """Return whether any process says yes."""
+        """True if any process passes True."""
         if self.world_size == 1:
             return flag
         votes = torch.tensor(float(flag), device=self.device)
@@ -88,7 +88,7 @@ class ProcessGroup:
         return int(smallest.item())
 
     def all_say(self, value: Any) -> list[Any]:
-        """Return what each process says, in their order."""
+        """Return the value of each process, in their order."""
         if self.world_size == 1:
             return [value]
         said: list[Any] = [None] * self.world_size
@@ -96,7 +96,7 @@ class ProcessGroup:
         return said
 
     def first_says(self, value: Any) -> Any:
-        """Return to all processes what the first one has."""
+        """Return the first process's value to all processes."""
         if self.world_size == 1:
             return value
         box = [value]
@@ -170,8 +170,8 @@ def gradient_sync(network: nn.Module, *, wanted: bool) -> Generator[None]:
 def is_divided(value: Any) -> TypeGuard[DTensor]:
     """True for a tensor of which each process holds a part.
 
-    Without the import, which takes 40 MiB and the better part of a second: who has such tensors
-    has done it.
+    Without importing its class, which takes 40 MiB and most of a second: code with such tensors has
+    imported it already.
     """
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and isinstance(value, tensors.DTensor)

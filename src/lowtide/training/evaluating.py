@@ -186,7 +186,7 @@ def _fitter(
     progress: Progress,
     tokenizer_bytes: int,
 ) -> _Fit:
-    """Measure the program now, before anything is loaded that is counted beside it."""
+    """Measure the program now, before weights and tokenizer are loaded, which count separately."""
     if not evaluator.is_cpu(place):
         return lambda rows, tokens, other_bytes: rows
     backend = settings.chosen_backend()

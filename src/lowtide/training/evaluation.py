@@ -73,7 +73,7 @@ class LossSums:
 
     @torch.no_grad()
     def add(self, inputs: Any, targets: Any, *, counted: bool) -> None:
-        """Compute the loss of some windows; without `counted` only because others do."""
+        """Compute the loss of some windows; without `counted` only in step with other processes."""
         ids = torch.from_numpy(inputs).to(self._device)
         wanted_ids = torch.from_numpy(targets).to(self._device)
         is_short = len(ids) < self._batch_size
@@ -186,7 +186,7 @@ def score_rows(model: GPT, texts: list[TextIds]) -> list[Score]:
 
 
 class _TorchEvaluator:
-    """Losses and answers of torch's networks; what each method is for, evaluating.py says."""
+    """Losses and answers of torch's networks; the methods are documented in Evaluator."""
 
     def open(self, device: str) -> torch.device:
         return pick_device(device)

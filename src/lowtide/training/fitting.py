@@ -1,7 +1,7 @@
 """The micro-batch of a run that is about to begin: the largest that keeps its budget.
 
 In:      a network, settings, the budget
-Out:     rows, or None where nothing has to be smaller, or nobody can know (a torch module)
+Out:     rows, or None if nothing has to be smaller, or if it is unknown (a torch module)
 """
 
 from __future__ import annotations

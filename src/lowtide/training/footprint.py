@@ -57,8 +57,8 @@ _MARGIN = 1.1
 # What the C library keeps between many small tensors, beyond a tenth of them: a model of width 32
 # with thousands of rows took 13 % more than was estimated.
 _HOLES_BYTES = 16 << 20
-# A budget found before the start must do for the process that trains, which has read its text by
-# the time it measures itself: 10 MiB more than the probe had, and the holes.
+# A budget advised before the start must be enough for the process that trains, which has read its
+# text by the time it measures itself: 10 MiB more than the probe had, and the holes.
 _LEAST_SPARE_BYTES = 40 << 20
 
 
@@ -286,7 +286,7 @@ def _look_at_files(name: str, text_field: str) -> StreamReading:
     """Look once: a plan asks for every size of a micro-batch."""
     try:
         inputs = expand_inputs([name])
-    except LowtideError:  # whoever reads them says what is wrong
+    except LowtideError:  # reading them will report what is wrong
         return StreamReading()
     return StreamReading(
         reader_bytes(inputs, ReadingSettings(text_field=text_field)),

@@ -24,7 +24,7 @@ def halve_micro_batch(
     can_halve: bool,
     note: Callable[[str], None],
 ) -> None:
-    """Compute half as many of a step's `rows` at once from now on; the step stays what it is."""
+    """Compute half as many of a step's `rows` at once from now on; the step itself is unchanged."""
     if not can_halve:
         raise BudgetError(
             f"out of memory with {counted(state.micro_batch, 'row')} of "

@@ -1,4 +1,4 @@
-"""Any torch module as a network of a run: called with ids, and its answer taken for what it is.
+"""Any torch module as a network of a run: called with ids, its output read as logits or loss.
 
 In:      a module that returns logits or a loss for ids
 Out:     WrappedModule, which Trainer trains, saves and takes up again as it does a GPT
@@ -120,7 +120,8 @@ class WrappedModule(nn.Module):
         answer = self._call(ids, targets)
         logits = _find(answer, "logits", dimensions=3)
         has_logits = logits is not None and logits.shape[:2] == ids.shape
-        # A module that sees no targets cannot know the loss: a number beside logits is another's.
+        # A module that gets no targets cannot know the loss: a number beside logits is something
+        # else.
         names_loss = isinstance(getattr(answer, "loss", None), Tensor)
         knows_loss = self._takes_targets or names_loss or not has_logits
         loss = _find(answer, "loss", dimensions=0) if knows_loss else None
@@ -157,7 +158,7 @@ class WrappedModule(nn.Module):
         self._compiled = (torch.compile(self.module, dynamic=False),)
 
     def use_float8(self, *, head: bool, blocks: bool) -> None:
-        """Nothing: refuse_options has refused both."""
+        """Does nothing: refuse_options has refused both options."""
 
     @torch.no_grad()
     def sample(self, tokenizer: Tokenizer, output: OutputSettings, *, seed: int) -> str:
@@ -216,7 +217,7 @@ class WrappedModule(nn.Module):
 
 
 def _require_storable(module: nn.Module) -> None:
-    """Refuse now what the first checkpoint could not hold."""
+    """Refuse tensors now that a checkpoint could not hold."""
     for name, value in module.state_dict().items():
         if not isinstance(value, Tensor) or value.dtype not in STORED_TYPES:
             kind = value.dtype if isinstance(value, Tensor) else type(value).__name__

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Muon", "even_rows", "matrix_splits", "orthogonalize"]
 
-_torch: Any = torch  # operations on lists of tensors are private by their names only
+_torch: Any = torch  # its operations on lists of tensors are named as private functions
 
 
 def matrix_splits(model: nn.Module) -> dict[int, tuple[int, ...]]:
@@ -167,8 +167,8 @@ def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> N
 def even_rows(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> Tensor:
     """The factor of each row [S, R, 1] that evens rows out and keeps each matrix's norm.
 
-    A running mean that is too small because it is young is so by one factor for the whole matrix,
-    which the norm takes out again: it needs no correction.
+    In the first steps the running mean is too small, but by one factor for the whole matrix, which
+    the norm removes again: it needs no correction.
     """
     squares = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float32)
     squares = squares.square_().div_(updates.shape[-1])

@@ -259,7 +259,7 @@ def build_optimizers(
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
-    """The matrices between embedding and output that are trained, as far as they can be guessed."""
+    """The trained matrices between embedding and output, as far as they can be guessed."""
     blocks = getattr(model, "blocks", None)
     if isinstance(blocks, nn.Module):
         found: list[Tensor] = list(blocks.parameters())

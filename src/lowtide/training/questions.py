@@ -73,7 +73,7 @@ def longest_line(path: Path) -> int:
                     longest, size = max(longest, size + len(end)), 0
                 size += len(ends[-1])
     except OSError:
-        return 0  # whoever reads it says what is wrong
+        return 0  # reading it will report what is wrong
     return max(longest, size)
 
 
@@ -172,7 +172,7 @@ def _text(value: Any) -> str:
     return value
 
 
-# By a key that tells the shape; the first that a line has counts.
+# By a key that identifies the shape; the first one found in a line counts.
 _SHAPES: dict[str, Callable[[Mapping[str, Any]], Question]] = {
     "endings": _read_hellaswag,
     "goal": _read_piqa,

@@ -1,4 +1,5 @@
-"""What a run tells: how much of the data it will see, and its numbers to files, TensorBoard, W&B.
+"""What a run reports: how much of the data it will see, and its numbers, to files, TensorBoard,
+W&B.
 
 In:      rows of numbers from the loop
 Out:     metrics.jsonl always; TensorBoard and Weights & Biases where asked for
@@ -99,7 +100,7 @@ def describe_overfitting(
 ) -> str | None:
     """A warning if training loss leaves validation loss behind on text seen again, else None.
 
-    Nothing is said where dropout or a strong decay is there already.
+    None if the run has dropout or strong weight decay already.
     """
     guarded = settings.model.dropout > 0 or settings.learning.weight_decay >= 1
     if epoch < 1 or guarded or not val_loss > train_loss + _OVERFITTING_GAP:
@@ -121,7 +122,7 @@ class Pace:
 
     @contextlib.contextmanager
     def aside(self, work: str) -> Generator[None]:
-        """Count the time of what is no training by itself: evaluation, sample, saving."""
+        """Count the time of evaluation, samples and saving separately."""
         began = time.monotonic()
         try:
             yield

@@ -97,7 +97,7 @@ class EvalSums(Protocol):
     """Losses of windows, added up where they are computed."""
 
     def add(self, inputs: Array, targets: Array, *, counted: bool) -> None:
-        """Compute the loss of some windows; without `counted` only because others do."""
+        """Compute the loss of some windows; without `counted` only in step with other processes."""
         ...
 
     def totals(self) -> tuple[float, float, float]:
@@ -121,7 +121,8 @@ def evaluate_windows(
     """
     total_windows = len(dataset) if num_windows is None else min(num_windows, len(dataset))
     starts = range(0, total_windows, batch_size)
-    # Every process runs as many batches, so that none waits for another (FSDP gathers in forward).
+    # Every process runs equally many batches, so that none waits for another (FSDP gathers in
+    # forward).
     for turn in range(-(-len(starts) // world_size)):
         mine = turn * world_size + rank
         counted = mine < len(starts)
@@ -170,7 +171,7 @@ class RunEvaluator:
         self._datasets, self._tokenizer = datasets, tokenizer
 
     def evaluate_all(self, tell: Callable[[str], None] = lambda _: None) -> dict[str, EvalResult]:
-        """Return a result per dataset; `tell` hears what is evaluated, and how far it is."""
+        """Return a result per dataset; `tell` is called with a line about the progress."""
         return {
             name: self.evaluate_one(dataset, name, tell) for name, dataset in self._datasets.items()
         }

@@ -87,7 +87,7 @@ RESUME_RULES: dict[str, Rule] = {
     **dict.fromkeys(_FREE.split(), "free"),
 }
 
-# Only the given optimizer itself is known; "auto" means the one the run has.
+# "auto" means the optimizer that the run has.
 _ANY = {"optimizer": "auto"}
 # Left out and written out, it is the same.
 _SAME = {"precision": (None, "bf16")}
@@ -177,7 +177,7 @@ def change_settings(
         for name, value in now.items()
         if name in before
         and before[name] != value
-        # What the run chose by itself, written out, is no change.
+        # Giving a value that the run had chosen by itself is not a change.
         and not (name in _ANY and before[name] == _ANY[name])
         and not (name in _SAME and {before[name], value} <= {*_SAME[name]})
     }

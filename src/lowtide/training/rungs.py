@@ -84,7 +84,7 @@ def find_limits(settings: TrainSettings, program: Program) -> Limits:
         _, _, number = settings.machine.device.partition(":")
         gpu = find_gpu(int(number or 0))
         device = gpu.free_bytes if gpu is not None else 0
-        if program.device == "mps":  # its memory is the machine's
+        if program.device == "mps":  # it uses the machine's memory
             device = available_bytes()
         if settings.machine.vram is not None:
             device = parse_size(settings.machine.vram)
@@ -105,7 +105,7 @@ def choose_rung(
     program = program or program_of(settings)
     limits = limits or find_limits(settings, program)
     if program.device == "mps":
-        rungs = RUNGS[:1]  # nothing of it lies anywhere else
+        rungs = RUNGS[:1]  # Apple's GPUs have no memory of their own to offload from
     need = None
     for tried in _with_rungs(settings, rungs):
         need = planned_bytes(config, tried, micro_batch=1, on_gpu=limits.on_gpu, program=program)

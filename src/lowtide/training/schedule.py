@@ -1,4 +1,4 @@
-"""How long a run is, and the learning rate at each step: functions of where it stands, no state."""
+"""The length of a run, and the learning rate at each step: pure functions, without state."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class RunLength:
     ) -> float:
         """Return the share of the peak learning rate at `step`."""
         learning = self.learning
-        # Without a stream's length there is no share of it either: a hundred steps then.
+        # The share of a stream is unknown without its length: a hundred steps then.
         streams = self.steps is None and self.length.max_hours is None
         unknown = streams and not self.follows_share and learning.warmup < 1
         return learning_rate_factor(

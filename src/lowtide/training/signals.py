@@ -1,4 +1,4 @@
-"""A polite end of a run: the first Ctrl-C or SIGTERM is remembered, a second is final."""
+"""Stopping a run: the first Ctrl-C or SIGTERM ends it after the step, a second one at once."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
         run.find_whole(note, set_aside=True)
     group.wait()
     require_same_checkpoint(group, run.root, run.find_whole(note))
-    settings = replace_settings(settings, overwrite=False)  # done; the loop does not do it again
+    settings = replace_settings(settings, overwrite=False)  # done: not again in the loop
     base_dir = None
     if settings.run.init_from_model is not None and not run.exists():
         if group.is_first:

@@ -103,7 +103,7 @@ class Stepper:
 
     @property
     def notes(self) -> list[str]:
-        """What of the settings cannot be had on this device."""
+        """Settings that are not possible on this device, as notices."""
         computing = self._settings.computing
         if self.has_float8 or not (computing.float8_head or computing.float8_blocks):
             return []

@@ -22,7 +22,7 @@ __all__ = ["Steps"]
 
 @dataclass
 class Steps:
-    """All that a step needs; whole from the start, without a folder or a log."""
+    """All that a step needs, complete from the start, without a folder or a log."""
 
     state: RunState
     engine: Engine

@@ -65,7 +65,7 @@ def _texts_to_tokenize(settings: TrainSettings) -> Sequence[InputFile]:
             return []
         try:
             return expand_inputs([stream])
-        except LowtideError:  # whoever reads it says what is wrong
+        except LowtideError:  # reading it will report what is wrong
             return []
     if path is None or path.suffix == ".npy" or not path.is_file() or npy_path(path).is_file():
         return []
@@ -85,7 +85,7 @@ def _stages(
     try:
         reading = reader_bytes(sources, ReadingSettings(text_field=settings.data.text_field))
     except (OSError, LowtideError):
-        return [0]  # whoever reads it says what is wrong
+        return [0]  # reading it will report what is wrong
     is_plain = all(is_plain_text(source, encoding="utf-8") for source in sources)
     workers = 1 if stretch is None else usable_cores()
     needs: list[int] = []
@@ -104,7 +104,7 @@ def _stages(
 
 
 def _last_cut(settings: TrainSettings) -> LastCut | None:
-    """Where the text can be cut; None if it can be everywhere, or only a package knows."""
+    """Finds where the text can be cut; None if anywhere, or if only the package knows."""
     if _learns(settings):
         return lambda text: _native.last_cut(text, [END_OF_TEXT.encode()])
     name = settings.data.tokenization

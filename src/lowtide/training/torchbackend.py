@@ -34,7 +34,7 @@ __all__ = ["BACKEND"]
 
 
 class _TorchBackend:
-    """Networks of torch; what each method is for, Backend says."""
+    """Networks of torch; the methods are documented in Backend."""
 
     def device_kind(self, device: str) -> str:
         return pick_device(device).type

@@ -23,7 +23,7 @@ _OTHER_OPTIMIZERS = tuple(
     name for name in get_args(OptimizerName) if name not in ("auto", "muon", "adamw")
 )
 _ABOVE_ZERO, _GIVEN = "above zero", "given"
-"""Of numbers and of sizes any value is refused but the one that means nothing."""
+"""Marks for numbers and sizes: any value is refused except the one that switches it off."""
 _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "layout": _REREADING,
     "optimizer": _OTHER_OPTIMIZERS,

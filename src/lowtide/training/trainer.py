@@ -405,7 +405,7 @@ class Trainer:
             self._tell(line)
 
     def _tell(self, text: str) -> None:
-        self._note(text)  # looked up when there is something to tell: progress comes after prepare
+        self._note(text)  # looked up when it is needed: progress is made after prepare
 
 
 def _result(steps: Steps) -> TrainResult:
