@@ -43,6 +43,7 @@ def test_the_same_bytes_and_the_same_rows(
     assert {key: list(value) if key in ("names", "rows") else value for key, value in found.items()}
     assert [list(found["names"]), list(found["rows"])] == [names, rows]
     assert (len(found["names"]), len(found["rows"])) == (len(names), len(rows))
+    assert isinstance(found["events"][0]["names"], StoredRows) == bool(names)
     assert {key: found[key] for key in ("first", "events", "z")} == {
         key: plain[key] for key in ("first", "events", "z")
     }

@@ -5,7 +5,8 @@ Out:     the bytes that `files.write_json` writes; values whose long lists stay 
 Memory:  one row, and a buffer of 256 KiB
 
 A list in a file is found by how lowtide writes JSON: a member of the outermost object begins with
-two blanks, its rows with four. A file that is short, or written otherwise, is read whole.
+two blanks, its rows with four; where these are objects, their members begin with six, and the rows
+of those with eight. A file that is short, or written otherwise, is read whole.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = ["Rows", "StoredRows", "read_long_json", "write_long_json"]
 
 _LONG_BYTES = 1 << 20
 _STEP_BYTES = 1 << 18
+_STAND_IN = "rows that stay in the file: "
 _ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 
@@ -74,9 +76,13 @@ class Rows(Sequence[Any]):
 class StoredRows(Rows):
     """Rows that lie in a file, which stays open: another one in its place changes nothing."""
 
-    def __init__(self, path: Path, file: int, begin: int, end: int, count: int) -> None:
+    def __init__(
+        self, path: Path, file: int, begin: int, end: int, count: int, *, indent: int = 2
+    ) -> None:
         super().__init__(count, self._read)
         self._path = path
+        self._place = slice(indent + 2, indent + 3)
+        """Of a line, where a row begins."""
         self._begin = begin
         self._end = end
         self._file = os.dup(file)
@@ -86,8 +92,8 @@ class StoredRows(Rows):
         row: list[bytes] = []
         for line in self._lines():
             row.append(line)
-            # The last line of a row is indented by four blanks and opens no bracket.
-            if line[4:5] != b" " and not line.rstrip().endswith((b"{", b"[")):
+            # The last line of a row is indented as its first one and opens no bracket.
+            if line[self._place] != b" " and not line.rstrip().endswith((b"{", b"[")):
                 yield self._parse(b"".join(row))
                 row = []
 
@@ -148,7 +154,10 @@ def _has_rows(value: Any) -> bool:
 
 
 def read_long_json(path: Path, keys: Sequence[str]) -> Any:
-    """Read JSON; the lists under `keys` of the outermost object stay in a long file."""
+    """Read JSON; lists under `keys` of the outermost object, or of rows of its lists, stay in it.
+
+    Short files are read whole.
+    """
     try:
         if path.stat().st_size > _LONG_BYTES:
             files.require_file(path)
@@ -161,34 +170,43 @@ def read_long_json(path: Path, keys: Sequence[str]) -> Any:
 def _read_parts(path: Path, keys: Sequence[str]) -> Any:
     """Read all but the lists; ValueError where they do not lie as lowtide writes them."""
     short: list[bytes] = []
-    rows: dict[str, StoredRows] = {}
+    lists: list[StoredRows] = []
     with path.open("rb") as file:
         while line := file.readline():
             short.append(line)
-            if not line.startswith(b'  "') or not line.endswith(b": [\n"):
+            member = line.lstrip(b" ")
+            indent = len(line) - len(member)
+            if indent not in (2, 6) or member[:1] != b'"' or not member.endswith(b": [\n"):
                 continue
-            key = json.loads(line[2 : -len(b": [\n")])
-            if key in keys:
+            if json.loads(member[: -len(b": [\n")]) in keys:
                 begin = file.tell()
-                count, end, closing = _skip_rows(file)
-                rows[key] = StoredRows(path, file.fileno(), begin, end, count)
-                short.append(closing)
-    value = json.loads(b"".join(short))
+                count, end, closing = _skip_rows(file, b" " * indent)
+                short += [b'"%s%d"' % (_STAND_IN.encode(), len(lists)), closing]
+                lists.append(StoredRows(path, file.fileno(), begin, end, count, indent=indent))
+
+    def put_back(value: dict[str, Any]) -> dict[str, Any]:
+        for key in keys:
+            rows = value.get(key)
+            if isinstance(rows, list) and len(rows) == 1 and str(rows[0]).startswith(_STAND_IN):
+                value[key] = lists[int(str(rows[0]).removeprefix(_STAND_IN))]
+        return value
+
+    value = json.loads(b"".join(short), object_hook=put_back)
     if not isinstance(value, dict):
         raise ValueError("not an object")
-    return {**cast("dict[str, Any]", value), **rows}
+    return cast("dict[str, Any]", value)
 
 
-def _skip_rows(file: Any) -> tuple[int, int, bytes]:
+def _skip_rows(file: Any, blanks: bytes) -> tuple[int, int, bytes]:
     """Pass by the rows of a list: how many, where they end, and the line that closes the list."""
-    count = 0
+    count, place = 0, slice(len(blanks) + 2, len(blanks) + 3)
     end = file.tell()
     while line := file.readline():
-        if line.startswith(b"  ]"):
+        if line.startswith(blanks + b"]"):
             return count, end, line
-        if not line.startswith(b"    "):
+        if not line.startswith(blanks + b"  "):
             break
-        if line[4:5] != b" " and line[4:5] not in b"}]":
+        if line[place] != b" " and line[place] not in b"}]":
             count += 1
         end += len(line)
     raise ValueError("a list without an end")

@@ -1,4 +1,4 @@
-"""What a file was compressed with counts as memory: it is known from its first bytes."""
+"""What a file was compressed with counts as memory: it is known from the headers in it."""
 
 from __future__ import annotations
 
@@ -64,6 +64,40 @@ def test_xz_dictionaries(tmp_path: Path, dictionary: int) -> None:
     with pytest.raises(BudgetError, match=r"compressed with a window of"):
         read_all(source, ReadingSettings(reader_bytes=dictionary))
     assert read_all(source, ReadingSettings(reader_bytes=dictionary + MIB)) == TEXT
+
+
+@pytest.mark.parametrize("known_size", [False, True])
+def test_a_later_frame_with_a_larger_window_is_found_beforehand(
+    tmp_path: Path, known_size: bool
+) -> None:
+    """Frames one after the other, some with checksums, and what is to be skipped between them."""
+    first = write_zstd(tmp_path / "a.txt.zst", 20, known_size=known_size).path.read_bytes()
+    skipped = b"\x53\x2a\x4d\x18\x05\0\0\0-----"
+    run = zstandard.ZstdCompressor(write_checksum=True).compress(b"a" * 300_000)
+    last = write_zstd(tmp_path / "b.txt.zst", 26).path.read_bytes()
+    joined = tmp_path / "c.txt.zst"
+    joined.write_bytes(first + skipped + run + last)
+    (source,) = expand_inputs([joined])
+    assert window_bytes(source) == 65 * MIB
+    assert read_all(source, ReadingSettings(reader_bytes=65 * MIB)).endswith(b"a" + TEXT)
+    joined.write_bytes(first + run[:-9])  # cut off: the beginning counts
+    assert window_bytes(source) == 2 * MIB
+
+
+def test_a_later_stream_or_block_with_a_larger_dictionary_is_found_beforehand(
+    tmp_path: Path,
+) -> None:
+    parts = [write_xz(tmp_path / f"{size}.txt.xz", size * MIB).path for size in (1, 40, 2)]
+    data = [part.read_bytes() for part in parts]
+    joined = tmp_path / "all.txt.xz"
+    joined.write_bytes(bytes(0).join([data[0], data[1], bytes(8), data[2], bytes(4)]))
+    (source,) = expand_inputs([joined])
+    assert window_bytes(source) == 41 * MIB
+    assert read_all(source, ReadingSettings(reader_bytes=41 * MIB)) == 3 * TEXT
+    with pytest.raises(BudgetError, match=r"a window of 40"):
+        read_all(source, ReadingSettings(reader_bytes=40 * MIB))
+    joined.write_bytes(data[0] + data[1][:-20])  # its end is not there: the beginning counts
+    assert window_bytes(source) == 2 * MIB
 
 
 def test_what_is_damaged_says_nothing_of_its_window(tmp_path: Path) -> None:

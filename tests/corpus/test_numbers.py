@@ -158,6 +158,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "corpus.usersteps": {"_BATCH_BYTES": 1_048_576, "_GROWTH_BYTES": 25_165_824},
     "corpus.workers": {"WorkerPool.run(num_waiting)": 1},
     "corpus.workfiles": {"_ALIGNMENT": 64, "WorkFile.read(begin)": 0},
+    "corpus.xzdictionaries": {
+        "XZ_HEADER_BYTES": 12,
+        "_LONGEST_HEADER": 1_024,
+        "_LONGEST_INDEX": 16_777_216,
+        "_LZMA2": 33,
+    },
 }
 
 

@@ -31,7 +31,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.existing": {"PrepareResult.was_there": False},
     "dataset.identity": {"_MOST_NOTICES": 20, "drop_known(first_index)": 0},
-    "dataset.inspection": {"_TOKENIZER_BYTES": 33_554_432, "_TOKEN_BYTES": 64},
+    "dataset.inspection": {
+        "_TOKENIZER_BYTES": 33_554_432,
+        "_SAMPLE_BYTES": 25_165_824,
+        "_TOKEN_BYTES": 64,
+    },
     "dataset.layout": {"FORMAT_VERSION": 1},
     "dataset.near.deciding": {
         "_STEP_BYTES": 1_048_576,

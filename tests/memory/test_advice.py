@@ -62,6 +62,8 @@ VERBS = {
     "inspect": "inspect {data}",
     "export": "export --model-name {model} --out-dir {out}/hf",
     "report": "report {run} --out {out}/page.html",
+    "report a tokenizer": "report {model} --sample {text} --out {out}/page.html",
+    "inspect a tokenizer on a word": "inspect {model} --sample {word}",
     "train": _TRAIN + "--dataset-dir {data} --num-workers 3",
     # Logits of 25 MB come and go: what stayed between other tensors passed the budget.
     "train with many small batches": _TRAIN

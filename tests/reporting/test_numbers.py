@@ -35,7 +35,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "JobMetrics.is_over_budget": False,
         "JobMetrics.num_rows": 0,
     },
-    "reporting.reports": {"_PAGE_BYTES": 16_777_216, "_RUN_BYTES": 2_097_152},
+    "reporting.reports": {
+        "_PAGE_BYTES": 16_777_216,
+        "_TOKENIZER_BYTES": 41_943_040,
+        "_RUN_BYTES": 2_097_152,
+        "ReportResult.was_there": False,
+    },
     "reporting.runcurves": {
         "MAX_SAMPLES": 200,
         "_MAX_EVALUATIONS": 24,

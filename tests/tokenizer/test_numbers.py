@@ -121,6 +121,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_QUIET_SECONDS": 3.0,
         "_PART_BYTES": 65_536,
         "_TAIL_BYTES": 4_096,
+        "_EDGE_BYTES": 1_024,
         "_SHRINKS": 50,
         "Stretch.size_bytes": 0,
         "Stretch.in_stream": False,

@@ -98,3 +98,9 @@ def test_a_damaged_file_counts_as_not_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(b"no gzip at all")
     assert look(path) == Stretch(unseen_bytes=14)
+
+
+def test_separators_one_after_the_other_have_no_place_to_cut_between_them(tmp_path: Path) -> None:
+    """A part that begins inside of one must not be taken for text before it."""
+    (tmp_path / "a.txt").write_bytes(LINES + b"<|endoftext|>" * 30_000)
+    assert look(tmp_path / "a.txt").size_bytes >= 13 * 30_000

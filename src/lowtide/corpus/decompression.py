@@ -27,9 +27,16 @@ from lowtide.corpus.encodings import (
 )
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingSettings
+from lowtide.corpus.xzdictionaries import (
+    XZ_HEADER_BYTES,
+    XZ_MAGIC,
+    block_dictionary_bytes,
+    later_dictionary_bytes,
+)
 from lowtide.errors import BudgetError, DataError
 from lowtide.memory import format_size, smallest_budget
 from lowtide.settings import import_when_used
+from lowtide.stores.paths import is_stored
 
 if TYPE_CHECKING:
     import zstandard
@@ -81,17 +88,46 @@ def check_reader_bytes(
 
 
 def window_bytes(source: InputFile) -> int:
-    """What decompressing a file holds, as its first bytes say; 0 where they say nothing."""
+    """What decompressing a file holds, as the headers in it say; 0 where they say nothing.
+
+    Of an object in a store only the first header is looked at: each takes a request.
+    """
     try:
         with source.path.open("rb") as file:
+            is_local = not is_stored(source.path)
             if source.compression == "zstd":
-                frame = read_zstd_frame(file)
-                return frame.window_bytes + _OTHER_BYTES if frame else 0
+                return _zstd_window_bytes(file, all_frames=is_local) + _OTHER_BYTES
             if source.compression == "xz":
-                return _xz_dictionary_bytes(file.read(1024)) + _OTHER_BYTES
+                first = _xz_dictionary_bytes(file.read(1024))
+                return max(first, later_dictionary_bytes(file) if is_local else 0) + _OTHER_BYTES
     except (OSError, EOFError, ValueError, IndexError):
         return 0  # reading it will report what is wrong
     return _OTHER_BYTES if source.compression else 0
+
+
+def _zstd_window_bytes(file: BinaryIO, *, all_frames: bool) -> int:
+    """The largest window of the frames, whose blocks are passed by."""
+    frame = read_zstd_frame(file)
+    largest = 0 if frame is None else frame.window_bytes
+    try:
+        while frame is not None and all_frames:
+            is_last = False
+            while not is_last:
+                is_last, size = _read_block_header(_take(file, 3))
+                file.seek(size, os.SEEK_CUR)
+            file.seek(4 if frame.has_checksum else 0, os.SEEK_CUR)
+            frame = read_zstd_frame(file)
+            largest = max(largest, 0 if frame is None else frame.window_bytes)
+    except (EOFError, ValueError):
+        pass  # cut off, or damaged: whoever reads so far says it
+    return largest
+
+
+def _read_block_header(header: bytes) -> tuple[bool, int]:
+    """Whether a block of a zstd frame is its last one, and how many bytes it has."""
+    word = int.from_bytes(header, "little")
+    is_run = word >> 1 & 3 == 1
+    return bool(word & 1), 1 if is_run else word >> 3
 
 
 @dataclass(frozen=True)
@@ -136,20 +172,9 @@ def _take(file: BinaryIO, size: int) -> bytes:
 
 def _xz_dictionary_bytes(head: bytes) -> int:
     """The dictionary of an xz file's first block, or of a file of the older lzma format."""
-    if not head.startswith(b"\xfd7zXZ\0"):
+    if not head.startswith(XZ_MAGIC):
         return int.from_bytes(head[1:5], "little") if head[:1] == b"\x5d" else 0
-    flags, at = head[13], 14
-    for _ in range(flags >> 6):  # sizes, where they are there
-        while head[at] & 0x80:
-            at += 1
-        at += 1
-    for _ in range((flags & 3) + 1):
-        kind, size = head[at], head[at + 1]
-        if kind == 0x21:
-            bits = head[at + 2] & 63
-            return min((2 | bits & 1) << (bits // 2 + 11), (1 << 32) - 1)
-        at += 2 + size
-    return 0
+    return block_dictionary_bytes(head[XZ_HEADER_BYTES:])
 
 
 class ZstdReader:
@@ -187,10 +212,8 @@ class ZstdReader:
     def _read_block(self) -> bytes:
         """Decompress one block, which is at most 128 KiB of text."""
         header = _take(self._file, 3)
-        word = int.from_bytes(header, "little")
-        is_run, size = word >> 1 & 3 == 1, word >> 3
-        data = header + _take(self._file, 1 if is_run else size)
-        last = bool(word & 1)
+        last, size = _read_block_header(header)
+        data = header + _take(self._file, size)
         if last and self._has_checksum:
             data += _take(self._file, 4)
         text: bytes = self._decoder.decompress(data)

@@ -27,6 +27,7 @@ from lowtide.tokenizer.needs import tokenizer_needs
 __all__ = ["inspect_dataset", "plan_inspection", "read_window"]
 
 _TOKENIZER_BYTES = 32 << 20
+_SAMPLE_BYTES = 24 << 20  # a part of a text to measure a tokenizer on, its ids, and a cache
 _TOKEN_BYTES = 64  # of a window: its id, its bytes, its number in words
 
 
@@ -34,7 +35,10 @@ def plan_inspection(settings: InspectSettings) -> int:
     """The budget of a look at a dataset; a window that cannot fit it is refused."""
     budget = MemoryBudget.from_setting(settings.memory)
     tokenizer_bytes = _TOKENIZER_BYTES + tokenizer_needs(settings.dataset_dir).table_bytes
-    budget.require({"tokenizer": tokenizer_bytes, "window": settings.tokens * _TOKEN_BYTES})
+    shares = {"tokenizer": tokenizer_bytes, "window": settings.tokens * _TOKEN_BYTES}
+    if settings.sample is not None:
+        shares["sample"] = _SAMPLE_BYTES
+    budget.require(shares)
     return budget.total_bytes
 
 

@@ -29,11 +29,13 @@ from lowtide.reporting.settings import ReportSettings
 from lowtide.reporting.tokenizers import TokenizerReader
 from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer.inspection import is_tokenizer
+from lowtide.tokenizer.needs import tokenizer_needs
 
 __all__ = ["PageReader", "ReportResult", "open_reader", "report"]
 
 
 _PAGE_BYTES = 16 << 20
+_TOKENIZER_BYTES = 40 << 20  # one of 50,000 tokens, lists of them, a batch of text and its ids
 _RUN_BYTES = 2 << 20  # beside the first: its curves and samples, and them in the page
 
 
@@ -74,7 +76,11 @@ def report(settings: ReportSettings) -> ReportResult:
     An earlier page of lowtide is replaced, any other file is not.
     """
     budget = MemoryBudget.from_setting(settings.memory)
-    budget.require({"curves and page": _PAGE_BYTES + len(_runs_of(settings)) * _RUN_BYTES})
+    shares = {"curves and page": _PAGE_BYTES + len(_runs_of(settings)) * _RUN_BYTES}
+    first = _find(settings, settings.target[0])
+    if _is_tokenizer(first):
+        shares["tokenizer and sample"] = _TOKENIZER_BYTES + tokenizer_needs(first).table_bytes
+    budget.require(shares)
     with Progress("report", budget_bytes=budget.total_bytes):
         return _make_report(settings)
 
@@ -123,6 +129,10 @@ def _is_run(path: Path) -> bool:
     return (path / SETTINGS_NAME).is_file() or (path / "steps").is_dir()
 
 
+def _is_tokenizer(path: Path) -> bool:
+    return is_tokenizer(path) and path.suffix != ".npy" and not _is_run(path)
+
+
 def _runs_of(settings: ReportSettings) -> list[Path]:
     """The runs to compare; none where the page is about one thing."""
     paths = [_find(settings, target) for target in settings.target]
@@ -161,7 +171,7 @@ def open_reader(settings: ReportSettings) -> PageReader:
     if (path / METADATA_NAME).is_file():
         return DatasetReader(path)
     metrics_path = _metrics_path(path)
-    if is_tokenizer(path) and path.suffix != ".npy":
+    if _is_tokenizer(path):
         return TokenizerReader(path, samples=settings.sample, text_field=settings.text_field)
     if metrics_path.is_file():
         return JobReader(metrics_path, title=path.resolve().name)

@@ -7,6 +7,7 @@ Memory:  a batch of text and its ids, 8 bytes per token of the vocabulary
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from lowtide.corpus.reading import ReadingSettings, iter_documents
 from lowtide.counts import counted
 from lowtide.errors import DataError
 from lowtide.filenames import LEARNED_NAME, METRICS_NAME
-from lowtide.files import read_json
+from lowtide.longjson import read_long_json
 from lowtide.memory import format_size
 from lowtide.progress import format_count
 from lowtide.reporting.jobs import memory_chart, phase_table
@@ -63,7 +64,7 @@ def measure_source(tokenizer: Tokenizer, source: InputFile, text_field: str) -> 
     beginning = ""
     # A row cut off at a sample's end is no reason to show nothing.
     for batch in _iter_batches(source, ReadingSettings(text_field=text_field, skip_bad=True)):
-        for ids in tokenizer.encode_batch(batch, special="text"):
+        for ids in tokenizer.encode_batch(batch, special="text", num_workers=1):
             num_tokens += len(ids)
             seen[ids] = True
         for text in batch:
@@ -140,8 +141,8 @@ class TokenizerReader:
                     next_step=f"name at most {_MAX_SOURCES} files with --sample",
                 )
             return sources
-        known = [Path(row["path"]) for row in self._record.get("input_files", [])]
-        there = [path for path in known if path.is_file()][:_MAX_TEXTS]
+        known = (Path(row["path"]) for row in self._record.get("input_files", []))
+        there = list(itertools.islice(filter(Path.is_file, known), _MAX_TEXTS))
         return expand_inputs(there) if there else []
 
     # -- the page ------------------------------------------------------------------------------
@@ -334,10 +335,10 @@ def _show(token: bytes) -> str:
 
 def _read_record(path: Path) -> dict[str, Any]:
     """Read training.json; one that is not what learning wrote is named."""
-    record: Any = read_json(path)
-    kinds = {"input_files": list, "counts": dict, "settings": dict}
+    record: Any = read_long_json(path, ("input_files",))
+    kinds = {"input_files": Sequence, "counts": dict, "settings": dict}
     is_whole = isinstance(record, dict) and all(
-        isinstance(record.get(name, kind()), kind) for name, kind in kinds.items()
+        name not in record or isinstance(record[name], kind) for name, kind in kinds.items()
     )
     if is_whole:
         rows, counts = record.get("input_files", []), record.get("counts", {})

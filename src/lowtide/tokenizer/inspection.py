@@ -168,16 +168,25 @@ def measure_sample(tokenizer: Tokenizer, path: Path) -> SampleMeasure:
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     num_bytes = 0
 
-    def blocks() -> Iterator[bytes]:
+    def windows() -> Iterator[bytes]:
+        """Text up to a place to cut; where there is none for long, it is cut all the same."""
         nonlocal num_bytes
+        held = b""
         with path.open("rb") as file:
             while num_bytes < _SAMPLE_BYTES and (block := file.read(_READ_BYTES)):
                 num_bytes += len(block)
-                yield block
+                held += block
+                cut = tokenizer.last_cut(held) or (len(held) > _READ_BYTES and len(held))
+                yield held[:cut]
+                held = held[cut:]
+        yield held
 
     try:
-        for ids in tokenizer.iter_encoded(blocks()):
-            counts += _count_ids(ids, tokenizer.vocab_size)
+        # A package finds its own places in a stream; in native code each window is encoded alone.
+        streams = [windows()] if tokenizer.package is not None else ([text] for text in windows())
+        for stream in streams:
+            for ids in tokenizer.iter_encoded(stream):
+                counts += _count_ids(ids, tokenizer.vocab_size)
     except OSError as error:
         raise from_os_error(error) from None
     unknown = tokenizer.special_tokens.get("<unk>") if tokenizer.kind == "char" else None

@@ -29,6 +29,7 @@ __all__ = ["LastCut", "Stretch", "find_stretch", "look_through", "unseen_words"]
 _QUIET_SECONDS = 3.0  # a look that takes longer shows how far it is
 _PART_BYTES = 64 << 10
 _TAIL_BYTES = 1 << 12
+_EDGE_BYTES = 1 << 10  # at a window's start, which may be inside a special token
 _SHRINKS = 50  # text that compresses this far repeats the same few bytes
 
 LastCut = Callable[[bytes], int]
@@ -156,6 +157,8 @@ def _iter_stretches(
         while part := reader.read(_PART_BYTES):
             window = tail + part
             cut = last_cut(window)
+            if tail and cut <= _EDGE_BYTES:  # the part before saw it with what stands before it
+                cut = 0
             size = len(window) - cut if cut else size + len(part)
             repeats = not cut and (repeats or _is_same(part))
             tail = window[-_TAIL_BYTES:]
