@@ -87,15 +87,17 @@ def test_a_later_frame_with_a_larger_window_is_found_beforehand(
 def test_a_later_stream_or_block_with_a_larger_dictionary_is_found_beforehand(
     tmp_path: Path,
 ) -> None:
-    parts = [write_xz(tmp_path / f"{size}.txt.xz", size * MIB).path for size in (1, 40, 2)]
+    parts = [write_xz(tmp_path / f"{size}.txt.xz", size * MIB).path for size in (1, 48, 2)]
     data = [part.read_bytes() for part in parts]
     joined = tmp_path / "all.txt.xz"
-    joined.write_bytes(bytes(0).join([data[0], data[1], bytes(8), data[2], bytes(4)]))
+    joined.write_bytes(data[0] + data[1] + bytes(8) + data[2] + bytes(4))  # padding has fours
+    assert window_bytes(expand_inputs([joined])[0]) == 49 * MIB
+    joined.write_bytes(b"".join(data))
     (source,) = expand_inputs([joined])
-    assert window_bytes(source) == 41 * MIB
-    assert read_all(source, ReadingSettings(reader_bytes=41 * MIB)) == 3 * TEXT
-    with pytest.raises(BudgetError, match=r"a window of 40"):
-        read_all(source, ReadingSettings(reader_bytes=40 * MIB))
+    assert window_bytes(source) == 49 * MIB
+    assert read_all(source, ReadingSettings(reader_bytes=49 * MIB)) == 3 * TEXT
+    with pytest.raises(BudgetError, match=r"a window of 48"):
+        read_all(source, ReadingSettings(reader_bytes=48 * MIB))
     joined.write_bytes(data[0] + data[1][:-20])  # its end is not there: the beginning counts
     assert window_bytes(source) == 2 * MIB
 
