@@ -84,17 +84,10 @@ def run_prepare(settings: PrepareSettings) -> Answer:
     lowtide prepare --input-files 'logs/*.jsonl.zst' --text-field body --out-dir data/logs --dry-run
     lowtide prepare --input-files crawl/ --score q/model.bin --keep-top 0.1 --out-dir data/crawl
     """
-    from lowtide.tokenizer.ahead import TokenizerAhead
-
-    tokenizer = None
-    if settings.tokenization != "char" and not settings.dry_run:
-        tokenizer = TokenizerAhead(settings.tokenization)
-
-    from lowtide.dataset.preparation import run_preparation
+    from lowtide.dataset.preparation import prepare_dataset
     from lowtide.dataset.summary import dataset_facts, describe_preparation
 
-    load = None if tokenizer is None else tokenizer.result
-    result = run_preparation(settings, load_tokenizer=load)
+    result = prepare_dataset(settings)
     return answer(
         describe_preparation(result),
         **dataset_facts(result.dataset),

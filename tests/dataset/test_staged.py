@@ -19,7 +19,7 @@ import pytest
 from lowtide.corpus import readingflags
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.inspection import inspect_dataset
-from lowtide.dataset.preparation import prepare_dataset, run_preparation
+from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import duplicates, gathering, running
 from lowtide.dataset.staged.parts import Part, cut_parts
@@ -78,7 +78,7 @@ def settings_of(out_dir: Path, corpus: Path, **options: Any) -> PrepareSettings:
 
 def by_threads(corpus: Path, **options: Any) -> dict[str, bytes]:
     out_dir = corpus.parent / "threads"
-    run_preparation(settings_of(out_dir, corpus, **options))
+    prepare_dataset(settings_of(out_dir, corpus, **options))
     return snapshot(out_dir)
 
 

@@ -17,7 +17,7 @@ import obstore
 import pytest
 
 from lowtide.corpus import readingflags
-from lowtide.dataset.preparation import prepare_dataset, run_preparation
+from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import running
 from lowtide.dataset.staged.plan import Sizes
@@ -80,7 +80,7 @@ def settings_of(out_dir: str | Path, corpus: Path, **options: Any) -> PrepareSet
 
 
 def by_threads(corpus: Path, **options: Any) -> dict[str, bytes]:
-    run_preparation(settings_of(corpus.parent / "threads", corpus, **options))
+    prepare_dataset(settings_of(corpus.parent / "threads", corpus, **options))
     return snapshot(corpus.parent / "threads")
 
 

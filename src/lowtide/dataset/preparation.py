@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +28,8 @@ from lowtide.keywords import takes_keywords
 from lowtide.progress import Progress
 from lowtide.scratch import ScratchFolder
 from lowtide.stores.paths import is_stored
-from lowtide.tokenizer import Tokenizer
 
-__all__ = ["prepare_dataset", "run_preparation"]
+__all__ = ["prepare_dataset"]
 
 
 @takes_keywords(PrepareSettings)
@@ -46,16 +45,9 @@ def prepare_dataset(settings: PrepareSettings) -> PrepareResult:
     >>> result.info.num_tokens("train") + result.info.num_tokens("val")
     47
     """
-    return run_preparation(settings)
-
-
-def run_preparation(
-    settings: PrepareSettings, *, load_tokenizer: Callable[[], Tokenizer] | None = None
-) -> PrepareResult:
-    """Prepare a dataset; `load_tokenizer` gives the one that the settings name, begun earlier."""
     if settings.dry_run:
         with _folder_beside(settings.out_dir) as folder:
-            return _prepare(replace(settings, out_dir=folder), None)
+            return _prepare(replace(settings, out_dir=folder))
     if is_finished(settings.out_dir):
         there = require_same(settings)
         if settings.engine != "threads":
@@ -64,14 +56,12 @@ def run_preparation(
             finish_removal(settings)
         return there
     if settings.engine != "threads":
-        return _prepare_with_others(settings, load_tokenizer)
+        return _prepare_with_others(settings)
     refuse_strangers(settings)
-    return _prepare(settings, load_tokenizer)
+    return _prepare(settings)
 
 
-def _prepare_with_others(
-    settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
-) -> PrepareResult:
+def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
     with naming_folder(settings.out_dir):
         if settings.engine == "ray":
             from lowtide.dataset.staged.onray import prepare_on_ray
@@ -80,7 +70,7 @@ def _prepare_with_others(
         else:
             from lowtide.dataset.staged.running import prepare_shared
 
-            done = prepare_shared(settings, load_tokenizer=load_tokenizer)
+            done = prepare_shared(settings)
     made = require_same(settings, done.reading)  # it might be another command's
     return replace(
         made,
@@ -91,9 +81,7 @@ def _prepare_with_others(
     )
 
 
-def _prepare(
-    settings: PrepareSettings, load_tokenizer: Callable[[], Tokenizer] | None
-) -> PrepareResult:
+def _prepare(settings: PrepareSettings) -> PrepareResult:
     found = find_inputs(settings)
     shares = found.shares
     with (
@@ -118,7 +106,7 @@ def _prepare(
             if is_finished(settings.out_dir):  # by a command that has just ended
                 return require_same(settings)
             run = Preparation(settings, shares, inputs, reading, pool, progress, created=created)
-            return run.run(load_tokenizer or run.load_tokenizer)
+            return run.run()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ is not run again. So a killed command resumes where it was, and ends with the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -103,18 +103,16 @@ class Preparation:
         if not settings.dry_run:
             progress.metrics_path = settings.out_dir / METRICS_NAME
 
-    def run(self, load_tokenizer: Callable[[], Tokenizer]) -> PrepareResult:
+    def run(self) -> PrepareResult:
         with ThreadPoolExecutor(1, thread_name_prefix="lowtide-tokenizer") as beside:
-            return self.run_phases(beside, load_tokenizer)
+            return self.run_phases(beside)
 
-    def run_phases(
-        self, beside: ThreadPoolExecutor, load_tokenizer: Callable[[], Tokenizer]
-    ) -> PrepareResult:
+    def run_phases(self, beside: ThreadPoolExecutor) -> PrepareResult:
         settings = self.settings
         loading, encoding = None, None
         if settings.tokenization != "char" and not settings.dry_run:
             # The native workers need no interpreter, so cleaning starts while this loads.
-            loading = beside.submit(load_tokenizer)
+            loading = beside.submit(Tokenizer.load, settings.tokenization)
             if settings.tokenization != "gpt2":
                 loading.result()  # report an unknown name before the text is read
             encoding = beside.submit(lambda: self.encode_job(loading.result()))
@@ -141,9 +139,6 @@ class Preparation:
         codes = table.list_characters()
         check_characters(len(codes), self.shares, self.progress.budget_bytes or 0)
         return Tokenizer.from_characters(map(chr, codes))
-
-    def load_tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(self.settings.tokenization)
 
     def encode_job(self, tokenizer: Tokenizer) -> EncodeJob:
         job = EncodeJob(

@@ -74,20 +74,16 @@ def work_folder(settings: PrepareSettings) -> Path:
 def prepare_shared(
     settings: PrepareSettings,
     *,
-    load_tokenizer: Callable[[], Tokenizer] | None = None,
     sizes: Sizes | None = None,
     lease_seconds: float = 30.0,
 ) -> StagedResult:
-    """Work on a preparation until it is done, by this worker or by others.
-
-    `load_tokenizer` gives the one that the settings name, begun earlier.
-    """
+    """Work on a preparation until it is done, by this worker or by others."""
     found = find_inputs(settings)
     shares, budget_bytes = found.shares, found.budget.total_bytes
     work_dir = work_folder(settings)
     with Progress("prepare", budget_bytes=budget_bytes) as progress:
         inputs, reading = choose_inputs(found, settings, progress)
-        del found  # a list of all inputs, of which there is another one now
+        del found  # frees its list of inputs: `inputs` is another one
         job = StagedJob(
             settings=settings,
             inputs=inputs,
@@ -97,7 +93,7 @@ def prepare_shared(
             table_bytes=shares.table_bytes,
             range_bytes=shares.range_bytes,
         )
-        run = _SharedPreparation(job, shares, progress, load_tokenizer)
+        run = _SharedPreparation(job, shares, progress)
         job.records.refuse_strangers(run.stage_names)
         _refuse_strangers(job)
         job.records.place.prepare()
@@ -139,15 +135,8 @@ def finish_removal(settings: PrepareSettings) -> None:
 class _SharedPreparation:
     """One worker on a preparation."""
 
-    def __init__(
-        self,
-        job: StagedJob,
-        shares: Shares,
-        progress: Progress,
-        load_tokenizer: Callable[[], Tokenizer] | None,
-    ) -> None:
+    def __init__(self, job: StagedJob, shares: Shares, progress: Progress) -> None:
         self._job = job
-        self._load_tokenizer = load_tokenizer
         self._shares = shares
         self._progress = progress
         self._tokenizer: Tokenizer | None = None
@@ -265,8 +254,6 @@ class _SharedPreparation:
 
     def _make_tokenizer(self) -> Tokenizer:
         if self._job.settings.tokenization != "char":
-            if self._load_tokenizer is not None:
-                return self._load_tokenizer()
             return Tokenizer.load(self._job.settings.tokenization)
         characters = 0
         for part in range(len(self._job.parts)):
