@@ -47,7 +47,10 @@ def get(server: PageServer, path: str, host: str | None = None) -> tuple[int, st
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=100)
     connection.request("GET", path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
-    result = answer.status, answer.read().decode(), answer.headers.get("ETag") or ""
+    body = answer.read()
+    if answer.status == 200:  # else a browser would wait for more
+        assert answer.headers["Content-Length"] == str(len(body))
+    result = answer.status, body.decode(), answer.headers.get("ETag") or ""
     connection.close()
     return result
 

@@ -156,15 +156,23 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode())
 
     def _list(self, query: dict[str, list[str]]) -> None:
-        prefix = query.get("prefix", [""])[0]
+        prefix, cut = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         names = sorted(key for key in self.store.objects if key.startswith(prefix) and key > after)
+        folders: list[str] = []
+        if cut:  # what lies deeper is named by its folder
+            deeper = [key for key in names if cut in key.removeprefix(prefix)]
+            folders = sorted({prefix + key[len(prefix) :].partition(cut)[0] for key in deeper})
+            names = [key for key in names if key not in deeper]
         shown = names[: self.store.page]
         rows = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>2026-11-16T00:00:00.000Z"
             f"</LastModified><ETag>&quot;{self.store.etag(key)}&quot;</ETag>"
             f"<Size>{len(self.store.objects[key])}</Size></Contents>"
             for key in shown
+        ) + "".join(
+            f"<CommonPrefixes><Prefix>{escape(name + cut)}</Prefix></CommonPrefixes>"
+            for name in folders
         )
         more = len(shown) < len(names)
         token = (

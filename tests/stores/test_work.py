@@ -85,7 +85,11 @@ def by_threads(corpus: Path, **options: Any) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", ["both", "output", "work"])
-def test_a_dataset_has_the_bytes_of_a_disk(moto: str, corpus: Path, what: str) -> None:
+def test_a_dataset_has_the_bytes_of_a_disk(
+    corpus: Path, what: str, request: pytest.FixtureRequest
+) -> None:
+    """All of it in moto's S3; that is slow, and for the rest the store of our own will do."""
+    request.getfixturevalue("moto" if what == "both" else "server")
     options = {"near_dedup": 0.5} if what == "both" else {"tokenization": "char"}
     expected = by_threads(corpus, **options)
     out_dir = "here" if what == "work" else "s3://bucket/data/mine"
@@ -100,7 +104,7 @@ def test_a_dataset_has_the_bytes_of_a_disk(moto: str, corpus: Path, what: str) -
         prepare_dataset(settings_of(out_dir, corpus, engine="files", seed=5, **options))
 
 
-def test_every_task_may_run_twice(moto: str, corpus: Path) -> None:
+def test_every_task_may_run_twice(server: Any, corpus: Path) -> None:
     expected = by_threads(corpus)
     settings = settings_of("s3://bucket/data", corpus, engine="files")
     workers: list[Any] = []
@@ -141,7 +145,7 @@ prepare_shared(PrepareSettings(**settings), sizes=Sizes(**sizes))
 
 
 @pytest.mark.parametrize("limit", [2, 15])
-def test_a_worker_killed_by_the_system_is_taken_over(moto: str, corpus: Path, limit: int) -> None:
+def test_a_worker_killed_by_the_system_is_taken_over(server: Any, corpus: Path, limit: int) -> None:
     """Its result is uploaded, and its record not written yet."""
     expected = by_threads(corpus)
     settings = settings_of("s3://bucket/data", corpus, engine="files")
@@ -165,7 +169,7 @@ def test_a_worker_killed_by_the_system_is_taken_over(moto: str, corpus: Path, li
 
 @pytest.mark.parametrize("work_dir", ["work", "s3://bucket/job"])
 def test_records_of_another_job_are_not_believed(
-    moto: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, work_dir: str
+    server: Any, corpus: Path, monkeypatch: pytest.MonkeyPatch, work_dir: str
 ) -> None:
     """Its work folder was half removed; another job of as many tasks is given the same one."""
     options = {"engine": "files", "work_dir": work_dir}
@@ -187,7 +191,7 @@ def test_records_of_another_job_are_not_believed(
 
 @pytest.mark.parametrize("work_dir", ["work", "s3://bucket/job"])
 def test_a_removal_that_was_killed_is_finished_by_the_same_command(
-    moto: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, work_dir: str
+    server: Any, corpus: Path, monkeypatch: pytest.MonkeyPatch, work_dir: str
 ) -> None:
     settings = settings_of("out", corpus, engine="files", work_dir=work_dir)
 
@@ -212,7 +216,7 @@ def test_a_removal_that_was_killed_is_finished_by_the_same_command(
     assert records.place.list_names() == [] and not Path("work").exists()
 
 
-def test_a_tokenizer_is_learned_from_counts_in_a_store(moto: str, corpus: Path) -> None:
+def test_a_tokenizer_is_learned_from_counts_in_a_store(server: Any, corpus: Path) -> None:
     options = {"input": [str(corpus)], "vocab_size": 300}
     train_tokenizer(out_dir="one", **options)
     train_tokenizer(out_dir="two", engine="files", work_dir="s3://bucket/counts", **options)
@@ -264,7 +268,7 @@ def ignore(name: str, count: int) -> Callable[[int], None]:
     return lambda done: None
 
 
-def test_workers_share_and_a_task_that_fails_is_tried_again(moto: str) -> None:
+def test_workers_share_and_a_task_that_fails_is_tried_again(server: Any) -> None:
     failing = [ValueError("no"), ValueError("no")]
 
     def fail_twice(index: int) -> None:
