@@ -54,7 +54,7 @@ import sys
 from lowtide import prepare_dataset
 result = prepare_dataset(
     input_files=sys.argv[1:2], out_dir="s3://bucket/data", engine="files", tokenization="char",
-    memory="256MiB", num_workers=2, tokens_per_shard=8_000_000, progress=False,
+    memory="256MiB", num_workers=2, tokens_per_shard=4_000_000, progress=False,
 )
 print(result.peak_bytes)
 """
@@ -63,7 +63,7 @@ print(result.peak_bytes)
 def test_preparing_into_a_store_keeps_the_budget(moto: str, tmp_path: Path) -> None:
     """Its results and its shards are larger than a part of an upload."""
     random = np.random.default_rng(0)
-    letters = random.integers(97, 123, size=24 << 20, dtype=np.uint8)
+    letters = random.integers(97, 123, size=12 << 20, dtype=np.uint8)
     letters[random.integers(0, len(letters), size=len(letters) // 6)] = 32
     letters[random.integers(0, len(letters), size=len(letters) // 80)] = 10
     (tmp_path / "a.txt").write_bytes(letters.tobytes())
@@ -87,11 +87,15 @@ def test_the_metadata_of_a_stored_dataset_is_not_held(
     """It has a row for each input, and there may be any number of them."""
     peaks: list[int] = []
     metadata = json.loads((dataset / "dataset_metadata.json").read_text())
-    for name, count in (("small", 1), ("large", 600_000)):
-        rows = [{"file": f"{n:032}.txt", "documents": 1, "tokens": 1} for n in range(count)]
+    row = {"file": "0" * 32 + ".txt", "documents": 1, "tokens": 1}
+    write_long_json(tmp_path / "one", {**metadata, "sources": [row]})
+    before, _, rest = (tmp_path / "one").read_text().partition('"sources": [')
+    text, end, after = rest.rpartition("]")
+    for name, count in (("small", 1), ("large", 300_000)):  # of 110 bytes each
         server.upload(dataset, name)
-        write_long_json(tmp_path / name, {**metadata, "sources": rows})
-        server.objects[f"{name}/dataset_metadata.json"] = (tmp_path / name).read_bytes()
+        rows = ",".join([*[text.rstrip()] * (count - 1), text])
+        whole = f'{before}"sources": [{rows}{end}{after}'
+        server.objects[f"{name}/dataset_metadata.json"] = whole.encode()
         command = [sys.executable, "-c", _VERIFY, f"s3://bucket/{name}"]
         result = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
         peaks.append(int(result.stdout) << 10)
