@@ -46,6 +46,7 @@ MORE_TESTS = {
     "engine": ["tests/stores/test_work.py", "tests/dataset/test_staged.py"],
     "ladder": ["tests/training/test_rungs.py"],
     "classifier": ["tests/corpus/test_classifiers.py"],
+    "loader": ["tests/stores/test_datasets.py", "tests/stores/test_inputs.py"],
 }
 # Of the core by the beginning of a path, the longest that fits; first what looks at it closest.
 _TOKENIZER = ["tests/tokenizer/test_fuzz.py", "tests/tokenizer"]

@@ -301,7 +301,7 @@ def test_a_stopped_job_goes_on_and_ends_the_same(
     tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
+    monkeypatch.setattr(counting, "_ROUND_BYTES", 7000)
     monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 15_010)
     (tmp_path / "whole").mkdir()
     expected = run_job(tmp_path / "whole", corpus)
@@ -325,7 +325,7 @@ def test_counts_that_are_not_as_they_were_written_are_made_anew(
 ) -> None:
     """One bit of a run file, between two starts."""
     monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
+    monkeypatch.setattr(counting, "_ROUND_BYTES", 7000)
     (tmp_path / "whole").mkdir()
     expected = run_job(tmp_path / "whole", corpus)
     work = tmp_path / "work"
