@@ -240,3 +240,16 @@ def test_some_unused_ids_are_fine(tmp_path: Path, small_tokenizer: Tokenizer) ->
     data["added_tokens"].append({**data["added_tokens"][0], "content": "<|new|>", "id": 50_000})
     path.write_text(json.dumps(data))
     assert Tokenizer.load(tmp_path).vocab_size == 50_001
+
+
+def test_tokens_that_published_files_do_not_hold() -> None:
+    """A .tiktoken file has ranks only; these are added by tiktoken's own code."""
+    known = formats._TIKTOKEN_SPECIALS
+    ends = {name: specials["<|endoftext|>"] for name, specials in known.items()}
+    assert ends == {
+        **dict.fromkeys(("gpt2", "r50k_base", "p50k_base"), 50256),
+        "cl100k_base": 100257,
+        "o200k_base": 199999,
+    }
+    assert list(known["cl100k_base"].values()) == [100257, 100258, 100259, 100260, 100276]
+    assert known["o200k_base"]["<|endofprompt|>"] == 200018
