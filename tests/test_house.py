@@ -28,9 +28,9 @@ SAME_JOB = {
     "settings", "footprint", "resources", "inspection", "summary", "comparison",  # of a stage
     "backend", "devices", "engine", "evaluation", "feeding", "loss", "muon", "network",
     "optimizers", "kernels",  # of a way to train: torch, JAX, offloaded
-    "encoding", "gathering", "job", "parts", "plan", "running",  # of a way to prepare
-    "batches", "heldout", "identity", "learning", "needs", "reports", "sampling", "texts",
-    "training", "trial", "watching",  # of what the folder is about
+    "encoding", "job", "plan", "running",  # of a way to prepare
+    "batches", "heldout", "identity", "learning", "needs", "reports", "texts", "training", "trial",
+    # of what the folder is about
 }  # fmt: skip
 
 # The same role in two stages or backends, or a protocol and what has it.

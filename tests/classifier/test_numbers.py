@@ -12,7 +12,7 @@ from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "classifier.describing": {"_SHOWN_CHARS": 90},
-    "classifier.gathering": {"CHUNK_EXAMPLES": 256},
+    "classifier.examplefiles": {"CHUNK_EXAMPLES": 256},
     "classifier.judging": {"_SHOWN": 3, "_SHOWN_BYTES": 240},
     "classifier.learning": {
         "_RATE": 5.0,
@@ -30,7 +30,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_SMALLEST_TABLE": 4_194_304,
         "_SMALLEST_DOCUMENT": 20,
     },
-    "classifier.sampling": {
+    "classifier.examples": {
         "PASSAGE_BYTES": 8_192,
         "OTHER": 0,
         "GOOD": 1,

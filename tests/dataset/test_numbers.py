@@ -105,7 +105,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "check_disk(near_copies)": False,
         "check_disk(existing_bytes)": 0,
     },
-    "dataset.sampling": {
+    "dataset.rulesample": {
         "_LONG_RUN_BYTES": 268_435_456,
         "_BLOCK_BYTES": 1_048_576,
         "_FEWEST_DOCUMENTS": 20_000,

@@ -12,7 +12,7 @@ from lowtide.engine.leases import Leases, list_failures, list_leases
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
-from lowtide.engine.watching import describe_work, is_work_folder
+from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import DataError
 
 

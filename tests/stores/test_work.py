@@ -27,7 +27,7 @@ from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
-from lowtide.engine.watching import describe_work, is_work_folder
+from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import DataError, UsageError
 from lowtide.stores.objects import ObjectChangedError, Store, StoreDownError
 from lowtide.stores.paths import StorePath

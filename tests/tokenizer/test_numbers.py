@@ -92,7 +92,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_CONTEXT": 1_024,
         "_MOST_TRIES": 64,
     },
-    "tokenizer.parts": {
+    "tokenizer.jsonsections": {
         "_BYTE_LEVEL": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     },
     "tokenizer.pieces": {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.classifier.gathering import iter_chunks
-from lowtide.classifier.sampling import GOOD, OTHER
+from lowtide.classifier.examplefiles import iter_chunks
+from lowtide.classifier.examples import GOOD, OTHER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

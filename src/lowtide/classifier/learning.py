@@ -1,6 +1,6 @@
 """Learn a classifier from gathered examples: a dictionary, then passes of AdaGrad.
 
-In:      files of examples (gathering)
+In:      files of examples (examplefiles)
 Out:     a native trainer whose rows are learned
 Memory:  tables of words, `table_bytes` a worker; then the dictionary, and twelve bytes a row
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lowtide import _native
 from lowtide.arrays import np
-from lowtide.classifier.gathering import CHUNK_EXAMPLES, iter_chunks
+from lowtide.classifier.examplefiles import CHUNK_EXAMPLES, iter_chunks
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.classifier.gathering import CHUNK_EXAMPLES
-from lowtide.classifier.sampling import PASSAGE_BYTES
+from lowtide.classifier.examplefiles import CHUNK_EXAMPLES
+from lowtide.classifier.examples import PASSAGE_BYTES
 from lowtide.classifier.settings import ClassifierSettings
 from lowtide.corpus.blockcleaning import BLOCK_BYTES_HELD
 from lowtide.corpus.footprint import reader_bytes

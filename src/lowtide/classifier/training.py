@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import _native, files
-from lowtide.classifier.gathering import gather_examples
+from lowtide.classifier.examplefiles import gather_examples
+from lowtide.classifier.examples import GOOD, OTHER, Examples, Sampler, choose_examples
 from lowtide.classifier.judging import measure
 from lowtide.classifier.learning import Learning, count_words, learn
 from lowtide.classifier.resources import Shares, plan_shares
-from lowtide.classifier.sampling import GOOD, OTHER, Examples, Sampler, choose_examples
 from lowtide.classifier.settings import ClassifierSettings
 from lowtide.corpus.blockcleaning import CleanJob
 from lowtide.corpus.blocktable import BlockTable

@@ -15,7 +15,7 @@ from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.usersteps import STEP_NOTICE
 from lowtide.dataset.identity import drop_copies
 from lowtide.dataset.resources import Inputs, Shares, plan_shares
-from lowtide.dataset.sampling import require_some_kept
+from lowtide.dataset.rulesample import require_some_kept
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress

@@ -17,7 +17,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.storeddatasets import load_any_info, open_small_files
 from lowtide.dataset.summary import describe_cleaning
-from lowtide.engine.watching import describe_work, is_work_folder
+from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import UsageError
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, format_size

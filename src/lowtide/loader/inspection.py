@@ -19,7 +19,7 @@ from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.storeddatasets import load_any_info
 from lowtide.dataset.summary import dataset_facts
 from lowtide.dataset.tokenfiles.table import SINGLE_SUFFIXES
-from lowtide.engine.watching import is_work_folder
+from lowtide.engine.workstate import is_work_folder
 from lowtide.errors import printable
 from lowtide.keywords import takes_keywords
 from lowtide.notebooks import preformatted

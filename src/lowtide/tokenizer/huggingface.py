@@ -26,7 +26,7 @@ from lowtide.tokenizer.bytelevel import (
     split_merge,
     vocab_section,
 )
-from lowtide.tokenizer.parts import (
+from lowtide.tokenizer.jsonsections import (
     Parts,
     added_section,
     name_section,

@@ -30,7 +30,7 @@ from lowtide.arrays import np
 from lowtide.errors import DataError
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.tokenizer.bytelevel import check_ids
-from lowtide.tokenizer.parts import read_added
+from lowtide.tokenizer.jsonsections import read_added
 from lowtide.tokenizer.vocabulary import AddedToken
 
 if TYPE_CHECKING:

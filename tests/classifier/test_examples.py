@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lowtide import _native
-from lowtide.classifier import sampling
-from lowtide.classifier.sampling import GOOD, OTHER, Sampler, _hold_out, choose_examples
+from lowtide.classifier import examples
+from lowtide.classifier.examples import GOOD, OTHER, Sampler, _hold_out, choose_examples
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.reading import ReadingSettings, TextBlock
 from lowtide.corpus.settings import CleaningSettings
@@ -73,15 +73,15 @@ def test_blocks_of_which_little_is_taken_are_joined(
     """A corpus has millions of them, and the sample takes a passage of few."""
     blocks = [*make_blocks(), make_block(14, 1, ["", ""])]
     expected = sample(tmp_path / "a", blocks, list(range(15)), 500)
-    whole, joined = sampling._join, list[int]()
+    whole, joined = examples._join, list[int]()
 
     def join(parts: Any) -> Any:
         joined.append(len(parts))
         assert all(len(part.table) for part in parts)
         return whole(parts)
 
-    monkeypatch.setattr(sampling, "_join", join)
-    monkeypatch.setattr(sampling, "_MOST_PARTS", 3)
+    monkeypatch.setattr(examples, "_join", join)
+    monkeypatch.setattr(examples, "_MOST_PARTS", 3)
     assert sample(tmp_path / "b", blocks, list(range(15)), 500) == expected
     assert max(joined) == 4 and len(joined) > 3
 
@@ -97,12 +97,12 @@ def test_long_documents_are_cut_at_lines(tmp_path: Path) -> None:
     lines = [f"line {number} of a document that is long enough" for number in range(900)]
     cleaned = make_block(0, 0, ["\n".join(lines)])
     rows, text = _native.pick_passages(
-        cleaned.text, cleaned.documents, 1, sampling.PASSAGE_BYTES, 0, (1 << 64) - 1
+        cleaned.text, cleaned.documents, 1, examples.PASSAGE_BYTES, 0, (1 << 64) - 1
     )
-    table = np.frombuffer(rows, np.dtype(sampling._ROW_FIELDS))
+    table = np.frombuffer(rows, np.dtype(examples._ROW_FIELDS))
     assert len(table) > 4
-    assert int(table["size"].max()) <= sampling.PASSAGE_BYTES
-    assert int(table["size"].min()) > sampling.PASSAGE_BYTES // 3
+    assert int(table["size"].max()) <= examples.PASSAGE_BYTES
+    assert int(table["size"].min()) > examples.PASSAGE_BYTES // 3
     ends = np.cumsum(table["size"].astype(np.int64))
     passages = [
         bytes(text[end - size : end]) for end, size in zip(ends, table["size"], strict=True)
@@ -116,9 +116,9 @@ def test_rows_of_equal_texts_are_not_gathered(
 ) -> None:
     """A page that a corpus repeats is in the memory once, however often it comes."""
     held = []
-    join = sampling._join
+    join = examples._join
     monkeypatch.setattr(
-        sampling,
+        examples,
         "_join",
         lambda parts: held.append(sum(len(p.table) for p in parts)) or join(parts),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lowtide.corpus import reading
-from lowtide.dataset import sampling
+from lowtide.dataset import rulesample
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.errors import DataError
 
@@ -24,9 +24,9 @@ SHORT = [f"short text {number}" for number in range(9000)]
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A corpus that counts as a large one, in blocks of 4 KiB."""
-    monkeypatch.setattr(sampling, "_LONG_RUN_BYTES", 50_000)
-    monkeypatch.setattr(sampling, "_BLOCK_BYTES", 4096)
-    monkeypatch.setattr(sampling, "_FEWEST_DOCUMENTS", 500)
+    monkeypatch.setattr(rulesample, "_LONG_RUN_BYTES", 50_000)
+    monkeypatch.setattr(rulesample, "_BLOCK_BYTES", 4096)
+    monkeypatch.setattr(rulesample, "_FEWEST_DOCUMENTS", 500)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a.txt"
     path.write_text("\n\n".join(SHORT))
@@ -71,10 +71,10 @@ def test_what_is_read_in_order_is_read_once_and_decides_nothing(
     packed = Path("a.txt.gz")
     packed.write_bytes(gzip.compress("\n\n".join([*SHORT, LONG]).encode()))
     corpus.unlink()
-    monkeypatch.setattr(sampling, "_PLACES", 12)
+    monkeypatch.setattr(rulesample, "_PLACES", 12)
     opened: list[int] = []
     monkeypatch.setattr(
-        sampling, "iter_blocks",
+        rulesample, "iter_blocks",
         lambda *given: opened.append(1) or reading.iter_blocks(*given),
     )  # fmt: skip
     assert prepare(packed).info is not None
@@ -87,7 +87,7 @@ def test_files_that_were_not_looked_at_decide_nothing(
 ) -> None:
     other = Path("b.txt")
     other.write_text(LONG)
-    monkeypatch.setattr(sampling, "_MOST_FILES", 1)
+    monkeypatch.setattr(rulesample, "_MOST_FILES", 1)
     assert prepare(corpus, other).info is not None
     assert re.search(WARNING, capsys.readouterr().err)
     with pytest.raises(DataError, match="tokens are left after cleaning"):
@@ -113,7 +113,7 @@ def test_what_cannot_be_read_ends_the_sample(
             raise DataError("damaged")
         return whole(stream, number, options)
 
-    monkeypatch.setattr(sampling, "read_block", read_block)
+    monkeypatch.setattr(rulesample, "read_block", read_block)
     assert prepare(corpus).info is not None
     assert "nothing stays" not in capsys.readouterr().err
 
@@ -122,9 +122,9 @@ def test_one_document_that_stays_is_enough(corpus: Path, monkeypatch: pytest.Mon
     """Wherever it is: the sample goes all over a corpus, and a small one is not sampled."""
     far = [*SHORT[:-40], LONG, *SHORT[-40:]]
     corpus.write_text("\n\n".join(far))
-    monkeypatch.setattr(sampling, "_PLACES", 4096)  # every block
+    monkeypatch.setattr(rulesample, "_PLACES", 4096)  # every block
     assert prepare(corpus).info is not None
-    monkeypatch.setattr(sampling, "_LONG_RUN_BYTES", 1 << 30)
+    monkeypatch.setattr(rulesample, "_LONG_RUN_BYTES", 1 << 30)
     corpus.write_text("\n\n".join(SHORT))
     with pytest.raises(DataError, match="tokens are left after cleaning"):
         prepare(corpus, out_dir="other")

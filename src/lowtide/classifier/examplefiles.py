@@ -1,6 +1,6 @@
 """Write chosen examples to files in the order in which they are learned.
 
-In:      Examples (sampling)
+In:      Examples (examples)
 Out:     work files of 256 examples each: texts, where they end, labels
 Memory:  one file's examples
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowtide.arrays import np
-from lowtide.classifier.sampling import Examples
+from lowtide.classifier.examples import Examples
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.errors import DataError
 
