@@ -190,7 +190,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_GPU_LOSS_CHUNK_BYTES": 3_355_443_200,
         "count_parameters(embeddings)": True,
         "activation_bytes(accumulating)": False,
-        "jax_activation_bytes(accumulating)": False,
         "shape_for_parameters(context_length)": 256,
         "shape_for_parameters(tie_weights)": True,
     },

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
-from lowtide.model.sizing import jax_activation_bytes
-from lowtide.training.activations import cpu_activations
+from lowtide.training.activations import jax_activations, jax_pass_bytes
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
 
 MIB = 1 << 20
-# MiB, printed by benchmarks/jax_memory.py (jax 0.10.2, 16 November 2026): layout, vocabulary,
+# MiB, printed by benchmarks/jax_memory.py (jax 0.10.2, 17 November 2026): layout, vocabulary,
 # layers, width, rows, tokens, activations again, bfloat16.
 COMPILED = {
     ("qwen3", 8192, 8, 288, 8, 256, False, False): 361,
@@ -22,6 +19,8 @@ COMPILED = {
     ("qwen3", 8192, 16, 288, 8, 256, False, False): 523,
     ("gpt2", 8192, 8, 288, 8, 256, False, False): 363,
     ("gpt2", 8192, 8, 288, 8, 256, True, False): 219,
+    ("qwen3", 8192, 8, 288, 8, 256, False, True): 306,
+    ("qwen3", 8192, 8, 288, 8, 256, True, True): 162,
     ("gpt2", 1024, 2, 3072, 1, 64, False, False): 460,
     ("gpt2", 1024, 2, 3072, 1, 64, False, True): 463,
     ("gpt2", 1024, 2, 1536, 1, 64, False, False): 122,
@@ -32,15 +31,94 @@ COMPILED = {
     ("gpt2", 1024, 24, 768, 1, 64, False, False): 71,
     ("gpt2", 1024, 24, 768, 1, 64, False, True): 72,
     ("gpt2", 1024, 24, 768, 1, 64, True, True): 44,
-}
-# Where logits and a block's gradients, or half of it all in bfloat16, are not there at once.
-LESS = {
-    ("qwen3", 8192, 8, 288, 8, 256, False, True): 306,
-    ("qwen3", 8192, 8, 288, 8, 256, True, True): 162,
     ("gpt2", 8192, 8, 768, 1, 256, False, False): 98,
     ("gpt2", 8192, 8, 768, 4, 256, False, False): 327,
     ("qwen3", 8192, 4, 1536, 2, 256, False, False): 253,
     ("qwen3", 8192, 4, 1536, 2, 256, True, True): 194,
+    ("qwen3", 256, 4, 768, 4, 256, False, False): 202,
+    ("qwen3", 256, 4, 768, 4, 256, False, True): 210,
+    ("qwen3", 256, 4, 768, 4, 256, True, False): 163,
+    ("qwen3", 256, 4, 768, 4, 256, True, True): 151,
+    ("gpt2", 256, 4, 768, 4, 256, False, False): 219,
+    ("gpt2", 256, 4, 768, 4, 256, False, True): 225,
+    ("gpt2", 256, 4, 768, 4, 256, True, False): 165,
+    ("gpt2", 256, 4, 768, 4, 256, True, True): 167,
+    ("qwen3", 256, 4, 768, 1, 1024, False, False): 345,
+    ("qwen3", 256, 4, 768, 1, 1024, False, True): 365,
+    ("qwen3", 256, 4, 768, 1, 1024, True, False): 272,
+    ("qwen3", 256, 4, 768, 1, 1024, True, True): 284,
+    ("gpt2", 256, 4, 768, 1, 1024, False, False): 361,
+    ("gpt2", 256, 4, 768, 1, 1024, False, True): 357,
+    ("gpt2", 256, 4, 768, 1, 1024, True, False): 271,
+    ("gpt2", 256, 4, 768, 1, 1024, True, True): 280,
+    ("qwen3", 256, 4, 288, 8, 256, False, False): 188,
+    ("qwen3", 256, 4, 288, 8, 256, False, True): 193,
+    ("qwen3", 256, 4, 288, 8, 256, True, False): 138,
+    ("qwen3", 256, 4, 288, 8, 256, True, True): 133,
+    ("gpt2", 256, 4, 288, 8, 256, False, False): 189,
+    ("gpt2", 256, 4, 288, 8, 256, False, True): 183,
+    ("gpt2", 256, 4, 288, 8, 256, True, False): 131,
+    ("gpt2", 256, 4, 288, 8, 256, True, True): 135,
+    ("qwen3", 256, 3, 1536, 2, 256, False, False): 226,
+    ("qwen3", 256, 3, 1536, 2, 256, False, True): 236,
+    ("qwen3", 256, 3, 1536, 2, 256, True, False): 203,
+    ("qwen3", 256, 3, 1536, 2, 256, True, True): 191,
+    ("gpt2", 256, 3, 1536, 2, 256, False, False): 255,
+    ("gpt2", 256, 3, 1536, 2, 256, False, True): 266,
+    ("gpt2", 256, 3, 1536, 2, 256, True, False): 210,
+    ("gpt2", 256, 3, 1536, 2, 256, True, True): 233,
+    ("qwen3", 32768, 2, 288, 8, 256, False, False): 242,
+    ("qwen3", 32768, 2, 288, 8, 256, False, True): 282,
+    ("qwen3", 32768, 2, 288, 8, 256, True, False): 206,
+    ("qwen3", 32768, 2, 288, 8, 256, True, True): 246,
+    ("gpt2", 32768, 2, 288, 8, 256, False, False): 244,
+    ("gpt2", 32768, 2, 288, 8, 256, False, True): 282,
+    ("gpt2", 32768, 2, 288, 8, 256, True, False): 208,
+    ("gpt2", 32768, 2, 288, 8, 256, True, True): 246,
+    ("qwen3", 8192, 4, 768, 4, 256, False, False): 211,
+    ("qwen3", 8192, 4, 768, 4, 256, False, True): 216,
+    ("qwen3", 8192, 4, 768, 4, 256, True, False): 163,
+    ("qwen3", 8192, 4, 768, 4, 256, True, True): 155,
+    ("gpt2", 8192, 4, 768, 4, 256, False, False): 219,
+    ("gpt2", 8192, 4, 768, 4, 256, False, True): 225,
+    ("gpt2", 8192, 4, 768, 4, 256, True, False): 165,
+    ("gpt2", 8192, 4, 768, 4, 256, True, True): 167,
+    ("qwen3", 16384, 6, 512, 4, 512, False, False): 438,
+    ("qwen3", 16384, 6, 512, 4, 512, False, True): 442,
+    ("qwen3", 16384, 6, 512, 4, 512, True, False): 263,
+    ("qwen3", 16384, 6, 512, 4, 512, True, True): 258,
+    ("gpt2", 16384, 6, 512, 4, 512, False, False): 430,
+    ("gpt2", 16384, 6, 512, 4, 512, False, True): 424,
+    ("gpt2", 16384, 6, 512, 4, 512, True, False): 243,
+    ("gpt2", 16384, 6, 512, 4, 512, True, True): 251,
+    ("qwen3", 50304, 12, 768, 1, 256, False, False): 180,
+    ("qwen3", 50304, 12, 768, 1, 256, False, True): 303,
+    ("qwen3", 50304, 12, 768, 1, 256, True, False): 110,
+    ("qwen3", 50304, 12, 768, 1, 256, True, True): 232,
+    ("gpt2", 50304, 12, 768, 1, 256, False, False): 182,
+    ("gpt2", 50304, 12, 768, 1, 256, False, True): 304,
+    ("gpt2", 50304, 12, 768, 1, 256, True, False): 110,
+    ("gpt2", 50304, 12, 768, 1, 256, True, True): 232,
+    ("qwen3", 50304, 12, 768, 4, 1024, False, False): 2231,
+    ("qwen3", 50304, 12, 768, 4, 1024, False, True): 2315,
+    ("qwen3", 50304, 12, 768, 4, 1024, True, False): 1168,
+    ("qwen3", 50304, 12, 768, 4, 1024, True, True): 1298,
+    ("gpt2", 50304, 12, 768, 4, 1024, False, False): 2240,
+    ("gpt2", 50304, 12, 768, 4, 1024, False, True): 2348,
+    ("gpt2", 50304, 12, 768, 4, 1024, True, False): 1169,
+    ("gpt2", 50304, 12, 768, 4, 1024, True, True): 1298,
+    ("qwen3", 50304, 2, 768, 8, 128, True, False): 294,
+    ("qwen3", 50304, 2, 768, 8, 128, True, True): 556,
+    ("qwen3", 32768, 2, 512, 2, 512, True, False): 205,
+    ("qwen3", 32768, 2, 512, 2, 512, True, True): 301,
+    ("qwen3", 50304, 2, 768, 1, 1024, True, False): 297,
+    ("qwen3", 50304, 2, 768, 1, 1024, True, True): 559,
+    ("qwen3", 32000, 2, 768, 16, 256, True, False): 613,
+    ("qwen3", 32000, 2, 768, 16, 256, True, True): 588,
+    ("gpt2", 50304, 12, 768, 8, 512, False, False): 1860,
+    ("gpt2", 50304, 12, 768, 8, 512, False, True): 1930,
+    ("qwen3", 8192, 12, 512, 16, 256, True, True): 479,
+    ("qwen3", 32000, 16, 768, 2, 512, True, False): 285,
 }
 
 Case = tuple[str, int, int, int, int, int, bool, bool]
@@ -49,8 +127,8 @@ Case = tuple[str, int, int, int, int, int, bool, bool]
 def shape(
     layout: str, layers: int, tokens: int, *, width: int = 288, vocabulary: int = 8192
 ) -> GPTConfig:
-    count = 9 if width == 288 else 12
-    heads = 3 if layout == "qwen3" else count
+    count = {288: 9, 512: 8}.get(width, 12)
+    heads = (4 if width == 512 else 3) if layout == "qwen3" else count
     return GPTConfig(vocabulary, tokens, layers, width, count, num_kv_heads=heads, layout=layout)  # pyright: ignore[reportArgumentType]
 
 
@@ -69,31 +147,30 @@ def planned_mib(case: Case) -> float:
     return (plan.activations + plan.loss) / MIB
 
 
-@pytest.mark.parametrize("case", COMPILED, ids=str)
-def test_the_plan_is_what_the_compiler_counts(case: Case) -> None:
-    assert planned_mib(case) == pytest.approx(COMPILED[case], rel=0.04)
+def test_the_plan_is_what_the_compiler_counts() -> None:
+    """Within a tenth everywhere, and hardly ever less."""
+    found = {case: planned_mib(case) / size for case, size in COMPILED.items()}
+    assert {case: ratio for case, ratio in found.items() if not 0.96 <= ratio <= 1.1} == {}
+    assert sum(abs(ratio - 1) for ratio in found.values()) / len(found) < 0.025
 
 
-@pytest.mark.parametrize("case", LESS, ids=str)
-def test_the_plan_is_hardly_less_and_not_half_as_much_again(case: Case) -> None:
-    assert 0.94 <= planned_mib(case) / LESS[case] <= 1.36
-
-
-def test_half_precision_takes_as_much_and_accumulation_another_gradient() -> None:
+def test_accumulation_takes_another_gradient_and_muons_step_is_on_top() -> None:
     config = shape("qwen3", 8, 256)
     options = {"backend": "jax", "seq_len": 256, "batch_size": 8, "optimizer": "adamw"}
-    plain, half, more = (
+    plain, more = (
         planned_bytes(config, train_settings(**options, **others), program=Program(0, 0))
-        for others in ({}, {"use_mixed_precision": True}, {"gradient_accumulation_steps": 2})
+        for others in ({}, {"gradient_accumulation_steps": 2})
     )
-    assert (half.activations, half.loss) == (plain.activations, plain.loss)
     assert more.activations - plain.activations == plain.gradients
+    settings = train_settings(**options)
+    size, loss = jax_activations(config, settings, 8, update=1000)
+    assert (size - 1000, loss) == (plain.activations, plain.loss)
 
 
-def test_muons_step_is_on_top() -> None:
-    config = shape("qwen3", 8, 256)
-    settings = train_settings(backend="jax", seq_len=256, batch_size=8)
-    alone = jax_activation_bytes(
-        config, rows=8, tokens=256, half=False, checkpointing=False, loss=5
+def test_a_chunk_of_ones_own_changes_the_logits() -> None:
+    config = shape("qwen3", 2, 256)
+    few, many = (
+        jax_pass_bytes(config, rows=8, tokens=256, half=False, checkpointing=True, chunk_tokens=n)
+        for n in (128, 2048)
     )
-    assert cpu_activations(config, settings, 8, update=1000, loss=5) == alone + 1000
+    assert few[1] < many[1] / 4 and sum(few) < sum(many)

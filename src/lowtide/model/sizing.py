@@ -19,7 +19,6 @@ __all__ = [
     "count_parameters",
     "device_activation_bytes",
     "flops_per_token",
-    "jax_activation_bytes",
     "loss_chunk_tokens",
     "shape_for_parameters",
     "suitable_vocabulary",
@@ -118,38 +117,6 @@ def activation_bytes(
     if accumulating or checkpointing:
         holes = max(holes, (0.62 if accumulating else 0.52) * config.num_layers)
     return int(kept + ends + holes * small + 0.3 * (block - small))
-
-
-def jax_activation_bytes(
-    config: GPTConfig,
-    *,
-    rows: int,
-    tokens: int,
-    half: bool,
-    checkpointing: bool,
-    loss: int,
-    accumulating: bool = False,
-) -> int:
-    """Return the bytes that JAX's compiled step holds on a CPU beside weights and the loss's part.
-
-    `tokens` are those of a row. Products with weights are kept, in float32 whatever the precision;
-    scores of all tokens with all others exist, 3.3 times, in the backward pass of a block, and the
-    gradients of its weights, for which the loss's bytes, `loss`, are free again. As the compiler
-    counts them itself (benchmarks/jax_memory.py).
-    """
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    inner = config.mlp_width * (2 if config.family.gated_mlp else 1)
-    narrow = query + 2 * key + 2 * config.width
-    kept = config.width if checkpointing else narrow + inner
-    block = 4 * rows * tokens * (narrow + inner + config.width)
-    weights = 4 * count_parameters(config, embeddings=False) // config.num_layers
-    if half and checkpointing and not config.family.gated_mlp:
-        weights += 4 * config.width * config.mlp_width  # one of its matrices once more (measured)
-    scores = 3.3 * rows * config.num_heads * tokens**2
-    total = 4 * (rows * tokens * config.num_layers * kept + scores)
-    total += max(3 * block, 2 * block + weights - loss)
-    # The gradients of one micro-batch beside the sum of those before it.
-    return int(total) + (4 * count_parameters(config) if accumulating else 0)
 
 
 def device_activation_bytes(

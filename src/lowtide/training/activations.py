@@ -11,41 +11,23 @@ from lowtide.model.sizing import (
     activation_bytes,
     count_parameters,
     device_activation_bytes,
-    jax_activation_bytes,
+    loss_chunk_tokens,
 )
 from lowtide.training.settinggroups import ComputeSettings
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["cpu_activations", "gpu_activations"]
+__all__ = ["cpu_activations", "gpu_activations", "jax_activations", "jax_pass_bytes"]
 
 
-def cpu_activations(
-    config: GPTConfig, settings: TrainSettings, rows: int, *, update: int, loss: int
-) -> int:
-    """Return the bytes of activations on a CPU.
-
-    `update` are those of an optimizer's step, `loss` those of logits and what is beside them.
-    """
-    computing, tokens = settings.computing, settings.model.seq_len
-    accumulating = rows < settings.batch.rows_per_step
-    if computing.backend == "jax":
-        size = jax_activation_bytes(
-            config,
-            rows=rows,
-            tokens=tokens,
-            half=computing.use_mixed_precision,
-            checkpointing=computing.activation_checkpointing,
-            loss=loss,
-            accumulating=accumulating,
-        )
-        # Muon's step does not fit into the holes that a compiled pass leaves (measured).
-        return size + update
+def cpu_activations(config: GPTConfig, settings: TrainSettings, rows: int) -> int:
+    """Return the bytes of activations on a CPU."""
+    computing = settings.computing
     size = activation_bytes(
         config,
-        tokens=rows * tokens,
+        tokens=rows * settings.model.seq_len,
         half=computing.use_mixed_precision,
         checkpointing=computing.activation_checkpointing,
-        accumulating=accumulating,
+        accumulating=rows < settings.batch.rows_per_step,
     )
     # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
     return size + (2 * count_parameters(config) if computing.use_mixed_precision else 0)
@@ -69,3 +51,91 @@ def gpu_activations(config: GPTConfig, computing: ComputeSettings, tokens: int, 
     if again:  # compiled, a block makes its copies anew; else half of them were there (measured)
         copies = 0 if computing.compile else copies // 2
     return kept + max(copies, later - loss)
+
+
+def jax_activations(
+    config: GPTConfig, settings: TrainSettings, rows: int, *, update: int
+) -> tuple[int, int]:
+    """Return the bytes of activations, and of logits, of JAX's compiled pass on a CPU.
+
+    `update` are those of an optimizer's step: Muon's does not fit into the holes that a compiled
+    pass leaves (measured).
+    """
+    computing = settings.computing
+    size, loss = jax_pass_bytes(
+        config,
+        rows=rows,
+        tokens=settings.model.seq_len,
+        half=computing.use_mixed_precision,
+        checkpointing=computing.activation_checkpointing,
+        chunk_tokens=computing.loss_chunk_tokens,
+    )
+    if rows < settings.batch.rows_per_step:
+        # The gradients of one micro-batch beside the sum of those before it.
+        size += 4 * count_parameters(config)
+    return size + update, loss
+
+
+def jax_pass_bytes(
+    config: GPTConfig,
+    *,
+    rows: int,
+    tokens: int,
+    half: bool,
+    checkpointing: bool,
+    chunk_tokens: int | None = None,
+) -> tuple[int, int]:
+    """Return what JAX's compiled pass holds beside weights and gradients: blocks, and the loss.
+
+    `tokens` are those of a row. Products with weights are kept, in float32 whatever the precision.
+    The rest is the larger of two moments, so that the two results are what both take: the loss,
+    and the backward pass of a block, where the scores of all tokens with all others exist several
+    times. The factors are read off what the compiler counts itself (benchmarks/jax_memory.py).
+    """
+    number = 4 * rows * tokens
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    gated = config.family.gated_mlp
+    stream, heads = number * config.width, number * (query + 2 * key)
+    mlp = number * config.mlp_width
+    inner = mlp * (2 if gated else 1)
+    scores = 4 * rows * config.num_heads * tokens**2
+    weights = 4 * count_parameters(config, embeddings=False) // config.num_layers
+    kept = config.num_layers * (stream if checkpointing else heads + 2 * stream + inner)
+    # Gradients of a layer's weights, or in their place what is computed again.
+    one = max(weights, inner + (2 * stream if gated else 0))
+    block = one + 2 * mlp + heads + stream + 4 * scores
+    if half:
+        block += scores / 3 + 1.5 * stream + 0.05 * weights
+    if checkpointing:
+        products = 3.25 * inner + 3.5 * heads + 3.5 * stream
+        if not half:
+            products = 4 * inner + 4 * heads + 2.5 * stream
+        elif not gated:
+            products += 4 * config.width * config.mlp_width  # one of its matrices once more
+        block = max(block + (1.4 if half else 1) * inner, one + products + 3 * scores)
+    loss = _jax_loss_bytes(config, rows, tokens, half=half, chunk_tokens=chunk_tokens)
+    return int(kept + max(block - loss, 0)), int(loss)
+
+
+def _jax_loss_bytes(
+    config: GPTConfig, rows: int, tokens: int, *, half: bool, chunk_tokens: int | None
+) -> float:
+    """What is held beside kept products while a chunk of logits exists.
+
+    The gradient of the output matrix has its place among the gradients, but for copies of it where
+    there are several chunks; in half precision there are copies of the matrix, too.
+    """
+    wanted = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=False)
+    chunk = min(rows * tokens, wanted)
+    logits = 4 * config.vocab_size * chunk
+    stream = 4 * rows * tokens * config.width
+    matrix = 4 * config.vocab_size * config.width
+    if rows * tokens > chunk:  # one after the other
+        copies = max(3 * matrix, logits + 2 * matrix)
+        if not half:
+            copies = max(matrix, logits) + 0.5 * logits
+        return 1.5 * logits + copies + 4.5 * stream
+    if half:
+        return (2 if rows > 1 else 1.5) * logits + matrix + 3 * stream
+    # Once more for the product with the states of several rows.
+    return (3 if rows > 1 else 2) * logits + 3 * stream

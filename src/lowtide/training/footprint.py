@@ -29,7 +29,7 @@ from lowtide.model.sizing import (
 from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer.needs import vocabulary_bytes
-from lowtide.training.activations import cpu_activations, gpu_activations
+from lowtide.training.activations import cpu_activations, gpu_activations, jax_activations
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.firstembedding import first_embedding_bytes
 from lowtide.training.muonnumbers import STACK_BYTES
@@ -182,8 +182,10 @@ def planned_bytes(
     optimizer, update = _optimizer_bytes(config, settings.learning, count, settings.tokens_per_step)
     if on_gpu:
         activations = gpu_activations(config, settings.computing, tokens, loss)
+    elif settings.computing.backend == "jax":
+        activations, loss = jax_activations(config, settings, rows, update=update)
     else:
-        activations = cpu_activations(config, settings, rows, update=update, loss=loss)
+        activations = cpu_activations(config, settings, rows)
     return Footprint(
         weights=4 * count,
         gradients=4 * count,
