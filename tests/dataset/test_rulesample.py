@@ -95,6 +95,20 @@ def test_files_that_were_not_looked_at_decide_nothing(
     assert re.search(WARNING, capsys.readouterr().err)
 
 
+def test_few_documents_decide_nothing(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Long ones are few in as many bytes."""
+    monkeypatch.setattr(sampling, "_FEWEST_DOCUMENTS", 1_000_000)
+    with pytest.raises(DataError, match="tokens are left after cleaning"):
+        prepare(corpus)
+    assert re.search(WARNING, capsys.readouterr().err)
+    monkeypatch.setattr(sampling, "_FEWEST_TOLD", 1_000_000)
+    with pytest.raises(DataError, match="tokens are left after cleaning"):
+        prepare(corpus, out_dir="untold")
+    assert not re.search(WARNING, capsys.readouterr().err)
+
+
 def test_the_highest_scores_are_no_part_of_the_sample(corpus: Path) -> None:
     given = {"score": write_model(), "keep_top": 0.1}
     assert prepare(corpus, **given, min_document_words=2).info is not None

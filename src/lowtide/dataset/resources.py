@@ -76,6 +76,8 @@ class Shares:
     character_bytes: int = 0
     """What the characters of the corpus may take where they become the tokenizer: they have the
     room of the table, since all is clean then."""
+    held_bytes: int = 0
+    """What a worker may hold of clean text beside its block, where it encodes ahead."""
     more_worker_bytes: int = 0
     """What the requested workers would take beyond the budget."""
 
@@ -170,6 +172,8 @@ def plan_shares(
         range_bytes=max(table // (workers + 1), 1 << 20),
         reader_bytes=inputs.reader_bytes + max(rest - table, 0) // 2 // readers,
         character_bytes=_TOKENIZER_BYTES + table,
+        # Readers have the other half, where there are any.
+        held_bytes=max(rest - table, 0) // 2 // workers,
         more_worker_bytes=block * ((settings.num_workers or usable_cores()) - workers),
     )
 

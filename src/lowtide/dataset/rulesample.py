@@ -6,9 +6,9 @@ Memory:  one reader, and one block of 1 MiB as it is cleaned
 
 Reading ends at the first document that stays, mostly in the first block. Only where none of
 twenty thousand documents, from places all over the corpus, stays, is it refused: a share of one in
-two thousand would be missed in one corpus of twenty thousand. A sample that is not from all over
-it, and languages and scores, which whole files have in common, decide nothing: a note says what
-was seen, and the run goes on.
+two thousand would be missed in one corpus of twenty thousand. A sample of fewer, or not from all
+over it, and languages and scores, which whole files have in common, decide nothing: a note says
+what was seen, and the run goes on.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = ["require_some_kept"]
 _LONG_RUN_BYTES = 256 << 20  # less is prepared in seconds, and then told
 _BLOCK_BYTES = 1 << 20
 _FEWEST_DOCUMENTS = 20_000
+_FEWEST_TOLD = 200  # of long documents a sample has some thousand
 _MOST_BYTES = 128 << 20
 _PLACES = 64
 _MOST_FILES = 1024
@@ -61,11 +62,12 @@ def require_some_kept(
         found = _find_none(_iter_sample(streams, small), cleaning, small, StreamPaths(streams))
     except (OSError, LowtideError):
         return
-    if found is None or found.report.documents_in < _FEWEST_DOCUMENTS:
+    if found is None or found.report.documents_in < _FEWEST_TOLD:
         return
     unseen = {row.index for row in looked_at if row.size_bytes} - found.inputs
     is_spread = len(looked_at) == len(inputs) and all(stream.random_access for stream in streams)
-    if is_spread and not unseen and not (cleaning.language_model or cleaning.score):
+    is_enough = is_spread and found.report.documents_in >= _FEWEST_DOCUMENTS
+    if is_enough and not unseen and not (cleaning.language_model or cleaning.score):
         raise _nothing_left(settings, found)
     on_notice(f"warning: {_describe(found)}; going on, since the rest may be otherwise")
 

@@ -99,6 +99,11 @@ class Leases:
             self._held[task] = lease
         return True
 
+    def has_any(self, stage: str) -> bool:
+        """Return whether tasks of a stage are in work, or were when their worker was lost."""
+        names = self.records.place.list_names("leases")
+        return any(name.startswith(f"{stage}-") for name in names)
+
     def _may_take_over(self, task: Task, name: str) -> SeenLease | None:
         """A lease that is a dead worker's, if this worker is the one to take it over."""
         found = self.records.place.read_lease(name)

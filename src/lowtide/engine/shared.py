@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -36,7 +36,7 @@ _OF_THIS_MACHINE = frozenset(
 
 
 def run_shared(
-    stages: Sequence[Stage],
+    stages: Iterable[Stage],
     records: Records,
     *,
     num_workers: int,
@@ -44,7 +44,7 @@ def run_shared(
     is_finished: Callable[[], bool] = lambda: False,
     lease_seconds: float = LEASE_SECONDS,
 ) -> None:
-    """Do tasks that nobody else does until every stage is done.
+    """Do tasks that nobody else does until every stage is done; each is asked for when it begins.
 
     `on_stage` is called with a stage's name and number of tasks; the function it returns is called
     with how many are done, by all workers. `is_finished` returns True when the result exists, and
@@ -59,7 +59,7 @@ def run_shared(
 
 
 def _run_stages(
-    stages: Sequence[Stage],
+    stages: Iterable[Stage],
     records: Records,
     leases: Leases,
     num_workers: int,
@@ -84,6 +84,7 @@ class _StageRun:
     records: Records
     leases: Leases
     on_done: Callable[[int], None]
+    is_first: bool = False
     error: BaseException | None = None
     done: set[int] = field(default_factory=set)
     busy: set[int] = field(default_factory=set)
@@ -92,6 +93,7 @@ class _StageRun:
 
     def run(self, num_workers: int) -> None:
         self.look()
+        self.is_first = not self.done and not self.leases.has_any(self.stage.name)
         if len(self.done) < self.num_tasks:
             threads = min(num_workers, self.num_tasks)
             with ThreadPoolExecutor(threads, thread_name_prefix="lowtide-task") as pool:
@@ -116,8 +118,9 @@ class _StageRun:
             self.news.set()
 
     def work_until_done(self) -> None:
-        # Workers begin at different places, so that they seldom ask for the same task.
-        at = random.randrange(self.num_tasks)
+        # Workers begin at different places, so that they seldom ask for the same task. The first
+        # begins at the first, and does all of them in order if it stays alone.
+        at = 0 if self.is_first else random.randrange(self.num_tasks)
         pause = _SHORTEST_PAUSE
         while len(self.done) < self.num_tasks and self.error is None:
             index = self.choose(at)

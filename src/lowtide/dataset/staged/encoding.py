@@ -15,7 +15,7 @@ import os
 import struct
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from lowtide import _native, files
-from lowtide.corpus.blocktable import OpenDocument
+from lowtide.corpus.blocktable import Identity, OpenDocument
+from lowtide.corpus.reading import TextBlock
 from lowtide.corpus.removals import Report
-from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, encode_block
+from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, Removed, encode_block
 from lowtide.dataset.removed import RemovedText
 from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit
 from lowtide.dataset.staged.duplicates import (
@@ -74,9 +75,31 @@ class EncodeStage:
         """Encode a part and commit it."""
         records = self._job.records
         with records.scratch_folder() as folder:
-            part = _EncodedPart(self._job, self._load(), folder / "blocks")
+            part = _EncodedPart(self._job, self._load(), folder / "blocks", self._job.range_bytes)
             part.read(index, self._tally, self._duplicates)
             records.commit(Task(self.name, index), part.write, facts=part.facts)
+
+    def encode_held(
+        self,
+        index: int,
+        blocks: Iterable[tuple[TextBlock, _native.CleanedBlock]],
+        removed: Removed,
+        *,
+        first_block: int,
+        document: Identity | None,
+    ) -> None:
+        """Encode a part whose clean blocks are in memory, and commit it.
+
+        Half of what rows may take is left to the table that knows what is `removed`.
+        """
+        records, task = self._job.records, Task(self.name, index)
+        if records.is_done(task):
+            return
+        with records.scratch_folder() as folder:
+            room = max(self._job.range_bytes // 2, 1)
+            part = _EncodedPart(self._job, self._load(), folder / "blocks", room)
+            part.encode(blocks, removed, first_block, OpenDocument(document))
+            records.commit(task, part.write, facts=part.facts)
 
 
 @dataclass
@@ -92,6 +115,7 @@ class _EncodedPart:
     job: StagedJob
     coding: EncodeJob
     scratch: Path
+    range_bytes: int
     blocks: list[_Block] = field(default_factory=list)
     report: Report = field(default_factory=Report)
     sources: bytearray = field(default_factory=bytearray)
@@ -111,28 +135,40 @@ class _EncodedPart:
         removed = RemovedText(lines, self.job.finders, first_block=first)
         document = OpenDocument(tally.open_documents.get(index))
         known = _iter_contents(self.job, index)
-        number = 0
-        with (
-            os.fdopen(files.create_file(self.scratch), "wb") as file,
-            os.fdopen(files.create_file(self._seen_path), "wb") as seen,
-        ):
+
+        def iter_blocks() -> Iterator[tuple[TextBlock, _native.CleanedBlock]]:
             for block, cleaned, contents in CleanPart(self.job, index):
                 for row in contents:
                     if row != next(known, None):
                         raise self.job.changed_between_passes(row[0])
-                carried = advance(document, block, cleaned)
+                yield block, cleaned
+
+        self.encode(iter_blocks(), removed, first, document)
+        if len(self.blocks) != end - first or next(known, None) is not None:
+            raise self.job.changed_between_passes(self.job.first_input(index))
+
+    def encode(
+        self,
+        blocks: Iterable[tuple[TextBlock, _native.CleanedBlock]],
+        removed: Removed,
+        first: int,
+        document: OpenDocument,
+    ) -> None:
+        """Encode clean blocks, from number `first` of the corpus on, into the scratch file."""
+        with (
+            os.fdopen(files.create_file(self.scratch), "wb") as file,
+            os.fdopen(files.create_file(self._seen_path), "wb") as seen,
+        ):
+            for number, (block, cleaned) in enumerate(blocks):
                 encoded = encode_block(
                     self.coding,
                     cleaned.text,
                     cleaned.documents,
                     removed.load(number),
                     block=first + number,
-                    carried=carried,
+                    carried=advance(document, block, cleaned),
                 )
                 self._take(encoded, cleaned, file, seen)
-                number += 1
-        if number != end - first or next(known, None) is not None:
-            raise self.job.changed_between_passes(self.job.first_input(index))
 
     def _take(
         self,
@@ -187,7 +223,7 @@ class _EncodedPart:
 
     def _iter_ranges(self) -> Iterator[tuple[int, int]]:
         """First and last key of ranges whose rows fit `range_bytes`."""
-        wanted = -(-self.num_documents * _ROW_BYTES_HELD // self.job.range_bytes)
+        wanted = -(-self.num_documents * _ROW_BYTES_HELD // self.range_bytes)
         count = min(max(wanted, 1), 1 << 16) if self.job.settings.shuffle else 1
         width = (1 << 64) // count
         for number in range(count):

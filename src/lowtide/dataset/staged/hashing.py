@@ -4,12 +4,13 @@ In:      a part of the corpus
 Out:     one file per part: hashes by partition and block, hashes of inputs, characters, counts
 Memory:  one block with its clean text; its hashes wait on disk until the part is read
 
-Clean text is not kept: cleaning again is a sixth of the work, keeping it means writing and reading
-everything once more.
+Clean text is not kept on disk: cleaning again is a sixth of the work, keeping it means writing and
+reading everything once more. A clean part that fits in memory may be encoded at once (ahead).
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from itertools import chain
 from pathlib import Path
@@ -28,6 +29,7 @@ from lowtide.engine.tasks import Task
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import PartScanner
     from lowtide.dataset.near.signing import PartSigner
+    from lowtide.dataset.staged.ahead import EncodingAhead, HeldPart
 
 __all__ = ["CONTENT_ROW", "HASH_SECTIONS", "HASH_STAGE", "HashStage", "advance"]
 
@@ -56,23 +58,29 @@ class HashStage:
 
     name = HASH_STAGE
 
-    def __init__(self, job: StagedJob) -> None:
+    def __init__(self, job: StagedJob, ahead: EncodingAhead | None = None) -> None:
         self._job = job
+        self._ahead = ahead
 
     def count_tasks(self) -> int:
         """One for each part."""
         return len(self._job.parts)
 
     def run(self, index: int) -> None:
-        """Clean a part and commit its hashes."""
+        """Clean a part and commit its hashes; first its ids, where all parts before are known."""
         records = self._job.records
-        facts: dict[str, Any] = {}
-        with records.scratch_folder() as folder:
-            part = _HashedPart(self._job, index, folder)
+        with records.scratch_folder() as folder, self._hold(index) as held:
+            part = _HashedPart(self._job, index, folder, held)
             part.read()
             self._require_scored(index, part.contents)
-            facts.update(part.facts())
+            facts = part.facts()
+            if self._ahead is not None and held is not None:
+                # Once the hashes are committed others may begin with this part's ids.
+                self._ahead.encode(index, held, facts)
             records.commit(Task(self.name, index), part.write, facts=lambda: facts)
+
+    def _hold(self, index: int) -> contextlib.AbstractContextManager[HeldPart | None]:
+        return contextlib.nullcontext() if self._ahead is None else self._ahead.hold(index)
 
     def _require_scored(self, index: int, contents: bytes) -> None:
         """Refuse a part whose content has changed since its scores were ranked."""
@@ -87,7 +95,8 @@ class HashStage:
 class _HashedPart:
     """The hashes of one part: by block in a file of its own, then by partition in the result."""
 
-    def __init__(self, job: StagedJob, index: int, folder: Path) -> None:
+    def __init__(self, job: StagedJob, index: int, folder: Path, held: HeldPart | None) -> None:
+        self._held = held
         self._is_char = job.settings.tokenization == "char"
         self._dedup = job.settings.dedup
         self._options = job.settings.cleaning
@@ -131,6 +140,8 @@ class _HashedPart:
             if self._is_char:
                 self._characters |= int.from_bytes(cleaned.characters, "little")
             advance(self._document, block, cleaned)
+            if self._held is not None:
+                self._held.add(block, cleaned)
 
     @property
     def contents(self) -> bytes:

@@ -32,7 +32,13 @@ from lowtide.dataset.phases import noticing_changes
 from lowtide.dataset.resources import Shares, check_characters
 from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged.duplicates import DuplicateStage, Tally, tally_stage
+from lowtide.dataset.staged.ahead import EncodingAhead
+from lowtide.dataset.staged.duplicates import (
+    DUPLICATE_STAGE,
+    DuplicateStage,
+    Tally,
+    tally_stage,
+)
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW, EncodeStage
 from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
@@ -141,6 +147,7 @@ class _SharedPreparation:
         self._progress = progress
         self._tokenizer: Tokenizer | None = None
         self._coding: EncodeJob | None = None
+        self._ahead: EncodingAhead | None = None
         self._lock = threading.Lock()
 
     def run(self, lease_seconds: float) -> None:
@@ -160,7 +167,7 @@ class _SharedPreparation:
             if is_finished(job.settings.out_dir):
                 return
             raise
-        stages = self.stages()
+        self._ahead = self._plan_ahead()
         with contextlib.ExitStack() as phases:
 
             def on_stage(name: str, count: int) -> Callable[[int], None]:
@@ -173,7 +180,7 @@ class _SharedPreparation:
                 return phase.update
 
             run_shared(
-                stages,
+                self._iter_stages(),
                 job.records,
                 num_workers=self._shares.num_workers,
                 on_stage=on_stage,
@@ -192,7 +199,7 @@ class _SharedPreparation:
         gather = GatherStage(job, self.tokenizer)
         return [
             *self._score_stages(),
-            HashStage(job),
+            HashStage(job, self._ahead),
             tally_stage(job),
             *self._near_stages(),
             *self._judge_stages(),
@@ -202,6 +209,30 @@ class _SharedPreparation:
             gather,
             _FinishStage(job, gather, self.tokenizer),
         ]
+
+    def _plan_ahead(self) -> EncodingAhead | None:
+        """Encodes parts as they are hashed, where nothing but lines is known by all text."""
+        job, shares = self._job, self._shares
+        if job.settings.keeps_text or job.settings.tokenization == "char":
+            return None
+        return EncodingAhead(
+            job,
+            EncodeStage(job, self.encode_job),
+            table_bytes=shares.one_pass_bytes // 2,
+            text_bytes=shares.held_bytes,
+        )
+
+    def _iter_stages(self) -> Iterator[Stage]:
+        """All stages, in order, but for duplicates that nobody will ask for."""
+        for stage in self.stages():
+            if stage.name == DUPLICATE_STAGE and self._is_encoded():
+                continue
+            yield stage
+            if self._ahead is not None and stage.name == HASH_STAGE:
+                self._ahead.close()
+
+    def _is_encoded(self) -> bool:
+        return len(self._job.records.list_done(ENCODE_STAGE)) == len(self._job.parts)
 
     def _score_stages(self) -> list[Stage]:
         """The stages that find the best share of documents, where only that is kept."""

@@ -1,0 +1,172 @@
+"""Encode parts the moment they are hashed, where this worker knows all hashes before them.
+
+In:      clean blocks of a part, in memory; of parts that others hashed, their results
+Out:     results of the encode stage, the same bytes, without reading and cleaning a part twice
+Memory:  `table_bytes` of hashes; `text_bytes` of clean text for each thread
+
+Whether a line came before depends on all parts before its own, so parts take turns with the table,
+in the order of the corpus. A turn is short: cleaning comes before it, encoding after. A worker that
+is alone does all parts so, and nobody has to look for duplicates then. It ends for good where the
+table is full, a part is larger than its room, or the next part is in work elsewhere: stages follow
+each other from there on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lowtide import _native
+from lowtide.corpus.blocktable import Identity
+from lowtide.corpus.cleaning import HASH_ROW_BYTES
+from lowtide.corpus.deduplication import TABLE_ROW_BYTES
+from lowtide.corpus.reading import TextBlock
+from lowtide.dataset.encoding import NO_LINES
+from lowtide.dataset.staged.encoding import EncodeStage
+from lowtide.dataset.staged.hashing import HASH_STAGE
+from lowtide.dataset.staged.job import StagedJob
+from lowtide.engine.tasks import Task
+
+__all__ = ["EncodingAhead", "HeldPart"]
+
+_MOST_READ = 8
+"""Parts hashed by others whose hashes are read, beyond as many as were hashed here: reading those
+of a long job would take longer than cleaning twice."""
+_STEP_BYTES = HASH_ROW_BYTES << 16
+
+
+@dataclass
+class HeldPart:
+    """The clean blocks of a part, as long as there is room for all of them."""
+
+    room_bytes: int
+    blocks: list[tuple[TextBlock, _native.CleanedBlock]] = field(default_factory=list)
+
+    def add(self, block: TextBlock, cleaned: _native.CleanedBlock) -> None:
+        """Hold a block; one that does not fit ends it."""
+        if self.room_bytes < 0:
+            return
+        size = max(len(block.data), cleaned.text.nbytes)
+        self.room_bytes -= size + cleaned.hashes.nbytes + cleaned.documents.nbytes
+        self.blocks.append((replace(block, data=b"", row_ends=None), cleaned))
+        if self.room_bytes < 0:
+            self.blocks.clear()
+
+
+class _Lines(list[memoryview]):
+    """The lines to leave out of a part's blocks."""
+
+    def load(self, block: int) -> memoryview:
+        return self[block]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What a part has to know of those before it."""
+
+    lines: _Lines
+    first_block: int
+    document: Identity | None
+
+
+class EncodingAhead:
+    """The hashes of the first parts of a corpus, and how far they are."""
+
+    def __init__(
+        self, job: StagedJob, encoding: EncodeStage, *, table_bytes: int, text_bytes: int
+    ) -> None:
+        self._job = job
+        self._encoding = encoding
+        self._text_bytes = text_bytes
+        self._finder = _native.DuplicateFinder(table_bytes // TABLE_ROW_BYTES)
+        self._is_open = True
+        self._begun: set[int] = set()
+        self._next_part = 0
+        self._first_block = 0
+        self._document: Identity | None = None
+        self._num_hashed, self._num_read = 0, 0
+        self._news = threading.Condition()
+
+    @contextlib.contextmanager
+    def hold(self, part: int) -> Generator[HeldPart | None]:
+        """Hold a part that is going to be hashed, within a `with` block; None: not any more."""
+        with self._news:
+            is_held = self._is_open
+            if is_held:
+                self._begun.add(part)
+        try:
+            yield HeldPart(self._text_bytes) if is_held else None
+        finally:
+            with self._news:
+                self._begun.discard(part)
+                self._news.notify_all()
+
+    def encode(self, part: int, held: HeldPart, facts: Mapping[str, Any]) -> None:
+        """Encode and commit a part, if what goes of it can be known; `facts` are of its record."""
+        if held.room_bytes < 0:
+            return self.close()
+        turn = self._take_turn(part, held, facts)
+        if turn is not None:
+            self._encoding.encode_held(
+                part, held.blocks, turn.lines, first_block=turn.first_block, document=turn.document
+            )
+        return None
+
+    def close(self) -> None:
+        """Let nobody wait any more, and give the table's memory back."""
+        with self._news:
+            self._close()
+
+    def _close(self) -> None:
+        self._is_open = False
+        self._finder = _native.DuplicateFinder(0)
+        self._news.notify_all()
+
+    def _take_turn(self, part: int, held: HeldPart, facts: Mapping[str, Any]) -> _Turn | None:
+        with self._news:
+            while self._is_open and self._next_part < part:
+                if self._next_part in self._begun:
+                    self._news.wait()
+                elif not self._read_next():
+                    self._close()
+            if not self._is_open or self._next_part != part:
+                return None
+            turn = _Turn(_Lines(), self._first_block, self._document)
+            for _, cleaned in held.blocks:
+                if not self._add(cleaned.hashes):
+                    return self._close()
+                turn.lines.append(self._finder.take() if self._job.settings.dedup else NO_LINES)
+            self._num_hashed += 1
+            self._pass(facts)
+            return turn
+
+    def _add(self, hashes: memoryview) -> bool:
+        """Add hashes; False when the table is full."""
+        return not self._job.settings.dedup or self._finder.add(hashes, 0, 1)
+
+    def _read_next(self) -> bool:
+        """Take the next part's hashes from its result; False if there is none, or no room."""
+        task, records = Task(HASH_STAGE, self._next_part), self._job.records
+        if self._num_read >= self._num_hashed + _MOST_READ or not records.is_done(task):
+            return False
+        output = records.open(task)
+        for begin in range(0, output.size("hashes"), _STEP_BYTES):
+            end = min(begin + _STEP_BYTES, output.size("hashes"))
+            if not self._add(output.read("hashes", begin=begin, end=end)):
+                return False
+        self._finder.take()
+        self._num_read += 1
+        self._pass(records.read(task)["facts"])
+        return True
+
+    def _pass(self, facts: Mapping[str, Any]) -> None:
+        """Go on to the next part."""
+        self._next_part += 1
+        self._first_block += facts["blocks"]
+        if facts["open_document"]:
+            input_index, ordinal, content_hash = facts["open_document"]
+            self._document = (input_index, ordinal, content_hash)
+        self._news.notify_all()

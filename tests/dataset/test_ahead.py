@@ -1,0 +1,181 @@
+"""Parts that are encoded the moment they are hashed: the same bytes, whoever else is at work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.corpus import readingflags
+from lowtide.dataset.preparation import run_preparation
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged import ahead, running
+from lowtide.dataset.staged.ahead import EncodingAhead
+from lowtide.dataset.staged.duplicates import DuplicateStage
+from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
+from lowtide.dataset.staged.hashing import HashStage
+from lowtide.dataset.staged.job import CleanPart
+from lowtide.dataset.staged.plan import Sizes
+from lowtide.engine.tasks import Stage
+from lowtide.tokenizer import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+from corpora import make_documents, snapshot, write_corpus
+
+SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=5000)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Text with duplicates in every part and a document of several; blocks of 2 KiB."""
+    root = tmp_path_factory.mktemp("ahead")
+    Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(root / "tok")
+    long_document = "\n".join(f"line {number} of a long document" for number in range(900))
+    texts = [*make_documents(40), long_document, *make_documents(20, seed=1), *make_documents(20)]
+    write_corpus(root / "texts" / "a.txt", texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readingflags, "BLOCK_BYTES", 2048)
+        run_preparation(settings_of(root, "threads"))
+        yield root
+
+
+def settings_of(root: Path, out_dir: str, **options: Any) -> PrepareSettings:
+    return PrepareSettings(
+        input_files=(str(root / "texts"),),
+        out_dir=root / out_dir,
+        memory="8GiB",
+        tokenization=str(root / "tok"),
+        tokens_per_shard=4000,
+        **options,
+    )
+
+
+def start(root: Path, out_dir: str) -> Any:
+    """A worker, whose tasks the test runs itself."""
+    workers: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running._SharedPreparation, "run", lambda self, _: workers.append(self))
+        running.prepare_shared(settings_of(root, out_dir, engine="files"), sizes=SIZES)
+    return workers[0]
+
+
+def plan_ahead(worker: Any, *, table_bytes: int = 1 << 20, text_bytes: int = 1 << 20) -> None:
+    encoding = EncodeStage(worker._job, worker.encode_job)
+    worker._ahead = EncodingAhead(
+        worker._job, encoding, table_bytes=table_bytes, text_bytes=text_bytes
+    )
+
+
+def run_stage(stage: Stage) -> None:
+    for index in range(stage.count_tasks()):
+        stage.run(index)
+
+
+def count_encoded(worker: Any) -> int:
+    return len(worker._job.records.list_done(ENCODE_STAGE))
+
+
+def finish(worker: Any) -> int:
+    """Run every stage; returns how many parts were encoded ahead."""
+    encoded = 0
+    for stage in worker._iter_stages():
+        run_stage(stage)
+        if isinstance(stage, HashStage):
+            encoded = count_encoded(worker)
+    return encoded
+
+
+@pytest.mark.parametrize("options", [{}, {"dedup": False}, {"shuffle": False}], ids=str)
+def test_a_worker_that_is_alone_cleans_once(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    threads = settings_of(corpus, f"threads {options}", **options)
+    run_preparation(threads)
+    cleaned: list[Any] = []
+    iterate = CleanPart.__iter__
+
+    def note(self: CleanPart) -> Any:
+        cleaned.append(self._part)
+        return iterate(self)
+
+    def never(*_: object) -> None:
+        raise AssertionError("nobody needs to know")
+
+    monkeypatch.setattr(CleanPart, "__iter__", note)
+    monkeypatch.setattr(DuplicateStage, "run", never)
+    settings = settings_of(corpus, f"alone {options}", engine="files", num_workers=1, **options)
+    running.prepare_shared(settings, sizes=SIZES)
+    assert snapshot(settings.out_dir) == snapshot(threads.out_dir)
+    assert len(cleaned) == len(set(cleaned)) > 5
+
+
+def test_several_threads_take_turns(corpus: Path) -> None:
+    settings = settings_of(corpus, "several", engine="files", num_workers=3)
+    running.prepare_shared(settings, sizes=SIZES)
+    assert snapshot(settings.out_dir) == snapshot(corpus / "threads")
+
+
+@pytest.mark.parametrize(
+    "room", [{"table_bytes": 3000}, {"text_bytes": 100}], ids=["full table", "part too large"]
+)
+def test_where_there_is_no_room_stages_follow_each_other(
+    corpus: Path, room: dict[str, int]
+) -> None:
+    worker = start(corpus, f"room {room}")
+    plan_ahead(worker, **room)
+    assert finish(worker) < len(worker._job.parts) - 1
+    assert snapshot(corpus / f"room {room}") == snapshot(corpus / "threads")
+
+
+def test_parts_that_others_hashed_are_read_and_those_in_work_are_not_waited_for(
+    corpus: Path,
+) -> None:
+    other, worker = start(corpus, "others"), start(corpus, "others")
+    for part in (0, 1, 3):
+        HashStage(other._job).run(part)
+    plan_ahead(worker)
+    hashing = HashStage(worker._job, worker._ahead)
+    hashing.run(2)
+    hashing.run(4)
+    assert worker._job.records.list_done(ENCODE_STAGE) == {2, 4}
+    hashing.run(6)  # nobody has hashed part 5
+    hashing.run(5)
+    assert worker._job.records.list_done(ENCODE_STAGE) == {2, 4}
+    finish(worker)
+    assert snapshot(corpus / "others") == snapshot(corpus / "threads")
+
+
+def test_a_part_that_failed_after_its_turn_is_encoded_later(corpus: Path) -> None:
+    worker = start(corpus, "failed")
+    plan_ahead(worker)
+    hashing = HashStage(worker._job, worker._ahead)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no more disk")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker._job.records, "commit", fail)
+        with pytest.raises(OSError, match="no more disk"):
+            hashing.run(0)
+    assert finish(worker) == len(worker._job.parts) - 1
+    assert snapshot(corpus / "failed") == snapshot(corpus / "threads")
+
+
+def test_results_of_a_long_job_are_not_read_for_it(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that joins late would read all hashes before its first part."""
+    monkeypatch.setattr(ahead, "_MOST_READ", 3)
+    other, worker = start(corpus, "late"), start(corpus, "late")
+    count = len(worker._job.parts)
+    assert count > 4
+    for part in range(count - 1):
+        HashStage(other._job).run(part)
+    plan_ahead(worker)
+    HashStage(worker._job, worker._ahead).run(count - 1)
+    assert count_encoded(worker) == 0
+    finish(worker)
+    assert snapshot(corpus / "late") == snapshot(corpus / "threads")
