@@ -430,11 +430,13 @@ from pathlib import Path
 from lowtide.corpus import readingflags
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
-from lowtide.dataset.staged.running import prepare_shared
+from lowtide.dataset.staged.running import _SharedPreparation, prepare_shared
 from lowtide.engine.records import Records
 
 readingflags.BLOCK_BYTES = 2048
 stop_at = sys.argv[1]
+if sys.argv[5] == "in stages":
+    _SharedPreparation._plan_ahead = lambda self: None
 commit = Records.commit_record
 
 def commit_and_die(self, task, **more):
@@ -452,17 +454,25 @@ prepare_shared(
 """
 
 
-def test_killed_workers_cost_nothing(corpus: Path, start_forks: Any) -> None:
+@pytest.mark.parametrize(
+    ("how", "killed"),
+    [
+        ("in stages", ["hash-0000002", "tally-0000000", "duplicates-0000001", "encode-0000003",
+                       "cut-0000000", "gather-0000001", "finish-0000000"]),
+        ("ahead", ["encode-0000001", "hash-0000003"]),
+    ],
+)  # fmt: skip
+def test_killed_workers_cost_nothing(
+    corpus: Path, start_forks: Any, how: str, killed: list[str]
+) -> None:
     expected = by_threads(corpus)
-    given = [corpus, corpus.parent / "tok", Path.cwd()]
-    killed = ["hash-0000002", "tally-0000000", "duplicates-0000001", "encode-0000003"]
-    killed += ["cut-0000000", "gather-0000001", "finish-0000000"]
+    given = [corpus, corpus.parent / "tok", Path.cwd(), how]
     for name in killed:
         codes, printed = start_forks((WORKER, [name, *given], {}))()
         assert codes == [-signal.SIGKILL], (name, printed)
         if name != "finish-0000000":
             assert "not finished" in inspect_dataset(dataset_dir=Path("staged.work"))
-    # The last one was killed between the metadata and its record: another worker ends the job.
+    # One that is killed last falls between the metadata and its record: others end the job.
     codes, printed = start_forks(*([(WORKER, ["none", *given], {})] * 2))()
     assert codes == [0, 0], printed
     assert snapshot(corpus.parent / "staged") == expected

@@ -84,7 +84,7 @@ class _StageRun:
     records: Records
     leases: Leases
     on_done: Callable[[int], None]
-    is_first: bool = False
+    is_alone: bool = False
     error: BaseException | None = None
     done: set[int] = field(default_factory=set)
     busy: set[int] = field(default_factory=set)
@@ -93,7 +93,7 @@ class _StageRun:
 
     def run(self, num_workers: int) -> None:
         self.look()
-        self.is_first = not self.done and not self.leases.has_any(self.stage.name)
+        self.is_alone = not self.leases.has_any(self.stage.name)
         if len(self.done) < self.num_tasks:
             threads = min(num_workers, self.num_tasks)
             with ThreadPoolExecutor(threads, thread_name_prefix="lowtide-task") as pool:
@@ -118,9 +118,9 @@ class _StageRun:
             self.news.set()
 
     def work_until_done(self) -> None:
-        # Workers begin at different places, so that they seldom ask for the same task. The first
-        # begins at the first, and does all of them in order if it stays alone.
-        at = 0 if self.is_first else random.randrange(self.num_tasks)
+        # Workers begin at different places, so that they seldom ask for the same task. One that is
+        # alone begins at the first, and does all of them in order if it stays so.
+        at = 0 if self.is_alone else random.randrange(self.num_tasks)
         pause = _SHORTEST_PAUSE
         while len(self.done) < self.num_tasks and self.error is None:
             index = self.choose(at)
