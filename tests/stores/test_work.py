@@ -144,7 +144,7 @@ prepare_shared(PrepareSettings(**settings), sizes=Sizes(**sizes))
 """
 
 
-@pytest.mark.parametrize("limit", [2, 15])
+@pytest.mark.parametrize("limit", [2, 11])
 def test_a_worker_killed_by_the_system_is_taken_over(server: Any, corpus: Path, limit: int) -> None:
     """Its result is uploaded, and its record not written yet."""
     expected = by_threads(corpus)
