@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lowtide.corpus import readingflags
-from lowtide.dataset.preparation import run_preparation
+from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import ahead, running
 from lowtide.dataset.staged.ahead import EncodingAhead
@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write_corpus(root / "texts" / "a.txt", texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readingflags, "BLOCK_BYTES", 2048)
-        run_preparation(settings_of(root, "threads"))
+        prepare_dataset(settings_of(root, "threads"))
         yield root
 
 
@@ -93,7 +93,7 @@ def test_a_worker_that_is_alone_cleans_once(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     threads = settings_of(corpus, f"threads {options}", **options)
-    run_preparation(threads)
+    prepare_dataset(threads)
     cleaned: list[Any] = []
     iterate = CleanPart.__iter__
 

@@ -99,11 +99,11 @@ def test_few_documents_decide_nothing(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Long ones are few in as many bytes."""
-    monkeypatch.setattr(sampling, "_FEWEST_DOCUMENTS", 1_000_000)
+    monkeypatch.setattr(rulesample, "_FEWEST_DOCUMENTS", 1_000_000)
     with pytest.raises(DataError, match="tokens are left after cleaning"):
         prepare(corpus)
     assert re.search(WARNING, capsys.readouterr().err)
-    monkeypatch.setattr(sampling, "_FEWEST_TOLD", 1_000_000)
+    monkeypatch.setattr(rulesample, "_FEWEST_TOLD", 1_000_000)
     with pytest.raises(DataError, match="tokens are left after cleaning"):
         prepare(corpus, out_dir="untold")
     assert not re.search(WARNING, capsys.readouterr().err)
