@@ -127,27 +127,23 @@ nb::tuple encode_many(NativeVocabulary& self, const std::vector<nb::bytes>& text
   return nb::make_tuple(to_array(std::move(encoded.ids)), to_array(std::move(encoded.ends)));
 }
 
-// The ids of pieces, merged without caches: the short ones together, the others one by one.
+// The ids of pieces, merged without caches: together from characters on, or one by one from bytes on.
 std::vector<std::vector<uint32_t>> merge_pieces(const NativeVocabulary& self,
                                                 const std::vector<nb::bytes>& pieces,
-                                                const std::string& at_most) {
-  const PieceMerger merger(instructions_named(at_most));
+                                                const std::string& at_most, bool together) {
+  PieceMerger merger(instructions_named(at_most));
   const MergeTable& table = self.vocabulary->merges();
   std::vector<std::vector<uint32_t>> ids(pieces.size());
   std::vector<uint32_t> num_ids(pieces.size());
-  std::vector<PieceToMerge> together;
+  std::vector<PieceToMerge> to_merge;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].size() == 0) continue;
     ids[i].resize(pieces[i].size());
-    const PieceToMerge piece{static_cast<const uint8_t*>(pieces[i].data()), pieces[i].size(),
-                             ids[i].data(), &num_ids[i]};
-    if (piece.length <= PieceMerger::kShort) {
-      together.push_back(piece);
-    } else {
-      merger.merge(table, piece);
-    }
+    to_merge.push_back({static_cast<const uint8_t*>(pieces[i].data()), pieces[i].size(),
+                        ids[i].data(), &num_ids[i]});
+    if (!together) merger.merge(table, to_merge.back());
   }
-  merger.merge_short(table, together);
+  if (together) merger.merge_all(table, self.vocabulary->characters(), to_merge);
   for (size_t i = 0; i < pieces.size(); ++i) ids[i].resize(num_ids[i]);
   return ids;
 }
@@ -238,7 +234,8 @@ void bind_tokenizer(nb::module_& m) {
           nb::arg("output_file"), nb::arg("output_path"), nb::arg("output_offset"),
           nb::arg("id_bytes"), nb::arg("specials"), nb::arg("num_threads"), nb::arg("window_bytes"),
           nb::arg("largest_window") = size_t{1} << 31)
-      .def("merge_pieces", &merge_pieces, nb::arg("pieces"), nb::arg("at_most") = "avx512")
+      .def("merge_pieces", &merge_pieces, nb::arg("pieces"), nb::arg("at_most") = "avx512",
+           nb::arg("together") = true)
       .def("merge_long", &merge_long, nb::arg("piece"), nb::arg("chunk"))
       .def("find_special", &find_special, nb::arg("text"))
       .def("last_cut", &last_cut_of, nb::arg("text"), nb::arg("specials"))

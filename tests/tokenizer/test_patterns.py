@@ -51,6 +51,24 @@ def test_splits_any_bytes_as_the_regex_package(
 
 # Few characters, so that every order of them comes: contractions, lines, indents, runs.
 _ALPHABETS = ["' sSlLrReE", " \n\t\ra!/", "0123a ", "aAbB'sS", " \n\t\r\v\fabAB12'/.!sStTlLrReEvV_"]
+# The same beyond ASCII: letters with case and without, of two, three and four bytes, beside
+# symbols, marks, blanks and numbers of several bytes, and the letters of contractions.
+_ALPHABETS += [
+    "аБё іЇѢ'sS",
+    "中文、。 \n名",
+    "가힣퟿ A1.",
+    "aAあB中b'sſ",
+    "éÉß «»“”…\u00a0a",
+    "ǅʰªA aéか",
+]
+_ALPHABETS += [
+    "क्षि a1",
+    "½٣٤1 a",
+    "е\u0301Е\u0301 й",
+    "䷀䶿龥　a。",
+    "🙂👍🏽 中aA",
+    "\u0378\ufeffa Я",
+]
 _RUNS = [1, 1, 1, 2, 3, 31, 62]
 
 
@@ -58,7 +76,7 @@ _RUNS = [1, 1, 1, 2, 3, 31, 62]
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_splits_plain_text_as_the_regex_package(pattern: str, data: st.DataObject) -> None:
-    """Without any character that the vector code leaves to the scalar code.
+    """Mostly without characters that the vector code leaves to the scalar code.
 
     Few examples, which shrink where one fails; below are many, which are quick to make.
     """

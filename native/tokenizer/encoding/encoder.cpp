@@ -1,7 +1,6 @@
 #include "tokenizer/encoding/encoder.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <type_traits>
 
@@ -13,8 +12,6 @@ namespace {
 constexpr size_t kEndsBatch = 2048;
 constexpr size_t kLargestPart = size_t{1} << 30;
 constexpr size_t kLargestScratch = LongPieceMerger::kChunk;  // of pieces whose ids are together
-// Of a piece that is in no slot; no key of a piece has this length.
-constexpr PieceKey kNoKey = {0, ~uint64_t{0}};
 constexpr std::string_view kBlankSign = "\xE2\x96\x81";
 }  // namespace
 
@@ -23,9 +20,10 @@ TextEncoder<Id>::TextEncoder(const Vocabulary& vocabulary, size_t cache_bytes)
     : vocabulary_(vocabulary),
       split_(splitter(vocabulary.pattern())),
       long_merger_(vocabulary),
-      // Three quarters for short pieces, the rest for long ones.
+      // Three quarters for short pieces, an eighth for each of the others.
       cache_(std::max<size_t>(cache_bytes / 4 * 3, 1 << 14)),
-      long_cache_(std::max<size_t>(cache_bytes / 4, 1 << 14)),
+      wide_cache_(std::max<size_t>(cache_bytes / 8, 1 << 14)),
+      long_cache_(std::max<size_t>(cache_bytes / 8, 1 << 14)),
       ends_(kEndsBatch) {}
 
 template <typename Id>
@@ -39,7 +37,7 @@ void TextEncoder<Id>::encode_part(const uint8_t* text, size_t length, const Sink
       begin = position;
       continue;
     }
-    const size_t room = position - begin + PieceCache<Id>::kIds;
+    const size_t room = position - begin + kReadIds;
     if (scratch_.size() < room) scratch_.resize(room);
     Id* out = scratch_.data();
     for (size_t first = 0; first < count; first += kBatch) {
@@ -67,10 +65,10 @@ void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
       long_merger_.merge(batch.text + begin, length, [&](std::span<const uint32_t> ids) {
         if (has_halves) {
           const uint32_t num_ids = static_cast<uint32_t>(ids.size());
-          long_scratch_.assign(ids.begin(), ids.end());
-          long_scratch_.resize(vocabulary_.count_expanded(ids.data(), num_ids));
-          vocabulary_.expand_halves(long_scratch_.data(), num_ids);
-          ids = long_scratch_;
+          merge_scratch_.assign(ids.begin(), ids.end());
+          merge_scratch_.resize(vocabulary_.count_expanded(ids.data(), num_ids));
+          vocabulary_.expand_halves(merge_scratch_.data(), num_ids);
+          ids = merge_scratch_;
         }
         scratch_.assign(ids.begin(), ids.end());
         sink(scratch_.data(), scratch_.size());
@@ -78,7 +76,7 @@ void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
       begin = batch.ends[first++];
       continue;
     }
-    const size_t room = batch.ends[first + count - 1] - begin + PieceCache<Id>::kIds;
+    const size_t room = batch.ends[first + count - 1] - begin + kReadIds;
     if (scratch_.size() < room) scratch_.resize(room);
     Id* const out =
         encode_batch({batch.text, batch.length, begin, batch.ends + first, count}, scratch_.data());
@@ -178,124 +176,6 @@ void TextEncoder<Id>::encode(std::string_view text, bool specials, bool is_first
     }
     at = end + match.length;
   }
-}
-
-template <typename Id>
-Id* TextEncoder<Id>::encode_batch(const Batch& batch, Id* out) {
-  // Keys are read 16 bytes at a time, which the last pieces of a text may not have.
-  if (batch.ends[batch.count - 1] + 16 <= batch.length) {
-    make_keys<true>(batch);
-  } else {
-    make_keys<false>(batch);
-  }
-  const size_t num_missing = find_slots(batch.count);
-  merge_missing(batch, num_missing);
-  const size_t count = batch.count;
-  for (size_t i = 0; i < count; ++i) {
-    const Slot& slot = *slots_[i];
-    if (slot.num_ids() == 0) [[unlikely]] {
-      out = encode_long(batch.piece(i), batch.length_of(i), out);
-    } else {
-      out = slot.write(out);
-    }
-  }
-  // Not before all are written: a newcomer may take the place of a slot that is still to be read.
-  for (size_t i = 0; i < num_missing; ++i) {
-    if (fresh_[i].key.length() <= kInlineBytes) cache_.keep(fresh_[i]);
-  }
-  return out;
-}
-
-template <typename Id>
-template <bool kInside>
-void TextEncoder<Id>::make_keys(const Batch& batch) {
-  const uint8_t* const text = batch.text;
-  const uint8_t* const text_end = text + batch.length;
-  const uint32_t* const ends = batch.ends;
-  const uint8_t* piece = text + batch.begin;
-  const size_t count = batch.count;
-  for (size_t i = 0; i < count; ++i) {
-    const uint8_t* const end = text + ends[i];
-    const size_t length = static_cast<size_t>(end - piece);
-    PieceKey key = kNoKey;
-    if (length <= kInlineBytes) [[likely]] {
-      key = piece_key(piece, length, kInside ? piece + 16 : text_end);
-    }
-    const Set* const set = cache_.set_of(key);
-    __builtin_prefetch(set);
-    keys_[i] = key;
-    sets_[i] = set;
-    piece = end;
-  }
-}
-
-template <typename Id>
-size_t TextEncoder<Id>::find_slots(size_t count) {
-  size_t num_missing = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const PieceKey key = keys_[i];
-    const Set* const set = sets_[i];
-    const bool first = set->ways[0].key == key;
-    const bool second = set->ways[1].key == key;
-    slots_[i] = &set->ways[first ? 0 : 1];
-    missing_[num_missing] = static_cast<uint32_t>(i);
-    num_missing += static_cast<size_t>(!first) & static_cast<size_t>(!second);
-  }
-  return num_missing;
-}
-
-template <typename Id>
-void TextEncoder<Id>::merge_missing(const Batch& batch, size_t num_missing) {
-  size_t num_merged = 0;
-  for (size_t m = 0; m < num_missing; ++m) {
-    const size_t i = missing_[m];
-    const uint8_t* const piece = batch.piece(i);
-    const size_t length = batch.length_of(i);
-    Slot& slot = fresh_[m];
-    slot.key = keys_[i];
-    slot.set_ids({});  // as it stays for a long piece: see encode_long
-    slots_[i] = &slot;
-    if (length > kInlineBytes) continue;
-    if (const uint32_t id = whole_piece(piece, length); id != kNoToken) {
-      slot.set_ids({&id, 1});
-      continue;
-    }
-    Merged& merged = merged_[num_merged];
-    merged.slot = &slot;
-    to_merge_[num_merged++] = {piece, length, merged.ids, &merged.num_ids};
-  }
-  merger_.merge_short(vocabulary_.merges(), {to_merge_.data(), num_merged});
-  const bool has_halves = vocabulary_.halves().first != kNoToken;
-  for (size_t m = 0; m < num_merged; ++m) {
-    Merged& merged = merged_[m];
-    if (has_halves) merged.num_ids = vocabulary_.expand_halves(merged.ids, merged.num_ids);
-    if (merged.num_ids <= PieceCache<Id>::kMostIds) {
-      merged.slot->set_ids({merged.ids, merged.num_ids});
-    } else {
-      long_cache_.keep(to_merge_[m].bytes, to_merge_[m].length, {merged.ids, merged.num_ids});
-    }
-  }
-}
-
-template <typename Id>
-Id* TextEncoder<Id>::encode_long(const uint8_t* piece, size_t length, Id* out) {
-  std::span<const uint32_t> ids;
-  if (length <= LongPieceCache::kLongest) ids = long_cache_.find(piece, length);
-  if (ids.empty()) {
-    if (long_scratch_.size() < length) long_scratch_.resize(length);
-    uint32_t num_ids = 1;
-    long_scratch_[0] = whole_piece(piece, length);
-    if (long_scratch_[0] == kNoToken) {
-      merger_.merge(vocabulary_.merges(), {piece, length, long_scratch_.data(), &num_ids});
-      if (vocabulary_.halves().first != kNoToken) {
-        num_ids = vocabulary_.expand_halves(long_scratch_.data(), num_ids);
-      }
-    }
-    ids = {long_scratch_.data(), num_ids};
-    long_cache_.keep(piece, length, ids);
-  }
-  return std::transform(ids.begin(), ids.end(), out,
-                        [](uint32_t id) { return static_cast<Id>(id); });
 }
 
 namespace {

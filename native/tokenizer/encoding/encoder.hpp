@@ -4,12 +4,13 @@
 // Out:     ids, the same as merging each piece by rank gives
 // Memory:  `cache_bytes` for the caches; scratch of a few MiB, whatever the length of a piece
 //
-// Most pieces were seen before: one of up to 15 bytes with few ids is found in one cache line
-// (PieceCache), a longer one in a second cache (LongPieceCache). What is in neither is merged.
+// Most pieces were seen before, and are in one of three caches (piece_cache.hpp). What is in none is
+// merged.
 //
-// Pieces go through four passes, a batch at a time, none of which has to guess what a piece is: make
-// the keys and ask for their cache lines; compare, and note which are missing; merge those, several at
-// a time; write the ids of all.
+// Pieces go through passes, a batch at a time, of which those that every piece goes through do not have
+// to guess what it is: make the keys and ask for their cache lines; compare, and note what is not
+// answered; look for those in the other caches, asking for all their cache lines first; merge the rest,
+// several at a time; write the ids of all.
 #pragma once
 
 #include <array>
@@ -38,9 +39,10 @@ class TextEncoder {
   void encode(std::string_view text, bool specials, bool is_first, const Sink& sink);
 
  private:
-  using Slot = typename PieceCache<Id>::Slot;
   using Set = typename PieceCache<Id>::Set;
+  using WideSlot = typename WidePieceCache<Id>::Slot;
   static constexpr size_t kBatch = 256;
+  static constexpr size_t kReadIds = kReadBytes / sizeof(Id);
   // Pieces one behind the other: piece i ends at text[ends[i]], the first begins at text[begin].
   struct Batch {
     const uint8_t* text;
@@ -50,12 +52,23 @@ class TextEncoder {
     size_t begin_of(size_t i) const { return i == 0 ? begin : ends[i - 1]; }
     const uint8_t* piece(size_t i) const { return text + begin_of(i); }
     size_t length_of(size_t i) const { return ends[i] - begin_of(i); }
+    const uint8_t* text_end() const { return text + length; }
   };
-
+  struct Found {
+    const Id* ids;
+    uint32_t count;
+  };
+  // A piece that the first cache does not answer.
+  struct Probe {
+    uint32_t i;
+    bool is_long;     // looked for in the last cache, else in the second
+    uint64_t hash;    // of a long one
+    WideSlot* slots;  // of another one
+    WideKey key;
+  };
   struct Merged {
-    Slot* slot;
-    uint32_t num_ids;
-    uint32_t ids[kInlineBytes];
+    uint32_t i, num_ids;
+    uint32_t* ids;
   };
 
   // A stretch of text of a vocabulary of pieces: blanks as it wants them, one before it or not.
@@ -72,8 +85,11 @@ class TextEncoder {
   template <bool kInside>
   void make_keys(const Batch& batch);
   size_t find_slots(size_t count);
-  void merge_missing(const Batch& batch, size_t num_missing);
-  Id* encode_long(const uint8_t* piece, size_t length, Id* out);
+  // Looks for `count` pieces in the other caches; returns how many of them are to be merged.
+  size_t find_others(const Batch& batch, size_t count);
+  bool find_long(const Batch& batch, const Probe& probe);
+  void merge_missing(const Batch& batch, size_t count);
+  void keep_merged(const Batch& batch, size_t count);
   uint32_t whole_piece(const uint8_t* piece, size_t length) const {
     return vocabulary_.whole_piece({reinterpret_cast<const char*>(piece), length});
   }
@@ -83,17 +99,20 @@ class TextEncoder {
   PieceMerger merger_;
   LongPieceMerger long_merger_;
   PieceCache<Id> cache_;
-  LongPieceCache long_cache_;
+  WidePieceCache<Id> wide_cache_;
+  LongPieceCache<Id> long_cache_;
   std::vector<uint32_t> ends_;
-  std::vector<Id> scratch_;             // the ids of the pieces that end at `ends_`
-  std::vector<uint32_t> long_scratch_;  // the ids of one long piece
-  std::string stretch_;                 // text with other blanks than it has
+  std::vector<Id> scratch_;              // the ids of the pieces that end at `ends_`
+  std::vector<uint32_t> merge_scratch_;  // ids of the pieces of a batch that are merged
+  std::vector<Id> fresh_;                // the same in the width of an id
+  std::string stretch_;                  // text with other blanks than it has
   // Of the pieces of a batch:
   std::array<PieceKey, kBatch> keys_;
   std::array<const Set*, kBatch> sets_;
-  std::array<const Slot*, kBatch> slots_;
-  std::array<uint32_t, kBatch> missing_;  // those in no slot
-  std::array<Slot, kBatch> fresh_;        // and slots for them
+  std::array<Found, kBatch> found_;
+  std::array<uint32_t, kBatch>
+      missing_;  // those without ids, first of all caches, then of the first
+  std::array<Probe, kBatch> probes_;
   std::array<Merged, kBatch> merged_;
   std::array<PieceToMerge, kBatch> to_merge_;
 };

@@ -58,6 +58,19 @@ class MergeTable {
   // The token that a merge of this rank makes.
   uint32_t token(uint32_t rank) const { return consecutive_ ? rank + offset_ : tokens_[rank]; }
 
+  // Calls visit(left, right, rank) for every pair, in no order.
+  template <typename Visit>
+  void visit(const Visit& visit) const {
+    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      for (const uint64_t slot : buckets_[bucket].slots) {
+        if (slot == kEmpty) continue;
+        const uint64_t pair = mixed_of(slot, bucket) * kUnmix & kPairMask;
+        visit(static_cast<uint32_t>(pair >> 24), static_cast<uint32_t>(pair & (kMaxTokens - 1)),
+              static_cast<uint32_t>(slot & kNoRank));
+      }
+    }
+  }
+
   uint32_t byte_id(uint8_t byte) const { return byte_ids_[byte]; }
   uint32_t byte_rank(uint8_t left, uint8_t right) const {
     return byte_ranks_[size_t{left} << 8 | right];
@@ -72,10 +85,18 @@ class MergeTable {
   static constexpr uint64_t kEmpty = ~uint64_t{0};
   static constexpr unsigned kLeastBucketBits = 12;  // so that no slot in use looks empty
 
+  static constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
+  static constexpr uint64_t kUnmix =
+      [] {  // kMix * kUnmix is 1: each round doubles the bits that are
+        uint64_t inverse = kMix;
+        for (int round = 0; round < 6; ++round) inverse *= 2 - kMix * inverse;
+        return inverse;
+      }();
+
   static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
   // Both steps can be undone, so 48 bits stay 48 bits.
   static uint64_t mix_pair(uint32_t left, uint32_t right) {
-    return (uint64_t{left} << 24 | right) * 0x9E3779B97F4A7C15ull & kPairMask;
+    return (uint64_t{left} << 24 | right) * kMix & kPairMask;
   }
   static uint64_t fold(uint64_t mixed) { return mixed ^ mixed >> 24; }
 

@@ -52,10 +52,28 @@ static_assert(MergeTable::kRankBits == 26);  // with the place, 32 bits
 
 constexpr size_t kTogether = 16;
 
-#define LOWTIDE_FUNCTIONS(merge)                                                     \
-  {                                                                                  \
-    merge<16, kTogether>, { merge<16, 1>, merge<32, 1>, merge<64, 1>, merge<64, 1> } \
+#define LOWTIDE_FUNCTIONS(merge)                                       \
+  {                                                                    \
+    {merge<16, 1>, merge<32, 1>, merge<64, 1>}, {                      \
+      merge<16, kTogether>, merge<32, kTogether>, merge<64, kTogether> \
+    }                                                                  \
   }
+
+// Which of the functions takes so many places; kNumWidths: none.
+size_t width_of(size_t count) {
+  return count <= 16 ? 0 : count <= 32 ? 1 : count <= kMostPlaces ? 2 : PieceMerger::kNumWidths;
+}
+
+bool is_ascii(const uint8_t* bytes, size_t length) {
+  uint64_t all = 0, word = 0;
+  size_t i = 0;
+  for (; i + 8 <= length; i += 8) {
+    std::memcpy(&word, bytes + i, 8);
+    all |= word;
+  }
+  for (; i < length; ++i) all |= bytes[i];
+  return (all & 0x8080808080808080ull) == 0;
+}
 
 PieceMerger::Functions functions([[maybe_unused]] Instructions at_most) {
 #if defined(__x86_64__)
@@ -121,15 +139,43 @@ void merge_with_heap(const MergeTable& table, const PieceToMerge& piece) {
 PieceMerger::PieceMerger(Instructions at_most) : functions_(functions(at_most)) {}
 
 void PieceMerger::merge(const MergeTable& table, const PieceToMerge& piece) const {
-  if (piece.length > kMostPlaces) return merge_with_heap(table, piece);
-  functions_.by_length[(piece.length - 1) / kShort](table, &piece, 1);
+  const size_t width = width_of(piece.length);
+  if (width == kNumWidths) return merge_with_heap(table, piece);
+  const Start start{piece.out, static_cast<uint32_t>(piece.length), piece.bytes, ~uint64_t{0},
+                    piece.num_ids};
+  functions_.alone[width](table, &start, 1);
 }
 
-void PieceMerger::merge_short(const MergeTable& table, std::span<const PieceToMerge> pieces) const {
-  while (!pieces.empty()) {
-    const size_t count = std::min(kTogether, pieces.size());
-    functions_.together(table, pieces.data(), static_cast<unsigned>(count));
-    pieces = pieces.subspan(count);
+void PieceMerger::merge_all(const MergeTable& table, const SolidCharacters& characters,
+                            std::span<const PieceToMerge> pieces) {
+  const auto run = [&](size_t width) {
+    std::vector<Start>& starts = starts_[width];
+    functions_.together[width](table, starts.data(), static_cast<unsigned>(starts.size()));
+    starts.clear();
+  };
+  for (const PieceToMerge& piece : pieces) {
+    Start start{piece.out, static_cast<uint32_t>(piece.length), piece.bytes, ~uint64_t{0},
+                piece.num_ids};
+    if (!is_ascii(piece.bytes, piece.length)) {
+      const SolidCharacters::Start found = characters.begin(piece.bytes, piece.length, piece.out);
+      start.count = static_cast<uint32_t>(found.count);
+      start.bytes = nullptr;
+      start.open = found.open;
+      if (found.open == 0) {
+        *piece.num_ids = start.count;
+        continue;
+      }
+    }
+    const size_t width = width_of(start.count);
+    if (width == kNumWidths) {
+      merge_with_heap(table, piece);
+      continue;
+    }
+    starts_[width].push_back(start);
+    if (starts_[width].size() == kTogether) run(width);
+  }
+  for (size_t width = 0; width < kNumWidths; ++width) {
+    if (!starts_[width].empty()) run(width);
   }
 }
 

@@ -2,11 +2,14 @@
 // leftmost, until no pair merges.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "tokenizer/encoding/merge_table.hpp"
+#include "tokenizer/encoding/solid_characters.hpp"
 #include "tokenizer/splitting/splitter.hpp"
 
 namespace lowtide {
@@ -25,18 +28,29 @@ class PieceMerger {
 
   // Takes n log n steps for a piece of n bytes.
   void merge(const MergeTable& table, const PieceToMerge& piece) const;
-  // The same for many pieces of at most kShort bytes, several at a time.
-  static constexpr size_t kShort = 16;
-  void merge_short(const MergeTable& table, std::span<const PieceToMerge> pieces) const;
+  // The same for many pieces, several at a time. They begin with what `characters` knows.
+  void merge_all(const MergeTable& table, const SolidCharacters& characters,
+                 std::span<const PieceToMerge> pieces);
 
-  using Function = void (*)(const MergeTable&, const PieceToMerge*, unsigned count);
+  // A piece at the beginning of merging: the tokens in `ids`, where the fewer come, too.
+  struct Start {
+    uint32_t* ids;
+    uint32_t count;
+    const uint8_t*
+        bytes;      // where the tokens are these bytes, one by one, and not in `ids`; or null
+    uint64_t open;  // a bit for each that may merge with the one behind it
+    uint32_t* num_ids;
+  };
+  using Function = void (*)(const MergeTable&, const Start*, unsigned count);
+  // For one piece and for several, by the places they need: 16, 32 or 64.
+  static constexpr size_t kNumWidths = 3;
   struct Functions {
-    Function together;      // several pieces of up to kShort bytes
-    Function by_length[4];  // one piece, by the number of sixteens it fills
+    Function alone[kNumWidths], together[kNumWidths];
   };
 
  private:
   Functions functions_;
+  std::array<std::vector<Start>, kNumWidths> starts_;  // that wait for others, by width
 };
 
 }  // namespace lowtide

@@ -119,7 +119,8 @@ Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
       specials_(std::move(specials)),
       finder_(bytes_of(specials_)),
       added_(added, std::move(compose)),
-      halves_(halves) {
+      halves_(halves),
+      characters_(tokens_, merges_) {
   if (tokens_.size() > kMaxTokens) throw std::invalid_argument("more than 2^24 tokens");
   for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
   std::vector<std::string_view> ordinary(tokens_.begin(), tokens_.end());

@@ -1,7 +1,7 @@
 // A vocabulary: the bytes of every token, and which pairs of tokens merge into which, in which order.
 //
 // Built once, then read by any number of threads.
-// Memory:  the tokens' bytes, and what MergeTable needs
+// Memory:  the tokens' bytes, and what MergeTable and SolidCharacters need
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "tokenizer/encoding/added_tokens.hpp"
 #include "tokenizer/encoding/merge_table.hpp"
+#include "tokenizer/encoding/solid_characters.hpp"
 #include "tokenizer/splitting/specials.hpp"
 #include "tokenizer/splitting/splitter.hpp"
 
@@ -51,6 +52,7 @@ class Vocabulary {
   static std::vector<MergeRule> rules_by_rank(const std::vector<std::string_view>& tokens);
 
   const MergeTable& merges() const { return merges_; }
+  const SolidCharacters& characters() const { return characters_; }
   // The token a piece is as a whole where merging it would give another; else kNoToken.
   uint32_t whole_piece(std::string_view piece) const {
     if (whole_pieces_.empty()) return kNoToken;
@@ -91,6 +93,7 @@ class Vocabulary {
   Halves halves_;
   MergeTable merges_;
   std::unordered_map<std::string_view, uint32_t> whole_pieces_;  // refer to tokens_
+  SolidCharacters characters_;                                   // refers to tokens_ and merges_
 };
 
 }  // namespace lowtide

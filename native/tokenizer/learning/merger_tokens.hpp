@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,14 +19,14 @@ struct Merge {
   uint32_t left, right, token;  // 0 to 255: bytes; 256 + n: the n-th token made
 };
 
-// A limit for the bytes of a token. Text that repeats itself without a place to cut has tokens as long
-// as itself, which take many times their size wherever the vocabulary is loaded.
-constexpr size_t kAnyLength = std::numeric_limits<size_t>::max();
+// Bytes of the longest token that is made. Text that repeats itself without a place to cut would have
+// tokens as long as itself: useless, and many times their size wherever a vocabulary is loaded.
+constexpr size_t kLongestToken = 1024;
 
 // Symbols 0 to 255 are the bytes, in the order that ties follow; those above are tokens made.
 class TokenTable {
  public:
-  explicit TokenTable(TieBreak tie_break, size_t longest_token = kAnyLength)
+  explicit TokenTable(TieBreak tie_break, size_t longest_token = kLongestToken)
       : tie_break_(tie_break), longest_token_(longest_token) {
     size_t next = 0;
     const bool by_printable = tie_break == TieBreak::kHuggingFace;
@@ -64,7 +63,7 @@ class TokenTable {
     return tokens_[left].size() + tokens_[right].size() <= longest_token_;
   }
   // Whether any two symbols can be merged, by their lengths: so it is in text of words.
-  bool all_can_merge() const { return longest_made_ <= longest_token_ / 2; }
+  bool all_can_merge() const { return 2 * longest_made_ <= longest_token_; }
 
   // Of two pairs with the same count: whether (left, right) comes before (other_left, other_right).
   bool before(uint32_t left, uint32_t right, uint32_t other_left, uint32_t other_right) const {

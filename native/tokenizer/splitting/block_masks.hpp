@@ -12,6 +12,17 @@ namespace {
 
 struct BlockMasks {
   uint64_t letter, upper, number, space, blank, newline, high, apostrophe, slash;
+  // All bytes of a character that is not ASCII are of its kind, see add_high.
+  uint64_t caseless = 0;  // letters that are neither upper nor lower case
+  uint64_t follow = 0;    // bytes of a character but its first
+};
+
+// Where bytes are that tell characters of common scripts apart.
+struct HighBytes {
+  uint64_t follow;                     // 80 to BF
+  uint64_t from_9e, from_a0, from_b0;  // of those
+  uint64_t b7;
+  uint64_t d0, d1, e4, e4_e9, ea, eb_ec, ed;
 };
 
 // Bytes 9 to 13 are the ASCII blanks besides the space.
@@ -34,6 +45,19 @@ classify_avx512(const uint8_t* p) {
   m.apostrophe = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('\''));
   m.slash = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('/'));
   return m;
+}
+
+__attribute__((target("avx512f,avx512bw,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline HighBytes
+find_high_avx512(const uint8_t* p) {
+  const __m512i x = _mm512_loadu_si512(p);
+  const auto from = [&](int first, int count) __attribute__((
+                        target("avx512f,avx512bw,bmi,bmi2,lzcnt,popcnt"), always_inline)) {
+    return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8(static_cast<char>(first))),
+                                  _mm512_set1_epi8(static_cast<char>(count)));
+  };
+  return {from(0x80, 0x40), from(0x9E, 0x22), from(0xA0, 0x20), from(0xB0, 0x10),
+          from(0xB7, 1),    from(0xD0, 1),    from(0xD1, 1),    from(0xE4, 1),
+          from(0xE4, 6),    from(0xEA, 1),    from(0xEB, 2),    from(0xED, 1)};
 }
 
 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline uint64_t join_avx2(
@@ -72,6 +96,20 @@ classify_avx2(const uint8_t* p) {
   m.apostrophe = equal_avx2(x, y, '\'');
   m.slash = equal_avx2(x, y, '/');
   return m;
+}
+
+__attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"), always_inline)) inline HighBytes
+find_high_avx2(const uint8_t* p) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
+  const auto from = [&](int first, int count) __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt"),
+                                                             always_inline)) {
+    return join_avx2(below_avx2(x, static_cast<char>(first), static_cast<char>(count)),
+                     below_avx2(y, static_cast<char>(first), static_cast<char>(count)));
+  };
+  return {from(0x80, 0x40), from(0x9E, 0x22), from(0xA0, 0x20), from(0xB0, 0x10),
+          from(0xB7, 1),    from(0xD0, 1),    from(0xD1, 1),    from(0xE4, 1),
+          from(0xE4, 6),    from(0xEA, 1),    from(0xEB, 2),    from(0xED, 1)};
 }
 
 }  // namespace

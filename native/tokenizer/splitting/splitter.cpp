@@ -124,6 +124,53 @@ struct BlockStarts {
 
 inline uint64_t bits_below(size_t i) { return (uint64_t{1} << i) - 1; }
 
+// Which characters a block can hold besides ASCII: those that every rule treats as a letter or symbol.
+// Blanks and numbers of several bytes are counted by patterns; a long s ends contractions.
+template <Pattern pattern>
+inline bool is_plain(uint32_t code, CharClass cls) {
+  constexpr bool kMarksInWords =
+      rules_of(pattern).marks_in_words || pattern == Pattern::kO200k || pattern == Pattern::kTekken;
+  return !in(cls, kNumbers | kBlanks | (kMarksInWords ? bit(kMark) : 0)) && code != 0x17F;
+}
+
+// Adds the characters that are not ASCII to the masks: Cyrillic, Chinese and Korean letters by the
+// bytes, others one by one. Returns how many bytes from the left are known then.
+template <Pattern pattern>
+inline unsigned add_high(BlockMasks& m, const HighBytes& h, const uint8_t* p) {
+  static const ClassTable& table = ClassTable::get();
+  // U+0400 to U+045F; U+4000 to U+9FFF without U+4DC0 to U+4DFF; U+AC00 to U+D77F.
+  const uint64_t second = h.follow >> 1;
+  const uint64_t cyrillic = (h.d0 & second) | (h.d1 & second & ~(h.from_a0 >> 1));
+  const uint64_t three = second & h.follow >> 2 &
+                         ((h.e4_e9 & ~(h.e4 & h.b7 >> 1)) | h.eb_ec | (h.ea & h.from_b0 >> 1) |
+                          (h.ed & ~(h.from_9e >> 1)));
+  const uint64_t upper = h.d0 & second & ~(h.from_b0 >> 1);
+  const uint64_t wide = three | three << 1 | three << 2;
+  const uint64_t done = wide | cyrillic | cyrillic << 1;
+  m.letter |= done;
+  m.upper |= upper | upper << 1;
+  m.caseless = wide;
+  m.follow = (three | cyrillic) << 1 | three << 2;
+  for (uint64_t rest = m.high & ~done; rest != 0;) {
+    const unsigned i = static_cast<unsigned>(__builtin_ctzll(rest));
+    const unsigned size = p[i] < 0xC2 || p[i] > 0xEF ? 4 : p[i] < 0xE0 ? 2 : 3;
+    if (size == 4 || i + size > 64) return i;
+    if (((h.follow >> i | 1) & bits_below(size)) != bits_below(size)) return i;
+    uint32_t code = size == 2 ? p[i] & 0x1Fu : (p[i] & 0x0Fu) << 6 | (p[i + 1] & 0x3Fu);
+    code = code << 6 | (p[i + size - 1] & 0x3Fu);
+    if (size == 3 && (code < 0x800 || (code >= 0xD800 && code < 0xE000))) return i;
+    const CharClass cls = table(code);
+    if (!is_plain<pattern>(code, cls)) return i;
+    const uint64_t bits = bits_below(size) << i;
+    m.letter |= in(cls, kLetters) ? bits : 0;
+    m.upper |= cls == kUpper ? bits : 0;
+    m.caseless |= cls == kLetter ? bits : 0;
+    m.follow |= bits & (bits - 1);
+    rest &= ~bits;
+  }
+  return 64;
+}
+
 // Goes through the apostrophes in `quotes`, calling found(place, length) for each contraction;
 // returns how many places from the left can be relied on.
 template <typename Found>
@@ -166,8 +213,10 @@ inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
   const uint64_t tab = m.blank & ~m.newline;  // blanks that end no line
   const uint64_t symbol = ~(m.letter | m.number | m.blank);
   const uint64_t first_symbol = symbol & ~(symbol << 1) & ~(m.space << 1);
-  const uint64_t lone_symbol = first_symbol & ~(symbol >> 1);
-  uint64_t starts = m.letter & ~(m.letter << 1) & ~(tab << 1) & ~(lone_symbol << 1);
+  // The place behind the first symbol, all its bytes: a letter there goes with it.
+  const uint64_t follow = symbol & m.follow;
+  const uint64_t second = ((first_symbol << 1) + follow) & ~follow;
+  uint64_t starts = m.letter & ~(m.letter << 1) & ~(tab << 1) & ~second;
   starts |= first_symbol;
   if constexpr (kMostNumbers == 1) {
     starts |= m.number;
@@ -215,7 +264,9 @@ template <Pattern pattern>
 inline BlockStarts find_o200k_starts(const BlockMasks& m, [[maybe_unused]] const uint8_t* text,
                                      [[maybe_unused]] const uint8_t* end, unsigned usable) {
   BlockStarts block = find_starts_by_line<rules_of(pattern).most_numbers>(m, usable);
-  block.starts |= m.upper & (m.letter & ~m.upper) << 1;
+  block.starts |= m.upper & ~(m.upper << 1) & m.letter << 1;
+  // Whether a letter without case ends a word before a capital depends on what follows.
+  if (const uint64_t capital = m.upper & m.caseless << 1) block.known &= (capital & -capital) - 1;
   if constexpr (rules_of(pattern).contractions) {
     // A contraction goes with the word before it; the one right behind a contraction does not.
     size_t taken = 0;
@@ -246,18 +297,22 @@ inline BlockStarts find_starts(const BlockMasks& m, const uint8_t* text, const u
 
 #define LOWTIDE_TARGET "avx512f,avx512bw,bmi,bmi2,lzcnt,popcnt"
 #define LOWTIDE_CLASSIFY classify_avx512
+#define LOWTIDE_FIND_HIGH find_high_avx512
 #define LOWTIDE_SPLIT split_avx512
 #include "tokenizer/splitting/splitter_block.inc"
 #undef LOWTIDE_TARGET
 #undef LOWTIDE_CLASSIFY
+#undef LOWTIDE_FIND_HIGH
 #undef LOWTIDE_SPLIT
 
 #define LOWTIDE_TARGET "avx2,bmi,bmi2,lzcnt,popcnt"
 #define LOWTIDE_CLASSIFY classify_avx2
+#define LOWTIDE_FIND_HIGH find_high_avx2
 #define LOWTIDE_SPLIT split_avx2
 #include "tokenizer/splitting/splitter_block.inc"
 #undef LOWTIDE_TARGET
 #undef LOWTIDE_CLASSIFY
+#undef LOWTIDE_FIND_HIGH
 #undef LOWTIDE_SPLIT
 
 #endif

@@ -7,7 +7,6 @@ Slow and simple on purpose. Each function does what its native counterpart promi
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -18,6 +17,7 @@ from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 
 __all__ = [
+    "LONGEST_TOKEN",
     "count_pieces",
     "encode",
     "learn_merges",
@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 Pair = tuple[bytes, bytes]
+LONGEST_TOKEN = 1024
+"""Bytes of the longest token that is made; a pair that would make a longer one is never merged."""
 
 # tiktoken and tokenizers know Unicode 16; `regex` knows a newer one. What it puts into another
 # class, as native/tokenizer/splitting/generate_character_ranges.py prints it: letters, marks and
@@ -98,7 +100,7 @@ def learn_merges(
     target: int,
     tie_break: str,
     min_frequency: int = 1,
-    longest_token: float = math.inf,
+    longest_token: int = LONGEST_TOKEN,
 ) -> list[Pair]:
     """Learn merges until `target` tokens (huggingface) or merges (cs336), or no pair is left."""
     learn = _learn_afresh if tie_break == "cs336" else _learn_with_queue
@@ -106,7 +108,7 @@ def learn_merges(
 
 
 def _learn_afresh(
-    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: float
+    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: int
 ) -> list[Pair]:
     """Count all pairs anew for every merge; of the most frequent take the greatest bytes."""
     words = [([bytes([byte]) for byte in piece], count) for piece, count in counts.items()]
@@ -156,7 +158,7 @@ class _Entry:
 
 
 def _learn_with_queue(
-    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: float
+    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: int
 ) -> list[Pair]:
     """Follow Hugging Face's trainer step by step, down to what it does when a token recurs.
 
