@@ -157,7 +157,7 @@ def test_memory_of_children_and_grandchildren_counts() -> None:
             assert child.stdin is not None
             assert child.stdout.readline() == b"ready\n"
             during = tree_resident_bytes()
-            for _ in range(400):  # at most 20 s for the meter's own thread to take a sample
+            for _ in range(2000):  # at most 100 s for the meter's own thread to take a sample
                 if meter.peak_bytes >= before + 48 * MIB:
                     break
                 meter._stop.wait(0.05)
@@ -183,7 +183,7 @@ def test_a_child_that_has_not_begun_yet_is_not_counted_beside_its_parent(tmp_pat
     with subprocess.Popen([sys.executable, "-c", code, str(fifo)], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        for _ in range(2000):  # until it is there
+        for _ in range(20_000):  # until it is there
             if memory._child_pids(child.pid):
                 break
             threading.Event().wait(0.005)

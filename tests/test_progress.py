@@ -188,7 +188,7 @@ def test_native_work_is_polled_while_it_runs_and_never_after(tmp_path: Path) -> 
 
     with Progress("count", metrics_path=path, stream=None) as progress:
         with progress.phase("reading", total=4, poll=poll):
-            assert polled.wait(10)
+            assert polled.wait(100)
         open_for_polls = False
         with progress.phase("merging"):
             pass
@@ -211,7 +211,7 @@ def test_long_phases_report_in_between(tmp_path: Path) -> None:
         progress.phase("reading", total=4) as phase,
     ):
         phase.update(2)
-        assert written.wait(10)
+        assert written.wait(100)
 
 
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
@@ -227,7 +227,7 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
         "with progress.Progress('count', budget_bytes=1 << 30) as p:\n"
         "    p.note('[bold]starting[/bold]')\n"
         "    with p.phase('[a]reading', total=10, unit='B', poll=poll):\n"
-        "        seen.wait(20)\n"
+        "        seen.wait(100)\n"
     )
     main, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "60"}
@@ -267,7 +267,7 @@ def test_memory_is_measured_between_phases_too(tmp_path: Path) -> None:
         return 1, 2
 
     with Progress("count", metrics_path=path, device_memory=device_memory, stream=None):
-        assert measured.wait(10)
+        assert measured.wait(100)
     rows = rows_of(path)
     assert len(rows) >= 2
     assert all(row["memory_bytes"] > 0 and "phase" not in row for row in rows)

@@ -55,10 +55,21 @@ lowtide.prepare("a")  # error: "prepare" is not a known attribute of module "low
 """
 
 
+def whole_script() -> str:
+    """The script, and for every public function a line that is right and one that is not."""
+    lines = [SCRIPT]
+    for function in public_functions():
+        name, setting = function.__name__, next(iter(setting_fields(function.settings_class)))
+        wrong = f"{setting}_of_mine"
+        lines.append(f'lowtide.{name}(config_file="a.toml", progress=False)\n')
+        lines.append(f'lowtide.{name}({wrong}="a")  # error: No parameter named "{wrong}"\n')
+    return "".join(lines)
+
+
 def test_a_type_checker_sees_every_keyword(tmp_path: Path) -> None:
     """Exactly the lines of a user's script that say so are errors, and each names its mistake."""
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
+    path, script = tmp_path / "script.py", whole_script()
+    path.write_text(script)
     config = {"typeCheckingMode": "standard", "pythonVersion": "3.11"}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
     checker = Path(sys.executable).with_name("basedpyright")
@@ -70,7 +81,7 @@ def test_a_type_checker_sees_every_keyword(tmp_path: Path) -> None:
             found[row["range"]["start"]["line"]] = row["message"]
     expected = {
         number: line.partition("# error: ")[2]
-        for number, line in enumerate(SCRIPT.splitlines())
+        for number, line in enumerate(script.splitlines())
         if "# error: " in line
     }
     assert found.keys() == expected.keys(), found

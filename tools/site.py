@@ -35,9 +35,14 @@ theme:
     - media: "(prefers-color-scheme: dark)"
       scheme: slate
 plugins: [search]
+extra_css: [site.css]
 validation:
   links: {not_found: info, unrecognized_links: ignore}
 """
+
+
+# Help and signatures have lines of a hundred letters.
+_STYLE = ".md-grid { max-width: 82rem; }\n.md-typeset pre > code { font-size: 0.62rem; }\n"
 
 
 def verb_page(name: str, verb: Verb) -> str:
@@ -75,6 +80,7 @@ def write_pages(folder: Path) -> None:
     (folder / "verbs").mkdir()
     for name, verb in VERBS.items():
         (folder / "verbs" / f"{name}.md").write_text(verb_page(name, verb), encoding="utf-8")
+    (folder / "site.css").write_text(_STYLE, encoding="utf-8")
     (folder / "reference.md").write_text(python_page(), encoding="utf-8")
 
 

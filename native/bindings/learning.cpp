@@ -124,7 +124,7 @@ void bind_round_learner(nb::module_& m, const char* name) {
                                             memory_bytes, longest_token);
           },
           nb::arg("tie_break"), nb::kw_only(), nb::arg("file_dir"), nb::arg("memory_bytes"),
-          nb::arg("longest_token") = kLongestToken)
+          nb::arg("longest_token") = kAnyLength)
       .def_prop_ro("rounds", &RoundLearner<Symbol>::rounds)
       .def_prop_ro("parts", &RoundLearner<Symbol>::parts)
       .def_prop_ro("file_bytes", &RoundLearner<Symbol>::file_bytes);
@@ -173,7 +173,7 @@ void bind_learning(nb::module_& m) {
             new (self) MergeLearner(
                 std::make_shared<TokenTable>(tie_break_named(tie_break), longest_token));
           },
-          nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kLongestToken)
+          nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kAnyLength)
       .def_prop_ro("bytes", &MergeLearner::bytes);
   def_learning(learner);
   bind_round_learner<uint16_t>(m, "RoundLearner");

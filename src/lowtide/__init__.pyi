@@ -1029,6 +1029,7 @@ def train_tokenizer(
     pattern: Literal['gpt2', 'cl100k', 'o200k', 'qwen2', 'qwen35', 'digits', 'tekken'] = 'gpt2',
     tie_break: Literal['huggingface', 'cs336'] = 'huggingface',
     min_frequency: int = 1,
+    max_token_bytes: int | None = None,
     text_field: str = 'text',
     encoding: str = 'utf-8',
     skip_bad_inputs: bool = False,
@@ -1061,6 +1062,7 @@ def train_tokenizer(
         tie_break: Of equally frequent pairs: the smallest ids (huggingface), or the greatest
             bytes (cs336).
         min_frequency: Stop when no pair occurs this often.
+        max_token_bytes: Make no token of more bytes than this; any length by default.
         text_field: The field of a jsonl row, or the column of a parquet file, that holds the
             text.
         encoding: Encoding of text files.

@@ -15,7 +15,7 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     ready = threading.Event()
 
     def first() -> int:
-        ready.wait(10)
+        ready.wait(100)
         return 0
 
     def second() -> int:
@@ -78,7 +78,7 @@ def test_the_error_is_the_one_of_the_task_that_failed() -> None:
     failed = threading.Event()
 
     def wait() -> None:
-        failed.wait(10)
+        failed.wait(100)
         with turns.take(0):
             pass
 

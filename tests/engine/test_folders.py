@@ -42,3 +42,13 @@ def test_a_file_is_flushed_before_it_gets_its_name(
     write(DiskFolder(tmp_path))
     size = 2 if write is create else 6
     assert events == [f"flush {size} bytes", "name", "flush folder"]
+
+
+def test_what_is_removed_may_be_gone_already(tmp_path: Path) -> None:
+    folder = DiskFolder(tmp_path / "work")
+    publish(folder)
+    create(folder)
+    folder.remove(["plan.json", "never there"])
+    assert folder.path.is_dir() and not (folder.path / "plan.json").exists()
+    folder.remove(["plan.json", *(path.name for path in folder.path.iterdir())])
+    assert not folder.path.exists()

@@ -183,3 +183,9 @@ def test_of_many_watchers_one_takes_over(tmp_path: Path, clock: list[float]) -> 
         clock[0] += 30  # the one that was to take it died before it did
         assert watchers[1]._may_take_over(TASK, name)
         assert count_losses(tmp_path) == {"hash-0000001": 1}
+
+
+def test_a_program_that_ends_does_not_wait_for_its_leases(tmp_path: Path) -> None:
+    with Leases(Records(tmp_path)) as leases:
+        assert leases._thread.daemon
+    assert not leases._thread.is_alive()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.engine import outputs
 from lowtide.engine.outputs import OutputWriter, open_output
 from lowtide.errors import DataError
 
@@ -108,3 +109,13 @@ def test_damage_is_found_where_it_is_read(tmp_path: Path) -> None:
     assert caught.value.path == path
     with pytest.raises(DataError, match="bytes 1835008 to 2097152"):
         output.check("data")
+
+
+def test_a_stretch_is_read_with_its_pages_and_no_more(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 64 * 16
+    write(tmp_path / "a.out", data=data)
+    output = open_output(tmp_path / "a.out")
+    for begin in (0, 5, outputs._PAGE_BYTES, 2 * outputs._PAGE_BYTES + 9):
+        found = output.read("letters", begin=begin, end=begin + 8)
+        assert bytes(found) == data[begin : begin + 8]
+        assert len(memoryview(found).obj) < 2 * outputs._PAGE_BYTES + outputs._ALIGNMENT  # pyright: ignore

@@ -134,3 +134,22 @@ def test_a_running_job_is_shown(tmp_path: Path) -> None:
     assert "  one         3 of 3 tasks\n" in text
     assert "  two         1 of 8 tasks, 1 in work, " in text and " left\n" in text
     assert "  in work     two-0000000 on " in text
+
+
+@pytest.mark.parametrize(("num_workers", "num_tasks", "expected"), [(2, 5, 2), (7, 3, 3)])
+def test_no_more_threads_than_workers_nor_than_tasks(
+    tmp_path: Path, num_workers: int, num_tasks: int, expected: int
+) -> None:
+    """Each of the first tasks waits until as many run at once as should; more would be seen."""
+    running: set[int] = set()
+    together = threading.Barrier(expected)
+
+    def meet(index: int) -> None:
+        running.add(threading.get_ident())
+        if index < expected:
+            together.wait(60)
+
+    records = Records(tmp_path)
+    stage = Numbers("one", num_tasks, records, meet)
+    run_shared([stage], records, num_workers=num_workers, on_stage=ignore)
+    assert len(running) == expected

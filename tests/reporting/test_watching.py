@@ -84,7 +84,7 @@ def test_only_names_of_this_machine_are_answered(
 
 
 def test_an_address_that_is_none_is_answered(server: PageServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=100) as client:
         client.sendall(b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(20).startswith(b"HTTP/1.0 400 ")
 

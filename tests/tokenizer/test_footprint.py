@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lowtide import _native
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.tokenizer import footprint
 from lowtide.tokenizer.footprint import estimate_distinct_bytes, planned_peak_bytes
 
 
@@ -54,3 +55,33 @@ def test_more_of_anything_takes_more() -> None:
     assert small <= planned_peak_bytes(10**6, vocab_size=1000, num_workers=16)
     many = planned_peak_bytes(10**6, vocab_size=1000, num_workers=2, distinct_bytes=10**8)
     assert many > 10**9
+
+
+def test_the_larger_of_counting_and_writing_is_planned() -> None:
+    mib = 1 << 20
+
+    def planned(workers: int, vocab_size: int, distinct: int | None, text: int = 10**6) -> int:
+        return planned_peak_bytes(
+            text, vocab_size=vocab_size, num_workers=workers, distinct_bytes=distinct
+        )
+
+    assert planned(16, 1000, 10**6) == int((28 + 2.25 * 16) * mib + 15.4e6)
+    assert planned(1, 50_000, 10**6) == int((28 + 6 + 0.97) * mib + 700 * 50_000 + 16e6)
+    assert planned(3, 50_000, None) == planned(3, 50_000, int(67 * 10**3.48))
+
+
+def test_slices_are_spread_over_all_files(tmp_path: Path) -> None:
+    size = footprint._SLICE_BYTES
+    data = bytes(range(256)) * (size // 256)
+    (tmp_path / "a.txt").write_bytes(data[: size // 2])
+    (tmp_path / "b.txt").write_bytes(data * 600)
+    (tmp_path / "c.txt").write_bytes(data)
+    files = expand_inputs([tmp_path])
+    total = sum(row.size_bytes for row in files)
+    slices = list(footprint._iter_slices(files, total))
+    assert len(slices) == 256
+    assert slices[0] == data[: size // 2] and slices[-1] == data  # the first and the last bytes
+    few = list(footprint._iter_slices(files[:1], size // 2))
+    assert few == [data[: size // 2]]
+    two = list(footprint._iter_slices(files[2:], size))
+    assert two == [data]

@@ -25,7 +25,8 @@ few_letters = st.sampled_from([b"a", b"ab", b"abc", b"ab \n", bytes(range(256))]
     lambda letters: st.lists(st.sampled_from(list(letters)), min_size=1, max_size=16).map(bytes)
 )
 pieces_with_counts = st.dictionaries(few_letters, st.integers(1, 9), max_size=12)
-longest_tokens = st.sampled_from([reference.LONGEST_TOKEN, 1, 2, 3, 4, 7])
+ANY_LENGTH = 1 << 40
+longest_tokens = st.sampled_from([ANY_LENGTH, 1, 2, 3, 4, 7])
 
 
 def learn(
@@ -37,7 +38,7 @@ def learn(
     merges_per_call: int = 1 << 40,
     rounds: type[_native.RoundLearner] | None = None,
     memory_bytes: int = 0,
-    longest_token: int = reference.LONGEST_TOKEN,
+    longest_token: int = ANY_LENGTH,
 ) -> list[Pair]:
     folder = tempfile.gettempdir()
     return learn_with(
@@ -225,7 +226,7 @@ text_pieces = st.text(alphabet="ab", min_size=1, max_size=14) | st.text(
 def test_merges_equal_hugging_face(
     counts: dict[bytes, int], target: int, longest_token: int | None
 ) -> None:
-    longest = reference.LONGEST_TOKEN if longest_token is None else longest_token
+    longest = ANY_LENGTH if longest_token is None else longest_token
     ours = learn(counts, target=target, tie_break="huggingface", longest_token=longest)
     assert ours == train_with_hugging_face(counts, target=target, longest_token=longest_token)
 
@@ -257,14 +258,21 @@ def test_learning_ends_when_no_pair_is_left(tie_break: str) -> None:
 
 
 @pytest.mark.parametrize("rounds", [None, _native.RoundLearner])
-def test_no_token_is_longer_than_a_kibibyte(rounds: type[_native.RoundLearner] | None) -> None:
-    """Text that repeats itself would have tokens as long as itself, here of 64 KiB."""
+@pytest.mark.parametrize(("longest_token", "longest"), [(None, 1 << 16), (1024, 1024)])
+def test_tokens_are_as_long_as_text_that_repeats_itself(
+    rounds: type[_native.RoundLearner] | None, longest_token: int | None, longest: int
+) -> None:
     counts = {b"a" * (1 << 16): 1, b"xyz" * 20_000: 2}
-    merges = learn(
-        counts, target=400, tie_break="huggingface", rounds=rounds, memory_bytes=64 << 20
-    )
+    limit = {"longest_token": longest_token} if longest_token else {}
+    if rounds is None:
+        learner = _native.MergeLearner("huggingface", **limit)
+    else:
+        learner = rounds(
+            "huggingface", file_dir=tempfile.gettempdir(), memory_bytes=64 << 20, **limit
+        )
+    merges = learn_with(learner, counts, target=400)
     sizes = [len(left + right) for left, right in merges]
-    assert max(sizes) == reference.LONGEST_TOKEN
+    assert max(sizes) == longest
     assert len(sizes) < 60
 
 

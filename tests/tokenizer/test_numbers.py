@@ -105,10 +105,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "PieceEncoder.encode(is_first)": True,
     },
     "tokenizer.reference": {
-        "LONGEST_TOKEN": 1_024,
         "_SMALL_IN_UNICODE_16": 661,
         "learn_merges(min_frequency)": 1,
-        "learn_merges(longest_token)": 1_024,
     },
     "tokenizer.scanning": {"CHARACTER_BYTES": 400, "_READ_BYTES": 1_048_576},
     "tokenizer.settings": {

@@ -508,17 +508,20 @@ def test_a_vocabulary_that_ends_early_is_told_and_a_full_one_is_not(
     assert f"has {early.tokenizer.vocab_size} tokens, 2000 were asked for" in said
 
 
-def test_many_long_tokens_are_refused_before_they_are_written(
+def test_tokens_as_long_as_the_text_are_refused_before_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first advice is enough for all of them."""
     (tmp_path / "a.txt").write_text("abcdefghij" * 10_000)
     options: dict[str, Any] = {"input": [tmp_path / "a.txt"], "vocab_size": 400}
-    monkeypatch.setattr(learning, "_WRITTEN_BYTE_BYTES", 80_000)
-    with pytest.raises(BudgetError, match=r"a token has 800 B") as caught:
+    monkeypatch.setattr(learning, "_WRITTEN_BYTE_BYTES", 800)
+    with pytest.raises(BudgetError, match=r"a token has 97\.7 KiB") as caught:
         train_tokenizer(**options, out_dir=tmp_path / "tok", memory="100MiB")
     assert not (tmp_path / "tok" / "tokenizer.json").exists()
     (enough,) = re.findall(r"--memory (\w+)", str(caught.value))
     train_tokenizer(**options, out_dir=tmp_path / "tok", memory=enough)
     vocabulary = json.loads((tmp_path / "tok" / "vocab.json").read_text())
-    assert max(map(len, vocabulary)) == 800  # two of 640 would exceed a kibibyte
+    assert max(map(len, vocabulary)) == 100_000
+    train_tokenizer(**options, out_dir=tmp_path / "short", max_token_bytes=999)
+    vocabulary = json.loads((tmp_path / "short" / "vocab.json").read_text())
+    assert max(map(len, vocabulary)) == 800  # two of 640 are too long

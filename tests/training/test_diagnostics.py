@@ -46,7 +46,7 @@ def test_a_stall_is_reported_once(capfd):
 
         where.dump = noted
         where.stage("computing", 100)
-        assert seen.wait(10)
+        assert seen.wait(100)
     assert len(calls) == 1
     assert "step 100, computing for" in capfd.readouterr().err
 

@@ -36,7 +36,7 @@ def test_writing_in_the_background_takes_a_copy(run, monkeypatch):
     save = run.save
 
     def slow(*arguments):
-        assert go_on.wait(10)
+        assert go_on.wait(100)
         return save(*arguments)
 
     monkeypatch.setattr(run, "save", slow)
@@ -94,13 +94,13 @@ def test_the_next_copy_waits_until_the_last_one_is_written(run, monkeypatch):
 
     def slow(checkpoint, config):
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(100)
         written.append(checkpoint.weights["a"].tolist())
 
     monkeypatch.setattr(run, "save", slow)
     with CheckpointSaver(run, background=True, rename=as_they_are, snapshot=HostCopy) as saver:
         saver.save(Checkpoint(1, {"a": torch.zeros(2)}, {}, {}), CONFIG, wait=False)
-        assert started.wait(10)
+        assert started.wait(100)
         second = threading.Thread(
             target=saver.save,
             args=(Checkpoint(2, {"a": torch.ones(2)}, {}, {}), CONFIG),
@@ -109,7 +109,7 @@ def test_the_next_copy_waits_until_the_last_one_is_written(run, monkeypatch):
         second.start()
         assert written == []  # the copy is in use: nothing has overwritten it
         go_on.set()
-        second.join(10)
+        second.join(100)
         assert saver._pool._max_workers == 1  # one at a time, in order
         copies = list(saver._copies.values())
     assert written == [[0.0, 0.0], [1.0, 1.0]]

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,14 @@ struct Merge {
   uint32_t left, right, token;  // 0 to 255: bytes; 256 + n: the n-th token made
 };
 
-// Bytes of the longest token that is made. Text that repeats itself without a place to cut would have
-// tokens as long as itself: useless, and many times their size wherever a vocabulary is loaded.
-constexpr size_t kLongestToken = 1024;
+// A limit for the bytes of a token. Text that repeats itself without a place to cut has tokens as long
+// as itself, which take many times their size wherever the vocabulary is loaded.
+constexpr size_t kAnyLength = std::numeric_limits<size_t>::max();
 
 // Symbols 0 to 255 are the bytes, in the order that ties follow; those above are tokens made.
 class TokenTable {
  public:
-  explicit TokenTable(TieBreak tie_break, size_t longest_token = kLongestToken)
+  explicit TokenTable(TieBreak tie_break, size_t longest_token = kAnyLength)
       : tie_break_(tie_break), longest_token_(longest_token) {
     size_t next = 0;
     const bool by_printable = tie_break == TieBreak::kHuggingFace;
@@ -63,7 +64,7 @@ class TokenTable {
     return tokens_[left].size() + tokens_[right].size() <= longest_token_;
   }
   // Whether any two symbols can be merged, by their lengths: so it is in text of words.
-  bool all_can_merge() const { return 2 * longest_made_ <= longest_token_; }
+  bool all_can_merge() const { return longest_made_ <= longest_token_ / 2; }
 
   // Of two pairs with the same count: whether (left, right) comes before (other_left, other_right).
   bool before(uint32_t left, uint32_t right, uint32_t other_left, uint32_t other_right) const {

@@ -44,7 +44,7 @@ template <typename Symbol>
 class RoundLearner {
  public:
   RoundLearner(TieBreak tie_break, const std::string& file_dir, size_t memory_bytes,
-               size_t longest_token = kLongestToken);
+               size_t longest_token = kAnyLength);
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   void build() {}

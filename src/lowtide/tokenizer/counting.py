@@ -231,6 +231,7 @@ class CountingNeeds:
     specials: Sequence[str]
     other_bytes: int = 0
     """What does not go to the tables of a larger budget: the program, all requested threads."""
+    max_token_bytes: int | None = None
 
     def find_stretch(self, options: ReadingSettings) -> Stretch:
         """The longest stretch without a place to cut."""
@@ -238,7 +239,7 @@ class CountingNeeds:
         return find_stretch(self.inputs, options, lambda text: _native.last_cut(text, specials))
 
 
-def held_bytes(stretch: Stretch) -> int:
+def held_bytes(stretch: Stretch, max_token_bytes: int | None = None) -> int:
     """What tables and tokens take to count such a stretch; 0 where they can hold it in any case."""
     needed = 0
     if stretch.size_bytes > (_STREAM_HOLDS if stretch.in_stream else _PLAIN_HOLDS):
@@ -249,7 +250,10 @@ def held_bytes(stretch: Stretch) -> int:
         needed = max(needed, min(planned_bytes(stretch.size_bytes, 1), _HARD_TABLES))
     if not stretch.repeats:
         return needed
-    return max(needed, repeated_bytes(stretch.size_bytes, text_bytes=stretch.text_bytes))
+    repeated = repeated_bytes(
+        stretch.size_bytes, text_bytes=stretch.text_bytes, max_token_bytes=max_token_bytes
+    )
+    return max(needed, repeated)
 
 
 def refuse_stretch(
@@ -258,7 +262,9 @@ def refuse_stretch(
     """The error for a file with a longer stretch without a cut than the counter may hold."""
     found = needs.find_stretch(options)
     here = Stretch(size, not is_plain_text(source, encoding=options.encoding))
-    needed = needs.other_bytes + max(held_bytes(found), held_bytes(here))
+    needed = needs.other_bytes + max(
+        held_bytes(found, needs.max_token_bytes), held_bytes(here, needs.max_token_bytes)
+    )
     unseen = unseen_words(found.unseen_bytes)
     return BudgetError(
         f"there is no place to cut in {format_size(max(size, found.size_bytes))} of text, which "

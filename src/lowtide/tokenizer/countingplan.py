@@ -89,12 +89,12 @@ def plan_counting(
     fixed = _fixed_bytes(1, is_plain=is_plain, reading=reading)
     all_threads = _fixed_bytes(num_workers, is_plain=is_plain, reading=reading)
     other_bytes = sum(budget.shares.values()) + sum(all_threads.values())
-    needs = CountingNeeds(inputs, settings.special_tokens, other_bytes)
+    needs = CountingNeeds(inputs, settings.special_tokens, other_bytes, settings.max_token_bytes)
     smallest = {**fixed, "counting tables": _SMALLEST_TABLES}
     if sum(smallest.values()) > budget.remaining_bytes:
         stretch = needs.find_stretch(looking_options(settings, budget))
         tell_unseen(stretch.unseen_bytes, progress)
-        if (held := held_bytes(stretch)) > _SMALLEST_TABLES:
+        if (held := held_bytes(stretch, settings.max_token_bytes)) > _SMALLEST_TABLES:
             smallest = {**all_threads, "counting tables": held}
     budget.require(smallest)
     spare = budget.remaining_bytes - sum(fixed.values()) - _SMALLEST_TABLES

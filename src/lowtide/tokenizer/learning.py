@@ -27,7 +27,7 @@ _MERGES_PER_CALL = 256
 _LONG_PIECE = 256 << 10
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
 # Writing a byte of a token takes so much: as text, as JSON, in the vocabulary and in merges.
-# Measured on tokens of megabytes.
+# Measured on megabytes of one letter and of one word, whose last tokens are as long.
 _WRITTEN_BYTE_BYTES = 11
 _MUCH_WRITTEN = 8 << 20
 # Bytes of memory for a symbol of a segment in rounds: 148 for three, in three quarters of what they
@@ -43,13 +43,18 @@ def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
     return 28 * distinct_bytes + 24 * num_pieces
 
 
-def repeated_bytes(stretch_bytes: int, *, text_bytes: int) -> int:
+def repeated_bytes(
+    stretch_bytes: int, *, text_bytes: int, max_token_bytes: int | None = None
+) -> int:
     """The memory that learning from one stretch takes which repeats itself, in so much text.
 
-    Where the text is too much for full speed, a segment of a round has to hold the stretch, since
-    no pair in it is rare.
+    Its tokens double until one has half its length, and what is left over is joined to it: 2.9
+    times the stretch in all, of megabytes of one letter and of one word, and each byte takes some
+    to write; little where tokens have a limit. Where the text is too much for full speed, a segment
+    of a round has to hold the stretch, since no pair in it is rare.
     """
-    return min(planned_bytes(text_bytes, 0), _SEGMENT_TIMES * stretch_bytes)
+    written = 4 * _WRITTEN_BYTE_BYTES * stretch_bytes if max_token_bytes is None else 0
+    return max(written, min(planned_bytes(text_bytes, 0), _SEGMENT_TIMES * stretch_bytes))
 
 
 def file_bytes(distinct_bytes: int, num_pieces: int, *, num_tokens: int) -> int:
@@ -64,6 +69,7 @@ def learn_merges(
     target: int,
     tie_break: TieBreak,
     min_frequency: int,
+    max_token_bytes: int | None,
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
@@ -72,7 +78,8 @@ def learn_merges(
 
     The learner ends here: it may hold all of the budget, and writing the tokenizer needs some.
     """
-    learner = _pick_learner(counter, target, tie_break, budget, progress, work_dir)
+    limit = {} if max_token_bytes is None else {"longest_token": max_token_bytes}
+    learner = _pick_learner(counter, target, tie_break, limit, budget, progress, work_dir)
     sizes, longest = (counter.distinct_bytes, counter.distinct), counter.longest_piece
     with progress.phase("sorting", unit="pieces", poll=lambda: (learner.num_words, {})):
         learner.take(counter)
@@ -104,7 +111,7 @@ def learn_merges(
 def _require_room(rows: list[list[int]], budget: MemoryBudget) -> None:
     """Refuse tokens that could not be written within the budget, before they are made.
 
-    None is longer than a kibibyte, but thousands of them can be nearly as long.
+    A text that repeats itself without a place to cut has tokens nearly as long as itself.
     """
     sizes = dict.fromkeys(range(256), 1)
     for left, right, token in rows:
@@ -126,6 +133,7 @@ def _pick_learner(
     counter: _native.PieceCounter,
     target: int,
     tie_break: TieBreak,
+    limit: dict[str, int],
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
@@ -135,7 +143,7 @@ def _pick_learner(
     sizes = counter.distinct_bytes, counter.distinct
     needed = planned_bytes(*sizes)
     if needed <= available:
-        return _native.MergeLearner(tie_break)
+        return _native.MergeLearner(tie_break, **limit)
     on_disk = file_bytes(*sizes, num_tokens=256 + target)
     if on_disk > free_disk_bytes(work_dir):
         raise BudgetError(
@@ -156,4 +164,4 @@ def _pick_learner(
         # Rounds that hold more of one long piece find no place to cut it in the end: 3 MiB of DNA
         # letters were learned in up to 0.56 of the memory of full speed, and not in 0.60 to 0.81.
         memory_bytes = min(memory_bytes, needed // 2)
-    return kind(tie_break, file_dir=str(work_dir), memory_bytes=memory_bytes)
+    return kind(tie_break, file_dir=str(work_dir), memory_bytes=memory_bytes, **limit)

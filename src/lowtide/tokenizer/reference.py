@@ -7,6 +7,7 @@ Slow and simple on purpose. Each function does what its native counterpart promi
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -17,7 +18,6 @@ from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 
 __all__ = [
-    "LONGEST_TOKEN",
     "count_pieces",
     "encode",
     "learn_merges",
@@ -26,8 +26,6 @@ __all__ = [
 ]
 
 Pair = tuple[bytes, bytes]
-LONGEST_TOKEN = 1024
-"""Bytes of the longest token that is made; a pair that would make a longer one is never merged."""
 
 # tiktoken and tokenizers know Unicode 16; `regex` knows a newer one. What it puts into another
 # class, as native/tokenizer/splitting/generate_character_ranges.py prints it: letters, marks and
@@ -100,7 +98,7 @@ def learn_merges(
     target: int,
     tie_break: str,
     min_frequency: int = 1,
-    longest_token: int = LONGEST_TOKEN,
+    longest_token: float = math.inf,
 ) -> list[Pair]:
     """Learn merges until `target` tokens (huggingface) or merges (cs336), or no pair is left."""
     learn = _learn_afresh if tie_break == "cs336" else _learn_with_queue
@@ -108,7 +106,7 @@ def learn_merges(
 
 
 def _learn_afresh(
-    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: int
+    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: float
 ) -> list[Pair]:
     """Count all pairs anew for every merge; of the most frequent take the greatest bytes."""
     words = [([bytes([byte]) for byte in piece], count) for piece, count in counts.items()]
@@ -158,7 +156,7 @@ class _Entry:
 
 
 def _learn_with_queue(
-    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: int
+    counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: float
 ) -> list[Pair]:
     """Follow Hugging Face's trainer step by step, down to what it does when a token recurs.
 

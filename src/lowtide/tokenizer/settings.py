@@ -40,6 +40,8 @@ class TokenizerTrainingSettings:
     """Of equally frequent pairs: the smallest ids (huggingface), or the greatest bytes (cs336)."""
     min_frequency: int = 1
     """Stop when no pair occurs this often."""
+    max_token_bytes: int | None = None
+    """Make no token of more bytes than this; any length by default."""
     text_field: str = "text"
     """The field of a jsonl row, or the column of a parquet file, that holds the text."""
     encoding: str = "utf-8"
@@ -77,6 +79,8 @@ class TokenizerTrainingSettings:
         check_encoding(self.encoding)
         if self.min_frequency < 1:
             raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
+        if self.max_token_bytes is not None and self.max_token_bytes < 1:
+            raise UsageError(f"--max-token-bytes {self.max_token_bytes} is below 1")
         if self.num_workers is not None and not 1 <= self.num_workers <= 4096:
             raise UsageError(f"--processes {self.num_workers} must be at least 1, and 4096 at most")
 

@@ -230,6 +230,7 @@ def _learn_from(
         target=settings.vocab_size - 256 - len(specials),
         tie_break=settings.tie_break,
         min_frequency=settings.min_frequency,
+        max_token_bytes=settings.max_token_bytes,
         budget=budget,
         progress=progress,
         work_dir=work_dir,

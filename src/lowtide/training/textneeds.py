@@ -24,10 +24,12 @@ from lowtide.tokenizer.stretches import LastCut, Stretch, find_stretch
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["TOKENS_NAME", "least_text_bytes", "text_budget_bytes"]
+__all__ = ["OWN_TOKEN_BYTES", "TOKENS_NAME", "least_text_bytes", "text_budget_bytes"]
 
 TOKENS_NAME = "tokens.npy"
 """The ids of a run's text, in its folder `data`."""
+OWN_TOKEN_BYTES = 1024
+"""Limit of the tokens that a run learns for itself: longer ones would pass its budget."""
 _GROWTH_BYTES = 24 << 20  # what the process will have loaded by then: vocabularies, decompressors
 _SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
 
@@ -96,7 +98,7 @@ def _stages(
             normalizes = named != "char" and Tokenizer.load(named).data.normalizer != "none"
             needs[0] += npywriting.held_bytes(stretch, normalizes)
     if _learns(settings):
-        held = 0 if stretch is None else counting.held_bytes(stretch)
+        held = 0 if stretch is None else counting.held_bytes(stretch, OWN_TOKEN_BYTES)
         needs.append(
             countingplan.needed_bytes(workers, is_plain=is_plain, reading=reading, held_bytes=held)
         )

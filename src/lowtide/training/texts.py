@@ -42,7 +42,7 @@ from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import stream_reading
 from lowtide.training.settinggroups import DataSettings
 from lowtide.training.settings import TrainSettings
-from lowtide.training.textneeds import TOKENS_NAME
+from lowtide.training.textneeds import OWN_TOKEN_BYTES, TOKENS_NAME
 
 __all__ = ["count_vocabulary", "find_stream_tokenizer", "find_text_tokens"]
 
@@ -211,6 +211,7 @@ def _learn(
         vocab_size=vocab_size,
         text_field=settings.data.text_field,
         memory=settings.machine.memory,
+        max_token_bytes=OWN_TOKEN_BYTES,
     )
     if not trained.was_there:
         size = trained.tokenizer.vocab_size
