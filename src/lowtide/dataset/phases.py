@@ -160,6 +160,6 @@ def run_sharding(
     job: ShardJob, plan: ShardPlan, pool: WorkerPool, progress: Progress
 ) -> dict[str, list[layout.ShardInfo]]:
     """Write all shards of a plan."""
-    total = sum(last - first for _, _, first, last in plan.shards)
+    total = sum(shard.num_tokens for shard in plan.shards)
     with progress.phase("write shards", total=total, unit="tokens") as phase:
         return write_shards(job, plan, pool, on_done=phase.advance)

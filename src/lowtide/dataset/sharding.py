@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lowtide import _native
 from lowtide.corpus.workers import WorkerPool
@@ -30,6 +30,7 @@ from lowtide.tokenizer.vocabulary import id_bytes
 __all__ = [
     "ENCODED_ROW_BYTES_HELD",
     "LAST_KEY",
+    "PlannedShard",
     "Ranges",
     "ShardJob",
     "ShardPlan",
@@ -82,6 +83,20 @@ class ShardJob:
         return val_limit(self.val_fraction)
 
 
+class PlannedShard(NamedTuple):
+    """A shard to write: tokens `first` to `last` of a split."""
+
+    split: str
+    number: int
+    first: int
+    last: int
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it will have."""
+        return self.last - self.first
+
+
 @dataclass(frozen=True)
 class ShardPlan:
     """Which stretch of which split becomes which shard."""
@@ -91,8 +106,7 @@ class ShardPlan:
     """First key of every range."""
     range_tokens: dict[str, Sequence[int]]
     """Where each range's tokens begin within its split (one more than there are ranges)."""
-    shards: tuple[tuple[str, int, int, int], ...]
-    """(split, number, first token, last token)."""
+    shards: tuple[PlannedShard, ...]
 
 
 def plan_shards(job: ShardJob) -> ShardPlan:
@@ -117,7 +131,7 @@ def number_shards(
         both = [a + b for a, b in zip(train, val, strict=True)]
         return _plan_tail(job, bounds, _starts(both))
     starts = {"train": _starts(train), "val": _starts(val)}
-    shards: list[tuple[str, int, int, int]] = []
+    shards: list[PlannedShard] = []
     for split in layout.SPLITS:
         _number_shards(shards, job, split, 0, starts[split][-1])
     return ShardPlan("content", bounds, starts, tuple(shards))
@@ -131,7 +145,7 @@ def _plan_tail(job: ShardJob, bounds: Sequence[int], starts: Sequence[int]) -> S
     total = starts[-1]
     wanted = max(round(total * job.val_fraction), 1) if job.val_fraction else 0
     val_tokens = max(min(wanted, total - 1), 0)
-    shards: list[tuple[str, int, int, int]] = []
+    shards: list[PlannedShard] = []
     _number_shards(shards, job, "train", 0, total - val_tokens)
     _number_shards(shards, job, "val", total - val_tokens, total)
     return ShardPlan("tail", bounds, {"train": starts, "val": starts}, tuple(shards))
@@ -162,11 +176,11 @@ def _choose_mode(job: ShardJob, train: int, val: int, documents: Sequence[int]) 
 
 
 def _number_shards(
-    shards: list[tuple[str, int, int, int]], job: ShardJob, split: str, first: int, last: int
+    shards: list[PlannedShard], job: ShardJob, split: str, first: int, last: int
 ) -> None:
     for begin in range(first, last, job.tokens_per_shard):
-        number = job.first_number + len(shards)
-        shards.append((split, number, begin, min(begin + job.tokens_per_shard, last)))
+        number, end = job.first_number + len(shards), min(begin + job.tokens_per_shard, last)
+        shards.append(PlannedShard(split, number, begin, end))
 
 
 def write_shards(
@@ -185,8 +199,8 @@ def write_shards(
     ranges = _RangeCache(job, plan, capacity=pool.num_workers + 1)
 
     def tasks() -> Iterator[Callable[[], tuple[str, layout.ShardInfo]]]:
-        for row in plan.shards:
-            yield lambda row=row: (row[0], _write_once(job, plan, ranges, *row))
+        for wanted in plan.shards:
+            yield lambda wanted=wanted: (wanted.split, _write_once(job, plan, ranges, wanted))
 
     shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
     for split, shard in pool.run(tasks()):
@@ -205,23 +219,21 @@ def remove_other_shards(root: Path, known: Iterable[Path]) -> None:
 
 
 def _write_once(
-    job: ShardJob,
-    plan: ShardPlan,
-    ranges: _RangeCache,
-    split: str,
-    number: int,
-    first: int,
-    last: int,
+    job: ShardJob, plan: ShardPlan, ranges: _RangeCache, wanted: PlannedShard
 ) -> layout.ShardInfo:
-    path = job.root / split / layout.shard_name(number, job.tag)
-    note = job.done_folder / f"{number:05d}.shard" if job.done_folder else None
+    path = _shard_path(job, wanted)
+    note = job.done_folder / f"{wanted.number:05d}.shard" if job.done_folder else None
     whole = path.exists() and layout.documents_path(path).exists()  # a kill may part them
     if note is not None and note.exists() and whole:
         return layout.shard_from_row(job.root, open_work_file(note).header)
-    shard = write_shard(job, plan, ranges, split, number, first, last)
+    shard = write_shard(job, plan, ranges, wanted)
     if note is not None:
         write_work_file(note, layout.shard_row(job.root, shard), {})
     return shard
+
+
+def _shard_path(job: ShardJob, wanted: PlannedShard) -> Path:
+    return job.root / wanted.split / layout.shard_name(wanted.number, job.tag)
 
 
 class Ranges(Protocol):
@@ -233,21 +245,15 @@ class Ranges(Protocol):
 
 
 def write_shard(
-    job: ShardJob,
-    plan: ShardPlan,
-    ranges: Ranges,
-    split: str,
-    number: int,
-    first: int,
-    last: int,
+    job: ShardJob, plan: ShardPlan, ranges: Ranges, wanted: PlannedShard
 ) -> layout.ShardInfo:
     """Write one shard of a plan."""
-    path = job.root / split / layout.shard_name(number, job.tag)
-    chunks = _iter_chunks(plan, ranges, split, first, last, id_bytes(job.vocab_size))
+    path = _shard_path(job, wanted)
+    chunks = _iter_chunks(plan, ranges, wanted, id_bytes(job.vocab_size))
     shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size)
-    if shard.num_tokens != last - first:
+    if shard.num_tokens != wanted.num_tokens:
         raise DataError(
-            f"work files gave {shard.num_tokens} tokens, expected {last - first}",
+            f"work files gave {shard.num_tokens} tokens, expected {wanted.num_tokens}",
             path=path,
             next_step="the same command with --restart",
         )
@@ -255,9 +261,10 @@ def write_shard(
 
 
 def _iter_chunks(
-    plan: ShardPlan, ranges: Ranges, split: str, first: int, last: int, item_bytes: int
+    plan: ShardPlan, ranges: Ranges, wanted: PlannedShard, item_bytes: int
 ) -> Iterator[tuple[memoryview, memoryview]]:
-    """Return tokens `first` to `last` of a split, a few MiB at a time, with the ends in each."""
+    """Return the ids of a shard, a few MiB at a time, with the document ends in each."""
+    split, _, first, last = wanted
     starts = plan.range_tokens[split]
     step = _CHUNK_BYTES // item_bytes
     for number in range(len(plan.bounds)):

@@ -7,9 +7,8 @@ Memory:  a cache of keys and values for the texts that are written at once (rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
@@ -19,9 +18,8 @@ from lowtide.generation.continuations import Rows
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import BATCH_SIZE, MOST_TEXTS, GenerateSettings, SamplingSettings
 from lowtide.generation.textstreams import Start, TextStream, ends, iter_starts, not_text
-from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import load_model
+from lowtide.model.weights import NETWORKS
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 
@@ -277,19 +275,8 @@ def generate_text(
 class _TorchWriter:
     """Texts of torch's networks; the methods are documented in Writer (generating.py)."""
 
+    networks = NETWORKS
     most_rows = MOST_TEXTS
-
-    def open(self, device: str) -> torch.device:
-        return pick_device(device)
-
-    def is_cpu(self, place: torch.device) -> bool:
-        return place.type == "cpu"
-
-    def device_memory(self, place: torch.device) -> Callable[[], tuple[int, int]] | None:
-        return device_memory(place)
-
-    def load(self, folder: Path, place: torch.device) -> GPT:
-        return load_model(folder, device=place)
 
     def stream(
         self, model: GPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any

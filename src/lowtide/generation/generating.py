@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from lowtide.counts import counted
@@ -23,6 +22,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.inference import budget_of, fit_context, fit_rows
+from lowtide.model.networks import Networks
 from lowtide.model.program import program_here
 from lowtide.model.templates import begin_token, read_sections
 from lowtide.packages import naming_missing_packages
@@ -38,25 +38,11 @@ _MODULES = {"torch": "lowtide.generation.decoding", "jax": "lowtide.jaxtraining.
 class Writer(Protocol):
     """What a backend does for this command."""
 
+    networks: Networks
+
     @property
     def most_rows(self) -> int:
         """Texts that it writes at once, at most."""
-        ...
-
-    def open(self, device: str) -> Any:
-        """The devices that a setting means; those that are not there are refused."""
-        ...
-
-    def is_cpu(self, place: Any) -> bool:
-        """True if host memory is what generating takes."""
-        ...
-
-    def device_memory(self, place: Any) -> Callable[[], tuple[int, int]] | None:
-        """A function that returns what is held on a GPU, and its size; None on a CPU."""
-        ...
-
-    def load(self, folder: Path, place: Any) -> Any:
-        """The network of a folder."""
         ...
 
     def stream(
@@ -77,7 +63,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
     writer = _open_writer(settings)
-    place = writer.open(settings.device)
+    place = writer.networks.open(settings.device)
     backend = settings.chosen_backend()
     num_prompts = count_prompts(settings)
     budget = budget_of(settings.memory)
@@ -87,7 +73,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
         "generate",
         budget_bytes=budget,
         metrics_path=run_metrics_path(run_dir),
-        device_memory=writer.device_memory(place),
+        device_memory=writer.networks.device_memory(place),
         stream=stream,
     ) as progress:
         program = program_here(0, device=settings.device, backend=backend)
@@ -97,7 +83,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
         require_vocabulary(tokenizer, config, folder)
         begin = begin_token(read_sections(tokenizer, folder))
         context = config.context_length
-        if writer.is_cpu(place):
+        if writer.networks.is_cpu(place):
             context = fit_context(
                 config,
                 budget,
@@ -109,7 +95,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
                 progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
         total = num_prompts * settings.num_samples
         wanted = rows = min(settings.batch_size, total, writer.most_rows)
-        if writer.is_cpu(place) and rows > 1:
+        if writer.networks.is_cpu(place) and rows > 1:
             tokens = min(context, longest_prompt(settings) + settings.max_new_tokens)
             rows = fit_rows(
                 config,
@@ -124,7 +110,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
             )
             if rows < wanted:
                 progress.note(f"the budget has room for {counted(rows, 'text')} at once")
-        model = writer.load(folder, place)
+        model = writer.networks.load(folder, place)
         with progress.phase("generate", total=total, unit="texts") as phase:
             pieces = writer.stream(
                 model,

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
+from lowtide.jaxtraining.devices import JaxGroup
 from lowtide.jaxtraining.network import Form, hidden_states, loss_of, output_matrix
-from lowtide.jaxtraining.trees import JaxGPT, Tree, load_on
+from lowtide.jaxtraining.trees import NETWORKS, JaxGPT, Tree
 from lowtide.model.inference import filled_tokens
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
@@ -139,17 +137,7 @@ def score_rows(model: JaxGPT, texts: list[TextIds], *, batch_size: int) -> list[
 class _JaxEvaluator:
     """Losses and scores of networks of JAX; the methods are documented in Evaluator."""
 
-    def open(self, device: str) -> JaxGroup:
-        return JaxGroup(pick_devices(device)[:1])
-
-    def is_cpu(self, place: JaxGroup) -> bool:
-        return place.on_cpu
-
-    def device_memory(self, place: JaxGroup) -> Callable[[], tuple[int, int]] | None:
-        return memory_of(place)
-
-    def load(self, folder: Path, place: JaxGroup) -> JaxGPT:
-        return load_on(folder, place.devices[0])
+    networks = NETWORKS
 
     def sums(
         self, model: JaxGPT, place: JaxGroup, tokenizer: Tokenizer, *, batch_size: int

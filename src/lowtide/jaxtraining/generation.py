@@ -8,8 +8,7 @@ Memory:  one cache of keys and values for the context
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,9 +18,8 @@ import numpy as np
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
 from lowtide.generation.textstreams import ends, iter_starts, iter_texts, not_text
-from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
 from lowtide.jaxtraining.network import Form, new_cache, next_logits
-from lowtide.jaxtraining.trees import JaxGPT, load_on
+from lowtide.jaxtraining.trees import NETWORKS, JaxGPT
 from lowtide.model.inference import PROMPT_PART
 from lowtide.tokenizer import Tokenizer
 
@@ -186,19 +184,8 @@ def generate_text(model: JaxGPT, tokenizer: Tokenizer, prompt: str = "", **optio
 class _JaxWriter:
     """Texts of networks of JAX; the methods are documented in Writer (generation/generating.py)."""
 
+    networks = NETWORKS
     most_rows = 1
-
-    def open(self, device: str) -> JaxGroup:
-        return JaxGroup(pick_devices(device)[:1])
-
-    def is_cpu(self, place: JaxGroup) -> bool:
-        return place.on_cpu
-
-    def device_memory(self, place: JaxGroup) -> Callable[[], tuple[int, int]] | None:
-        return memory_of(place)
-
-    def load(self, folder: Path, place: JaxGroup) -> JaxGPT:
-        return load_on(folder, place.devices[0])
 
     def stream(
         self, model: JaxGPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any

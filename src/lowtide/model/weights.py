@@ -23,6 +23,7 @@ from lowtide.errors import DataError
 from lowtide.model.arrayfiles import StoredForm, save_weights, stored_form
 from lowtide.model.checksums import find_intact, verify_folder
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
 from lowtide.model.tensorfiles import (
     ITEM_BYTES,
@@ -35,6 +36,7 @@ from lowtide.model.tensorfiles import (
 from lowtide.model.tensors import ModelTensor, iter_tensors
 
 __all__ = [
+    "NETWORKS",
     "STORED_TYPES",
     "TensorFile",
     "find_model_dir",
@@ -201,3 +203,22 @@ def load_network(
     model.reset_buffers()
     load_weights(model, folder, verify=False)
     return model.eval()
+
+
+class TorchNetworks:
+    """Networks of torch, for evaluating and generating; the methods are documented in Networks."""
+
+    def open(self, device: str) -> torch.device:
+        return pick_device(device)
+
+    def is_cpu(self, place: torch.device) -> bool:
+        return place.type == "cpu"
+
+    def device_memory(self, place: torch.device) -> Callable[[], tuple[int, int]] | None:
+        return device_memory(place)
+
+    def load(self, folder: Path, place: torch.device) -> GPT:
+        return load_model(folder, device=place)
+
+
+NETWORKS = TorchNetworks()

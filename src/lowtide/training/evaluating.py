@@ -23,6 +23,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.inference import budget_of, fit_rows, usual_tokens
+from lowtide.model.networks import Networks
 from lowtide.model.program import program_here
 from lowtide.notebooks import ResultDict
 from lowtide.packages import naming_missing_packages
@@ -55,21 +56,7 @@ _MODULES = {"torch": "lowtide.training.evaluation", "jax": "lowtide.jaxtraining.
 class Evaluator(Protocol):
     """What a backend does for this command."""
 
-    def open(self, device: str) -> Any:
-        """The devices that a setting means; those that are not there are refused."""
-        ...
-
-    def is_cpu(self, place: Any) -> bool:
-        """True if host memory is what evaluating takes."""
-        ...
-
-    def device_memory(self, place: Any) -> Callable[[], tuple[int, int]] | None:
-        """A function that tells what is held on a GPU, and its size; None on a CPU."""
-        ...
-
-    def load(self, folder: Path, place: Any) -> Any:
-        """The network of a folder."""
-        ...
+    networks: Networks
 
     def sums(self, model: Any, place: Any, tokenizer: Tokenizer, *, batch_size: int) -> EvalSums:
         """Losses of windows, added up where they are computed."""
@@ -99,12 +86,12 @@ def evaluate(settings: EvaluateSettings) -> dict[str, EvalResult | TaskResult]:
     """Evaluate a model on datasets; return a result per name."""
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     evaluator = _open_evaluator(settings)
-    place = evaluator.open(settings.device)
+    place = evaluator.networks.open(settings.device)
     with Progress(
         "evaluate",
         budget_bytes=budget_of(settings.memory),
         metrics_path=run_metrics_path(run_dir),
-        device_memory=evaluator.device_memory(place),
+        device_memory=evaluator.networks.device_memory(place),
     ) as progress:
         folder = run_dir / "best" if settings.best else run_dir
         return _evaluate_all(settings, folder, evaluator, place, progress)
@@ -129,7 +116,7 @@ def _evaluate_all(
         rows = fit(rows, settings.seq_len or usual_tokens(config), fetched_bytes(settings))
         if rows < settings.batch_size:
             progress.note(f"{counted(rows, 'row')} at once keep the budget")
-    model = evaluator.load(folder, place)
+    model = evaluator.networks.load(folder, place)
     results: dict[str, EvalResult | TaskResult] = ResultDict()
     for entry in settings.dataset_dir:
         name, equals, path = entry.partition("=")
@@ -187,7 +174,7 @@ def _fitter(
     tokenizer_bytes: int,
 ) -> _Fit:
     """Measure the program now, before weights and tokenizer are loaded, which count separately."""
-    if not evaluator.is_cpu(place):
+    if not evaluator.networks.is_cpu(place):
         return lambda rows, tokens, other_bytes: rows
     backend = settings.chosen_backend()
     program = program_here(0, device=settings.device, backend=backend)

@@ -11,16 +11,14 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lowtide.loader.windows import TokenDataset
-from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import load_model
+from lowtide.model.weights import NETWORKS
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.likelihood import Score, Scorer, TextIds
 from lowtide.training.results import (
@@ -188,17 +186,7 @@ def score_rows(model: GPT, texts: list[TextIds]) -> list[Score]:
 class _TorchEvaluator:
     """Losses and answers of torch's networks; the methods are documented in Evaluator."""
 
-    def open(self, device: str) -> torch.device:
-        return pick_device(device)
-
-    def is_cpu(self, place: torch.device) -> bool:
-        return place.type == "cpu"
-
-    def device_memory(self, place: torch.device) -> Callable[[], tuple[int, int]] | None:
-        return device_memory(place)
-
-    def load(self, folder: Path, place: torch.device) -> GPT:
-        return load_model(folder, device=place)
+    networks = NETWORKS
 
     def sums(
         self, model: GPT, place: torch.device, tokenizer: Tokenizer, *, batch_size: int

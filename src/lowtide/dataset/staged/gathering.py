@@ -25,6 +25,7 @@ from lowtide.dataset.finishing import find_shard_tag, has_too_few, too_few_token
 from lowtide.dataset.sharding import (
     ENCODED_ROW_BYTES_HELD,
     LAST_KEY,
+    PlannedShard,
     ShardJob,
     ShardPlan,
     number_shards,
@@ -116,8 +117,8 @@ def _group(plan: ShardPlan, group_tokens: int) -> list[int]:
     """Where each group of shards ends."""
     ends: list[int] = []
     held = 0
-    for number, (_, _, first, last) in enumerate(plan.shards, 1):
-        held += last - first
+    for number, shard in enumerate(plan.shards, 1):
+        held += shard.num_tokens
         if held >= group_tokens or number == len(plan.shards):
             ends.append(number)
             held = 0
@@ -177,7 +178,7 @@ class Cut:
     groups: Sequence[int]
     plan: ShardPlan
 
-    def group(self, index: int) -> Iterator[tuple[str, int, int, int]]:
+    def group(self, index: int) -> Iterator[PlannedShard]:
         """The shards of a group."""
         first = self.groups[index - 1] if index else 0
         yield from self.plan.shards[first : self.groups[index]]
@@ -190,7 +191,7 @@ def load_cut(job: StagedJob) -> Cut:
     starts: dict[str, Sequence[int]] = {
         split: output.read(f"{split}_starts").cast("q") for split in layout.SPLITS
     }
-    shards = tuple((row[0], row[1], row[2], row[3]) for row in header["shards"])
+    shards = tuple(PlannedShard(*row) for row in header["shards"])
     plan = ShardPlan(header["split_mode"], output.read("bounds").cast("Q"), starts, shards)
     return Cut(header["tag"], header["groups"], plan)
 
@@ -219,10 +220,10 @@ class GatherStage:
         with job.records.scratch_folder() as folder, job.destination.stage() as root:
             shard_job = make_shard_job(job, root, self._load_tokenizer(), cut.tag)
             ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
-            for split, number, first, last in cut.group(index):
-                (root / split).mkdir(parents=True, exist_ok=True)
-                shard = write_shard(shard_job, cut.plan, ranges, split, number, first, last)
-                rows.append({"split": split, **layout.shard_row(root, shard)})
+            for wanted in cut.group(index):
+                (root / wanted.split).mkdir(parents=True, exist_ok=True)
+                shard = write_shard(shard_job, cut.plan, ranges, wanted)
+                rows.append({"split": wanted.split, **layout.shard_row(root, shard)})
                 job.destination.publish(root, shard.path, layout.documents_path(shard.path))
         job.records.commit_record(Task(self.name, index), facts={"shards": rows})
 
