@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lowtide.jaxtraining.devices import JaxGroup
+from lowtide.jaxtraining.loading import NETWORKS
 from lowtide.jaxtraining.network import Form, hidden_states, loss_of, output_matrix
-from lowtide.jaxtraining.trees import NETWORKS, JaxGPT, Tree
+from lowtide.jaxtraining.trees import JaxGPT, Tree
 from lowtide.model.inference import filled_tokens
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer

@@ -18,8 +18,9 @@ import numpy as np
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
 from lowtide.generation.textstreams import ends, iter_starts, iter_texts, not_text
+from lowtide.jaxtraining.loading import NETWORKS
 from lowtide.jaxtraining.network import Form, new_cache, next_logits
-from lowtide.jaxtraining.trees import NETWORKS, JaxGPT
+from lowtide.jaxtraining.trees import JaxGPT
 from lowtide.model.inference import PROMPT_PART
 from lowtide.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lowtide.errors import DataError, UsageError
-from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
 from lowtide.model.arrayfiles import iter_weights
 from lowtide.model.checksums import find_intact, verify_folder
 from lowtide.model.config import GPTConfig, load_config
@@ -28,7 +27,6 @@ from lowtide.model.tensors import iter_tensors
 
 __all__ = [
     "LAYERS",
-    "NETWORKS",
     "JaxGPT",
     "Tree",
     "iter_named",
@@ -194,22 +192,3 @@ def load_on(folder: Path, device: Any) -> JaxGPT:
     for name in list(model.params):  # one by one: each is let go before the next is copied
         model.params[name] = jax.device_put(model.params[name], device)
     return model
-
-
-class JaxNetworks:
-    """Networks of JAX, for evaluating and generating; the methods are documented in Networks."""
-
-    def open(self, device: str) -> JaxGroup:
-        return JaxGroup(pick_devices(device)[:1])
-
-    def is_cpu(self, place: JaxGroup) -> bool:
-        return place.on_cpu
-
-    def device_memory(self, place: JaxGroup) -> Callable[[], tuple[int, int]] | None:
-        return memory_of(place)
-
-    def load(self, folder: Path, place: JaxGroup) -> JaxGPT:
-        return load_on(folder, place.devices[0])
-
-
-NETWORKS = JaxNetworks()
