@@ -14,7 +14,7 @@ namespace {
 
 using Address = uintptr_t;
 
-// Whether a tensor is as large as it is said to be cannot be seen here; that it is there can.
+// The size of a tensor cannot be checked here; that its address is not null can.
 template <typename... Addresses>
 void require_tensors(size_t num_rows, size_t width, size_t num_threads, Addresses... addresses) {
   require_threads(num_threads);

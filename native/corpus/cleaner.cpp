@@ -31,7 +31,7 @@ bool has_fewer_chars(std::string_view text, uint64_t limit) {
          (text.size() < limit || count_code_points(text.data(), text.size()) < limit);
 }
 
-bool has_more_chars(std::string_view text, uint64_t limit) {  // a limit of 0 is none
+bool has_more_chars(std::string_view text, uint64_t limit) {  // 0: no limit
   return limit > 0 && text.size() > limit && count_code_points(text.data(), text.size()) > limit;
 }
 
@@ -39,7 +39,7 @@ bool has_more_chars(std::string_view text, uint64_t limit) {  // a limit of 0 is
 // document decides its split, and would favour one among documents of the same score.
 uint64_t make_rank_key(float score, std::string_view document) {
   const uint64_t hash = hash128(document.data(), document.size(), kRankSeed).high;
-  const float known = score > 0 ? score : 0;  // what is no number, too
+  const float known = score > 0 ? score : 0;  // also for NaN
   return uint64_t{std::bit_cast<uint32_t>(known)} << 32 | hash >> 32;
 }
 
@@ -116,7 +116,7 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
                                     bool ends_with_newline) {
   bool unstable = false, ascii = true, indented = true;
   uint8_t last_class = 0;
-  // Cleaning makes nothing longer but an invalid byte, which becomes the three of U+FFFD.
+  // Cleaning only makes an invalid byte longer: it becomes the three bytes of U+FFFD.
   text.resize(line_begin_ + 3 * static_cast<size_t>(end - begin));
   char* out = text.data() + line_begin_;
   const auto end_part = [&](bool newline) {

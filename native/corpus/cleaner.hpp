@@ -1,4 +1,11 @@
 // Cleaning and filtering: raw documents in, clean text, counts and line hashes out.
+//
+// A document is gone through line by line. One scan of a line (line_scan) finds its end and whether
+// cleaning would change it at all: most lines are plain ASCII with single blanks, and are copied as
+// they are. Only the others are decoded character by character, between stretches that can be copied.
+// The clean line is judged (length, words, repetition) and hashed where it lies in `text`; if it is
+// removed, `text` is cut back to where the line began. At a document's end rules and models judge all
+// of it, and `text` is cut back to where the document began if it goes.
 #pragma once
 
 #include <array>
@@ -20,7 +27,7 @@
 
 namespace lowtide {
 
-// Models that judge documents; a null one judges none.
+// Models that judge documents; null where there is none.
 struct ModelOptions {
   std::shared_ptr<const FastTextModel> language, score;
   std::vector<uint8_t> wanted;  // by label of the language model; empty: all

@@ -22,7 +22,8 @@ void count(KeptDocuments& kept, Rule rule, std::string_view what) {
   }
 }
 
-// Whether a row is among those from `next` on, which rise; goes on to it. Marks are the highest bits.
+// Whether a row is among the sorted ones from `next` on; moves `next` to it. Marks are the highest
+// bits.
 template <typename Place>
 bool is_marked(Place& next, Place end, size_t row) {
   constexpr uint32_t kRowBits = 0x1FFFFFFFu;

@@ -59,7 +59,8 @@ struct KeptDocuments {
   std::vector<Sample> samples;
 };
 
-// The hashes of a block that nobody can make again from what is kept of it, as 3 words each: those
+// The hashes of a block that cannot be computed again from what is kept of it, as 3 words each:
+// those
 // of whole documents, and those of the lines of documents that were dropped (`all`: of all lines).
 std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
                                   std::span<const DocumentRow> documents,

@@ -34,7 +34,7 @@ class Pool {
     }
     wake_.notify_all();
     take_blocks();
-    // Helpers that are still asleep come too late: nobody waits for them.
+    // Helpers that have not woken up by now are not waited for.
     std::unique_lock<std::mutex> lock(mutex_);
     is_open_ = false;
     done_.wait(lock, [this] { return active_ == 0; });

@@ -30,7 +30,7 @@ float look_up_sigmoid(float value) {
     }
     return made;
   }();
-  if (!(value >= -8.0f)) return 0.0f;  // what is no number, too
+  if (!(value >= -8.0f)) return 0.0f;  // also for NaN
   if (value > 8.0f) return 1.0f;
   return table[static_cast<size_t>((value + 8.0f) * 512.0f / 8.0f / 2.0f)];
 }

@@ -128,7 +128,7 @@ size_t iban_size(std::string_view text) {
   return rest == 1 ? at : 0;
 }
 
-// Addresses that are routed on the internet: others name no machine anywhere.
+// Addresses that are routed on the internet: others do not identify a machine.
 bool is_global(const uint32_t (&parts)[4]) {
   const uint32_t first = parts[0], second = parts[1];
   if (first == 0 || first == 10 || first == 127 || first >= 224) return false;

@@ -12,8 +12,9 @@ namespace {
 
 constexpr size_t kMostWords = 1 << 20;
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL | 1;
-// Of a bucket: documents that later ones are compared with, and how many contents are known. The
-// more different ones there were, the fewer they are compared with; and with those just before.
+// Limits of a bucket: how many of its documents later ones are compared with, and how many contents
+// are remembered. The more different documents it has, the fewer each is compared with, besides
+// those just before it.
 constexpr size_t kAnchors = 16, kFewAnchors = 2, kLargeBucket = 128, kBefore = 2, kMostKnown = 4096;
 
 // Each hash is a permutation of 32 bits. Grams side by side in a vector: the compiler's own doing.

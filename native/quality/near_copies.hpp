@@ -102,8 +102,8 @@ class BucketRows {
   std::vector<BucketRow> rows_;
 };
 
-// The pairs of documents that share a key. What is known of a bucket has a limit, so that one of any
-// size can be gone through; a large one is a template's.
+// The pairs of documents that share a key. What is remembered of a bucket is limited, so that
+// buckets of any size can be processed; a large one usually comes from a page template.
 class NearBuckets {
  public:
   // Go through sorted rows until about `most` pairs are made; says how many rows that were.

@@ -33,8 +33,8 @@ struct NearCopyRow {
 class NearDecider {
  public:
   // Rows of documents that go are appended to the file `out`. Exact copies of documents that stay
-  // are left to whoever removes those, where the one that stays has the place `copies_left_from` or
-  // a later one.
+  // are left to exact deduplication, if the one that stays has the place `copies_left_from` or a
+  // later one.
   NearDecider(std::vector<GramSetFile> sets, double threshold, uint64_t copies_left_from,
               std::string out);
   NearDecider(const NearDecider&) = delete;

@@ -1,4 +1,4 @@
-// The hash of a word, for those who hash many: nothing is asked about the length of a short one.
+// The hash of a word, for loops over many words: no branch depends on the length of a short one.
 #pragma once
 
 #include <array>

@@ -144,7 +144,8 @@ class Turns {
     pass();
     return true;
   }
-  // The same in steps, for who writes part by part: nobody else is at work between wait and pass.
+  // The same in steps, for a thread that writes in parts: no other one writes between wait and
+  // pass.
   bool wait(uint64_t index) {
     std::unique_lock<std::mutex> lock(mutex_);
     turn_.wait(lock, [&] { return now_ == index || failed_; });

@@ -37,7 +37,7 @@ class MergeTable {
   // The rank of a pair; kNoRank if it does not merge.
   uint32_t rank(uint32_t left, uint32_t right) const { return rank_of(mix_pair(left, right)); }
 
-  // The same in two steps, for who has other things to do until the pair's buckets are there.
+  // The same in two steps, for callers with other work until the pair's buckets are in the cache.
   uint64_t ask(uint32_t left, uint32_t right) const {
     const uint64_t mixed = mix_pair(left, right);
     __builtin_prefetch(&buckets_[mixed >> rest_bits_]);

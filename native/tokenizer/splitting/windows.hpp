@@ -33,7 +33,7 @@ class FileWindows {
   bool next(Window& window);
   // Fills `buffer` with a window.
   void read(const Window& window, std::vector<uint8_t>& buffer) const;
-  // True if there was no place to cut near: only one such window is to be held at a time.
+  // True if no place to cut was near: only one such window may be held at a time.
   bool is_large(const Window& window) const {
     return window.end - window.begin > kLargeTimes * window_bytes_;
   }
