@@ -69,7 +69,7 @@ def learn_merges(
     target: int,
     tie_break: TieBreak,
     min_frequency: int,
-    max_token_bytes: int | None,
+    max_token_bytes: int | None = None,
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
