@@ -37,6 +37,7 @@ def picked(
             Sizes(),  # type: ignore[arg-type]
             target,
             "huggingface",
+            {},  # no limit of tokens
             MemoryBudget(total_bytes, used_bytes=0),
             progress,
             tmp_path,
