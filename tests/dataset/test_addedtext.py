@@ -9,10 +9,13 @@ import random
 import shutil
 import sys
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lowtide.corpus import readingflags
 from lowtide.dataset import rehashing
@@ -178,6 +181,33 @@ def say(number: int, count: int) -> str:
         " ".join([*chooser.choices(WORDS, k=30), QUESTION, *chooser.choices(WORDS, k=9)])
         for _ in range(count)
     )
+
+
+@given(
+    order=st.permutations(range(24)),
+    cuts=st.lists(st.integers(1, 26), min_size=1, max_size=2, unique=True).map(sorted),
+)
+@settings(max_examples=4, deadline=None)
+def test_any_split_of_the_texts_keeps_what_one_preparation_would(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], cuts: list[int]
+) -> None:
+    """Near copies and evaluation items on either side of a border, in any order."""
+    made = make_texts(12)
+    texts = [made[number] for number in order]
+    for place, text in zip((1, 9, 17), made[24:27], strict=True):
+        texts.insert(place, f"{text} {QUESTION}")
+    with contextlib.chdir(tmp_path_factory.mktemp("split")):
+        Path("evals.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
+        paths = [f"{number}.txt" for number in range(len(cuts) + 1)]
+        for path, (begin, end) in zip(paths, pairwise([0, *cuts, len(texts)]), strict=True):
+            Path(path).write_text(SEPARATOR.join(texts[begin:end]))
+        options = {"decontaminate": ["evals.jsonl"], "dedup": False, "val_fraction": 0}
+        prepare(*paths, out_dir="one", **options)
+        prepare(paths[0], **options)
+        for path in paths[1:]:
+            append(path)
+        assert all_documents() == all_documents("one")
+        assert not any(QUESTION in text for text in all_documents())
 
 
 def test_items_are_judged_by_all_text_that_was_ever_looked_at(texts: list[str]) -> None:
