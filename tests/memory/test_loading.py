@@ -109,6 +109,6 @@ def test_streaming_ten_times_the_text_takes_the_same_memory(tmp_path: Path) -> N
     for name, copies in (("one", 1), ("ten", 10)):
         path = tmp_path / f"{name}.txt"
         document = b"some words of text, and some more of them " * 200
-        path.write_bytes((document + b"<|endoftext|>") * (250 * copies))
+        path.write_bytes((document + b"<|endoftext|>") * (600 * copies))
         peaks.append(run(STREAM, path))
-    assert peaks[1] - peaks[0] < 16 * MIB
+    assert peaks[1] - peaks[0] < 18 * MIB  # 43 added; 61.2 and 65.6 measured

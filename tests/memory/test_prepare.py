@@ -32,7 +32,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 def measure(*words: str) -> int:
     """Run a command within 256 MiB; give the peak as the kernel counted it."""
     ended = subprocess.run(
-        [sys.executable, "-S", "-c", _MEASURE, *words, "--memory", "256MiB", "--processes", "2"],
+        [sys.executable, "-S", "-c", _MEASURE, *words, "--memory", "256MiB", "--processes", "1"],
         capture_output=True,
         text=True,
         check=False,
@@ -65,7 +65,7 @@ def write_text(path: Path, *, size_bytes: int, separator: str, seed: int = 0) ->
 def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """The peaks of the same text once, 28 MiB longer, and as one document."""
     folder = tmp_path_factory.mktemp("texts")
-    # With 12 MiB both workers are busy: 68.8 MiB for 4, 79.5 for 12, 84.1 for 40.
+    # With one worker, because how many are busy at once is chance: 62.1 MiB for 12, 62.3 for 40.
     sizes = {"small": (12, "<|endoftext|>"), "large": (40, "<|endoftext|>"), "one": (40, "")}
     found: dict[str, int] = {}
     for name, (size, separator) in sizes.items():
@@ -98,7 +98,8 @@ def test_rules_of_quality_stay_inside_the_budget(rule_peaks: dict[str, int]) -> 
 
 
 def test_rules_take_no_more_for_more_text(rule_peaks: dict[str, int]) -> None:
-    assert rule_peaks["large"] < rule_peaks["small"] + 24 * MIB, rule_peaks
+    """Three documents more have 12 MiB; 78.1 and 77.9 MiB measured."""
+    assert rule_peaks["large"] < rule_peaks["small"] + 6 * MIB, rule_peaks
 
 
 # What judging one block takes at its peak, beyond what the program has: a text said twice, lines of
@@ -199,7 +200,7 @@ def test_near_copies_take_no_more_for_more_text(
     peaks: dict[str, int], near_peaks: dict[str, dict[str, int]]
 ) -> None:
     """A row of signatures for each of 66,000 documents, most of them in pairs: all on the disk."""
-    assert near_peaks["prepare"]["large"] < peaks["large"] + 24 * MIB, (peaks, near_peaks)
+    assert near_peaks["prepare"]["large"] < peaks["large"] + 16 * MIB, (peaks, near_peaks)
 
 
 def test_appending_with_near_copies_takes_no_more_for_more_text(
@@ -207,7 +208,7 @@ def test_appending_with_near_copies_takes_no_more_for_more_text(
 ) -> None:
     """Ten times the text, and a dataset ten times as large, whose documents are compared too."""
     found = near_peaks["append"]
-    assert found["large"] < found["small"] + 32 * MIB, found
+    assert found["large"] < found["small"] + 16 * MIB, found  # 36 added; 63.8 and 69.1 measured
     assert found["large"] < BUDGET, found
 
 
@@ -216,8 +217,8 @@ def test_all_sizes_stay_inside_the_budget(peaks: dict[str, int]) -> None:
 
 
 def test_more_text_takes_no_more(peaks: dict[str, int]) -> None:
-    assert peaks["large"] - peaks["small"] < 14 * MIB, peaks
+    assert peaks["large"] - peaks["small"] < 12 * MIB, peaks
 
 
 def test_one_large_document_takes_no_more(peaks: dict[str, int]) -> None:
-    assert peaks["one"] - peaks["large"] < 24 * MIB, peaks
+    assert peaks["one"] - peaks["large"] < 16 * MIB, peaks

@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import functools
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from lowtide.tokenizer import Tokenizer
 __all__ = ["Prompt", "count_prompts", "encode_end", "iter_prompts", "longest_prompt"]
 
 _READ_BYTES = 1 << 20
+_LINE_END = re.compile(rb"[\r\n]")  # one look at each byte, however many lines there are
 _TOKENS_BEFORE = 8  # of a text: the token that begins it, a blank before its first word
 _FIRST_END_BYTES = 1 << 14
 _LARGEST_END_BYTES = 8 << 20
@@ -177,20 +179,13 @@ def _iter_lines(path: Path, size: int) -> Iterator[tuple[int, int]]:
     """Return where the lines with something on them begin and end."""
     begin = position = 0
     for data in _iter_bytes(path, 0, size):
-        place = 0
-        while (place := _line_end(data, place)) >= 0:
-            if position + place > begin:
-                yield begin, position + place
-            place += 1
-            begin = position + place
+        for end in _LINE_END.finditer(data):
+            if position + end.start() > begin:
+                yield begin, position + end.start()
+            begin = position + end.end()
         position += len(data)
     if position > begin:
         yield begin, position
-
-
-def _line_end(data: bytes, start: int) -> int:
-    found = [place for sign in (b"\n", b"\r") if (place := data.find(sign, start)) >= 0]
-    return min(found, default=-1)
 
 
 def _iter_bytes(path: Path, begin: int, size: int) -> Iterator[bytes]:
