@@ -61,6 +61,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Footprint.beginning": 0,
         "planned_bytes(on_gpu)": False,
         "planned_bytes(data_bytes)": 0,
+        "_loss_bytes(accumulating)": False,
         "StreamReading.reader_bytes": 0,
         "StreamReading.has_parquet": False,
         "fit_micro_batch(is_running)": False,
