@@ -198,9 +198,9 @@ void bind_corpus(nb::module_& m) {
   nb::class_<FastTextModel>(m, "FastTextModel")
       .def(
           "__init__",
-          [](FastTextModel* self, const std::string& path) {
+          [](FastTextModel* self, const FileName& path) {
             const nb::gil_scoped_release release;
-            new (self) FastTextModel(path);
+            new (self) FastTextModel(path.bytes);
           },
           "path"_a)
       .def_prop_ro("labels", &FastTextModel::labels)

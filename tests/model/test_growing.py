@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -191,3 +192,9 @@ def test_what_the_tokenizer_puts_around_a_text_stays(tmp_path, file, tokenizer):
     grown = json.loads((out / "tokenizer.json").read_text())
     assert grown["post_processor"] == contents["post_processor"]
     assert grown["model"] == contents["model"] and not (out / "added_tokens.json").exists()
+
+
+def test_a_pipe_of_tokens_is_not_waited_for(tmp_path, tokenizer):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe"):
+        find_new_tokens(tmp_path / "pipe", tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -114,3 +115,11 @@ def test_a_sample_that_is_not_there(
     error = capsys.readouterr().err
     assert "no such file" in error
     assert str(tmp_path / "gone.txt") in error
+
+
+def test_a_pipe_as_a_sample_is_not_waited_for(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["inspect", str(folder), "--sample", str(tmp_path / "pipe")]) == 1
+    assert "this is a pipe or a device" in capsys.readouterr().err

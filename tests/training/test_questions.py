@@ -1,6 +1,7 @@
 """Tasks: published shapes give the texts that evaluation suites score."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,10 @@ def test_only_long_questions_count_and_none_for_more_than_is_read() -> None:
     assert questions.held_text_bytes(200_000) == 0
     assert questions.held_text_bytes(1_000_000) == 24_000_000
     assert questions.held_text_bytes(1 << 40) == questions.held_text_bytes(16 << 20)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert questions.longest_line(tmp_path / "pipe") == 0
+    with pytest.raises(DataError, match="no such file of questions"):
+        list(iter_questions(tmp_path / "pipe"))

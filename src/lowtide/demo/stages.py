@@ -127,7 +127,7 @@ def write_commands(path: Path, settings: DemoSettings, stages: list[Stage]) -> N
         'cd "$(dirname "$0")"',
         *(stage.command for stage in stages),
     ]
-    write_bytes(path, ("\n".join(lines) + "\n").encode())
+    write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
     path.chmod(0o755)
 
 

@@ -12,6 +12,7 @@ took its pieces for, and no new token is likelier than those were.
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ import numpy as np
 
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import TOKENIZER_NAME
-from lowtide.files import read_json
+from lowtide.files import open_file, read_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.tensorfiles import (
     ITEM_BYTES,
@@ -101,7 +102,9 @@ def _iter_lines(path: Path) -> Iterator[str]:
     """Yield the tokens of a file; empty lines, repeated and endless ones are refused."""
     seen: dict[str, int] = {}
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with io.TextIOWrapper(
+            io.BufferedReader(open_file(path)), encoding="utf-8", newline="\n"
+        ) as file:
             rows = iter(lambda: file.readline(_LONGEST + 2), "")  # no line is read further
             for line, row in enumerate(rows, 1):
                 text = row.removesuffix("\n").removesuffix("\r")

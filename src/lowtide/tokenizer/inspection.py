@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lowtide.counts import counted
 from lowtide.errors import from_os_error, printable
 from lowtide.filenames import MERGES_NAME, METADATA_NAME, TOKENIZER_NAME
+from lowtide.files import open_file
 from lowtide.memory import format_size
 from lowtide.tokenizer.tokenizer import Tokenizer
 
@@ -172,7 +173,7 @@ def measure_sample(tokenizer: Tokenizer, path: Path) -> SampleMeasure:
         """Text up to a place to cut; where there is none for long, it is cut all the same."""
         nonlocal num_bytes
         held = b""
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while num_bytes < _SAMPLE_BYTES and (block := file.read(_READ_BYTES)):
                 num_bytes += len(block)
                 held += block
@@ -216,7 +217,7 @@ def _describe_sample(tokenizer: Tokenizer, sample: Path) -> list[str]:
 
 
 def _first_lines(sample: Path) -> str:
-    with sample.open("rb") as file:
+    with open_file(sample) as file:
         text = file.read(4 * _SENTENCE_CHARACTERS).decode("utf-8", "replace")
     return text[:_SENTENCE_CHARACTERS]
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
+from lowtide.files import open_file
 
 __all__ = ["Question", "held_text_bytes", "iter_questions", "longest_line"]
 
@@ -66,7 +67,7 @@ def longest_line(path: Path) -> int:
     """Bytes of the longest line that a file of questions has; 0 where it cannot be read."""
     longest = size = 0
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_file(path) as file:
             while part := file.read(_PART_BYTES):
                 ends = part.split(b"\n")
                 for end in ends[:-1]:

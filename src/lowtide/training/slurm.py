@@ -82,6 +82,12 @@ def write_slurm_script(
         parse_size(settings.machine.memory) if settings.machine.memory else default_budget_bytes()
     )
     run_dir = settings.run.folder.absolute()
+    if "\n" in str(run_dir):  # the rest of it would be a command of the script
+        raise UsageError(
+            "a name with a line end cannot stand in a script for SLURM",
+            path=run_dir,
+            next_step="choose another --model-name or --checkpoints-dir",
+        )
     run_dir.mkdir(parents=True, exist_ok=True)
     script = _SCRIPT.format(
         name=shlex.quote(settings.run.model_name),
@@ -94,14 +100,14 @@ def write_slurm_script(
         time=time,
         notice=notice_seconds,
         port=port,
-    )
+    ).encode("utf-8", "surrogateescape")  # names need not be UTF-8
     path = run_dir / "train.slurm"
-    if path.exists() and read_whole(path) != script.encode():
+    if path.exists() and read_whole(path) != script:
         raise UsageError(
             f"{path.name} is here already, and says something else",
             path=path,
             next_step="sbatch it as it is, or remove it for a new one",
         )
-    write_bytes(path, script.encode())
+    write_bytes(path, script)
     path.chmod(0o755)
     return path
