@@ -116,6 +116,23 @@ def test_a_dataset_may_lie_in_the_folder_of_its_tokenizer(
     assert (tmp_path / "tok" / "tokenizer.json").read_bytes() == own
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prepare --input-files a.txt --tokenization tok --out-dir mine --engine files",
+        "convert bin mine --from nanogpt --to lowtide --tokenizer tok",
+    ],
+)
+def test_a_folder_that_a_full_disk_left_without_a_plan_is_nobodys_work(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in world.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "mine" / ".work").mkdir(parents=True)
+    assert cli.main(line.split()) == 0
+
+
 def test_a_script_that_was_edited_stays_and_the_same_one_is_no_error(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,10 +51,12 @@ def import_dataset(
     if (root / METADATA_NAME).exists():
         return _require_same(settings, tokenizer, progress), True
     unfinished = has_plan(root, verb="convert")
-    names = [*layout.SPLITS, WORK_NAME]
-    if not is_tokenizer_of(settings.tokenizer, root):
-        names.append(TOKENIZER_NAME)
+    names = [*layout.SPLITS, TOKENIZER_NAME]
+    if is_tokenizer_of(settings.tokenizer, root):
+        names.remove(TOKENIZER_NAME)
     taken = next((name for name in names if (root / name).exists()), None)
+    if taken is None and has_plan(root):
+        taken = WORK_NAME
     if taken is not None and not unfinished:
         raise UsageError(
             f"{taken} is here already, but no dataset that it belongs to",

@@ -119,10 +119,10 @@ def is_outdated(root: Path, *, verb: str) -> bool:
     return plan is not None and plan["verb"] == verb and plan.get("version") != _VERSION
 
 
-def has_plan(root: Path, *, verb: str) -> bool:
-    """Return whether a command of this verb was interrupted here."""
+def has_plan(root: Path, *, verb: str | None = None) -> bool:
+    """Return whether a command of this verb, or of any, was interrupted here."""
     plan = _read_plan(root)
-    return plan is not None and plan["verb"] == verb
+    return plan is not None and verb in (None, plan["verb"])
 
 
 def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:

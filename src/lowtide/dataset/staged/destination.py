@@ -19,6 +19,7 @@ from typing import Protocol
 from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.sharding import remove_other_shards
+from lowtide.dataset.workfolder import has_plan
 from lowtide.engine.storefolders import refuse_overwriting
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
@@ -81,8 +82,9 @@ class _DiskFolder:
         found = [path for split in layout.SPLITS for path in (self._root / split).glob("*.bin")]
         if found:
             return min(path.name for path in found)
-        names = (WORK_NAME, TOKENIZER_NAME) if tokenizer else (WORK_NAME,)
-        return next((name for name in names if (self._root / name).exists()), None)
+        if has_plan(self._root):
+            return WORK_NAME
+        return TOKENIZER_NAME if tokenizer and (self._root / TOKENIZER_NAME).exists() else None
 
     @contextlib.contextmanager
     def stage(self, *, locked: bool = False) -> Generator[Path]:
