@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from lowtide import cli
 from lowtide.demo.stages import DemoSettings, plan_stages, write_commands
-from lowtide.tokenizer import Tokenizer
-
-sys.path.insert(0, str(Path(__file__).parent / "corpus"))
-from fasttext_files import TinyModel
 
 WORDS = "enough words for a document, and a few more of them: number"
 
@@ -84,17 +79,6 @@ def test_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "report", "m")
     run(capsys, "generate", "--model-name", "m", "--prompt", "few", "--max-new-tokens", "3")
     run(capsys, "export", "--model-name", "m", "--out-dir", "hf\udcf8")
-
-
-def test_models_that_judge_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, model = str(folder / "t\udcfe.txt"), folder / "m\udcfd.bin"
-    TinyModel(["enough", "words"], ["hq", "lq"]).write(model)
-    Tokenizer.from_merges([]).save(folder / "tok")
-    run(
-        capsys,
-        *("prepare", "--input-files", text, "--tokenization", "tok", "--out-dir", "judged"),
-        *("--score", str(model), "--keep-above", "0", "--memory", "8GiB"),
-    )
 
 
 def test_scripts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -270,3 +270,9 @@ def test_the_packaged_model_tells_languages_by_whole_texts() -> None:
 def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         CleaningSettings(**options)
+
+
+def test_the_name_of_a_model_need_not_be_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "m\udcff.bin"
+    TinyModel(["the", "tide"], ["hq", "lq"]).write(path)
+    assert load_model(str(path)).labels == ["hq", "lq"]
