@@ -59,7 +59,8 @@ def test_the_warning_makes_it_save_and_requeue(tmp_path, monkeypatch):
     fake = tmp_path / "python"
     fake.write_text(
         f"#!/bin/bash\ntrap 'echo saved >> {log}; exit 130' TERM\necho started >> {log}\n"
-        "kill -TERM $PPID\nwhile true; do read -t 0.05 < <(:) ; done\n"
+        # Again and again: bash may miss the first one, which comes before it waits.
+        "while true; do kill -TERM $PPID; read -t 0.05 <> <(:); done\n"
     )
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(f"#!/bin/bash\necho $* >> {log}\n")
