@@ -14,7 +14,7 @@ from lowtide.corpus import decompression
 from lowtide.corpus.decompression import open_stream, window_bytes
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.textblocks import ReadingSettings
-from lowtide.errors import BudgetError
+from lowtide.errors import BudgetError, DataError
 
 MIB = 1 << 20
 TEXT = b"some words, and some more of them\n" * 100_000
@@ -100,6 +100,44 @@ def test_a_later_stream_or_block_with_a_larger_dictionary_is_found_beforehand(
         read_all(source, ReadingSettings(reader_bytes=48 * MIB))
     joined.write_bytes(data[0] + data[1][:-20])  # its end is not there: the beginning counts
     assert window_bytes(source) == 2 * MIB
+
+
+@pytest.mark.parametrize("padding", [0, 4, 8, 2 * MIB])
+def test_text_behind_the_padding_of_an_xz_stream_is_read(tmp_path: Path, padding: int) -> None:
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(lzma.compress(TEXT) + bytes(padding) + lzma.compress(b"more") + bytes(padding))
+    (source,) = expand_inputs([path])
+    assert read_all(source, ReadingSettings(reader_bytes=64 * MIB)) == TEXT + b"more"
+
+
+def test_text_of_the_older_format_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(lzma.compress(TEXT, format=lzma.FORMAT_ALONE))
+    (source,) = expand_inputs([path])
+    assert read_all(source, ReadingSettings(reader_bytes=64 * MIB)) == TEXT
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        lzma.compress(TEXT)[:-20],
+        lzma.compress(TEXT) + b"no stream",
+        lzma.compress(TEXT) + bytes(4) + lzma.compress(TEXT)[:400],
+    ],
+)
+def test_an_xz_file_that_ends_early_or_goes_on_with_something_else_is_damaged(
+    tmp_path: Path, data: bytes
+) -> None:
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(data)
+    (source,) = expand_inputs([path])
+    damage: list[DataError] = []
+    with open_stream(source, ReadingSettings(reader_bytes=64 * MIB), on_damage=damage.append) as r:
+        read = b"".join(iter(lambda: r.read(MIB), b""))
+    assert [error.path for error in damage] == [path]
+    assert "damaged or cut-off xz file" in damage[0].message
+    assert TEXT.startswith(read[: len(TEXT)]) and (len(read) >= len(TEXT) // 2 or not data)
 
 
 def test_what_is_damaged_says_nothing_of_its_window(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lowtide.corpus.encodings import (
     TELLING_BYTES,
@@ -45,6 +45,7 @@ else:
 
 __all__ = [
     "StreamReader",
+    "XzReader",
     "ZstdReader",
     "check_reader_bytes",
     "open_stream",
@@ -225,6 +226,48 @@ class ZstdReader:
         self._file.close()
 
 
+class XzReader:
+    """Reads all streams of an xz file, and the padding that may stand between them.
+
+    lzma.LZMAFile takes whatever does not begin a stream for the end of the file, without a word:
+    text behind padding would be lost.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decoder: lzma.LZMADecompressor | None = lzma.LZMADecompressor()
+        self._held = b""  # read, and not decompressed yet
+
+    def read1(self, size: int) -> bytes:
+        """Return some of the text; empty at the end."""
+        while self._decoder is not None or self._begin_stream():
+            decoder = cast("lzma.LZMADecompressor", self._decoder)
+            if decoder.needs_input and not self._held:
+                self._held = self._file.read(_BUFFER_BYTES)
+                if not self._held:
+                    raise EOFError("the file ends inside an xz stream")
+            text = decoder.decompress(self._held, size)
+            self._held = decoder.unused_data
+            if decoder.eof:
+                self._decoder = None
+            if text:
+                return text
+        return b""
+
+    def _begin_stream(self) -> bool:
+        """Pass over padding up to the next stream; False at the end of the file."""
+        while not (held := self._held.lstrip(b"\0")):
+            self._held = self._file.read(_BUFFER_BYTES)
+            if not self._held:
+                return False
+        self._held = held
+        self._decoder = lzma.LZMADecompressor()
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class StreamReader:
     """Returns decompressed UTF-8 bytes; damage is an error that names the file."""
 
@@ -253,7 +296,7 @@ class StreamReader:
             return gzip.GzipFile(fileobj=self._file)
         if compression == "xz":
             self._check_window(window_bytes(self._source))
-            return lzma.LZMAFile(cast("IO[bytes]", self._file))
+            return XzReader(self._file)
         if compression == "zstd":
             return ZstdReader(self._file, self._check_window)
         return self._file

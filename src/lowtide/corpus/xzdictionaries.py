@@ -23,6 +23,7 @@ _FOOTER_MAGIC = b"YZ"
 _LONGEST_HEADER = 1024
 _LONGEST_INDEX = 16 << 20
 _LZMA2 = 0x21
+_PADDING_STEP = 64 << 10
 
 
 def block_dictionary_bytes(header: bytes) -> int:
@@ -55,10 +56,8 @@ def _iter_blocks(file: BinaryIO) -> Iterator[int]:
     """Where blocks begin, stream by stream from the end of the file."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
+        end = _without_padding(file, end)
         footer = _read(file, end - XZ_HEADER_BYTES, XZ_HEADER_BYTES)
-        if footer[-4:] == bytes(4):  # padding between streams
-            end -= 4
-            continue
         index_bytes = (int.from_bytes(footer[4:8], "little") + 1) * 4
         if footer[-2:] != _FOOTER_MAGIC or index_bytes > _LONGEST_INDEX:
             raise ValueError("no end of a stream")
@@ -69,6 +68,17 @@ def _iter_blocks(file: BinaryIO) -> Iterator[int]:
         for size in sizes:
             yield place
             place += size
+
+
+def _without_padding(file: BinaryIO, end: int) -> int:
+    """The place before the zeros that may stand behind a stream, four at a time."""
+    while end > 0:
+        begin = max(0, end - _PADDING_STEP)
+        data = _read(file, begin, end - begin)
+        if kept := data.rstrip(b"\0"):
+            return end - (len(data) - len(kept)) // 4 * 4
+        end = begin
+    return end
 
 
 def _iter_sizes(index: bytes) -> Iterator[int]:
