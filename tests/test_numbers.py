@@ -61,11 +61,27 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "write_bytes(sync_folder)": True,
     },
     "flatsettings": {"setting_types(marked)": False},
+    "freenames": {"_HEAD_BYTES": 1_024},
+    "gpus": {"CUDA_CONTEXT_BYTES": 629_145_600, "find_gpu(number)": 0},
     "helptext": {"_WIDEST": 100, "_INDENT": 26, "Flag.positional": False, "Flag.repeated": False},
     "journal": {"_TAIL_BYTES": 64},
-    "longjson": {"_LONG_BYTES": 1_048_576, "_STEP_BYTES": 262_144},
+    "keywords": {"PublicFunction.__call__(progress)": True},
+    "lmeval": {
+        "_USUAL_ROWS": 8,
+        "_USUAL_TOKENS": 256,
+        "Scorer.__init__(best)": False,
+        "Scorer.__init__(batch_size)": 8,
+        "Scorer.fit(generates)": False,
+    },
+    "longjson": {
+        "_LONG_BYTES": 1_048_576,
+        "_STEP_BYTES": 262_144,
+        "StoredRows.__init__(indent)": 2,
+    },
     "memory": {
         "MIB": 1_048_576,
+        "_M_TRIM_THRESHOLD": -1,
+        "_M_MMAP_THRESHOLD": -3,
         "_SAMPLE_SECONDS": 0.05,
         "_UNITS": {
             "": 1,
@@ -87,15 +103,18 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_KCMP_VM": 1,
         "PeakMeter.__init__(whole_process)": False,
     },
+    "notebooks": {"_MOST_ROWS": 12, "_MOST_LETTERS": 300, "table_of(depth)": 0},
     "progress": {
         "_REFRESH_SECONDS": 0.2,
         "_METRICS_SECONDS": 1.0,
         "_LINE_SECONDS": 10.0,
         "_BAR_CELLS": 20,
+        "_LAST_ROW_BYTES": 4_096,
         "Phase.advance(count)": 1,
         "Progress.phase(start)": 0,
     },
     "publishing": {"_THREADS": 16, "PublishGroup.__init__(size)": 64},
+    "signatures": {"_WIDTH": 92, "Option.positional": False, "_parameter(by_keyword)": False},
 }
 
 

@@ -13,6 +13,16 @@ from ..numbers_of import find_changes
 NUMBERS: dict[str, dict[str, Any]] = {
     "classifier.describing": {"_SHOWN_CHARS": 90},
     "classifier.examplefiles": {"CHUNK_EXAMPLES": 256},
+    "classifier.examples": {
+        "PASSAGE_BYTES": 8_192,
+        "OTHER": 0,
+        "GOOD": 1,
+        "_ALL": 18_446_744_073_709_551_615,
+        "_FEWEST": 10,
+        "_MOST_PARTS": 1_024,
+        "_HELD_OUT": 10,
+        "_MOST_HELD_OUT": 20_000,
+    },
     "classifier.judging": {"_SHOWN": 3, "_SHOWN_BYTES": 240},
     "classifier.learning": {
         "_RATE": 5.0,
@@ -29,16 +39,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_FILE_BYTES": 250,
         "_SMALLEST_TABLE": 4_194_304,
         "_SMALLEST_DOCUMENT": 20,
-    },
-    "classifier.examples": {
-        "PASSAGE_BYTES": 8_192,
-        "OTHER": 0,
-        "GOOD": 1,
-        "_ALL": 18_446_744_073_709_551_615,
-        "_FEWEST": 10,
-        "_MOST_PARTS": 1_024,
-        "_HELD_OUT": 10,
-        "_MOST_HELD_OUT": 20_000,
     },
     "classifier.settings": {
         "_LIMITS": {

@@ -163,6 +163,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LONGEST_HEADER": 1_024,
         "_LONGEST_INDEX": 16_777_216,
         "_LZMA2": 33,
+        "_PADDING_STEP": 65_536,
     },
 }
 

@@ -90,6 +90,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "NEAR_DISK_SHARE": 0.8,
         "FILE_BYTES": 100,
         "Shares.character_bytes": 0,
+        "Shares.held_bytes": 0,
         "Shares.more_worker_bytes": 0,
         "Inputs.num_files": 0,
         "Inputs.num_in_order": 0,
@@ -109,6 +110,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LONG_RUN_BYTES": 268_435_456,
         "_BLOCK_BYTES": 1_048_576,
         "_FEWEST_DOCUMENTS": 20_000,
+        "_FEWEST_TOLD": 200,
         "_MOST_BYTES": 134_217_728,
         "_PLACES": 64,
         "_MOST_FILES": 1_024,
@@ -145,6 +147,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ShardJob.range_bytes": 16_777_216,
         "ShardJob.first_block": 0,
     },
+    "dataset.staged.ahead": {"_MOST_READ": 8, "_STEP_BYTES": 1_048_576},
     "dataset.staged.destination": {
         "_MOST_CREATED_BYTES": 8_388_608,
         "Destination.stage(locked)": False,

@@ -36,7 +36,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "engine.plans": {"_MOST_LOOKS": 100},
     "engine.raynodes": {"_OBJECT_STORE_BYTES": 83_886_080, "_POLL_SECONDS": 0.5, "_MOST_LOSSES": 3},
     "engine.records": {"_OUTPUTS_KEPT": 256, "_PLACES_KEPT": 4_096},
-    "engine.shared": {"_SHORTEST_PAUSE": 0.01, "run_shared(lease_seconds)": 30.0},
+    "engine.shared": {
+        "_SHORTEST_PAUSE": 0.01,
+        "run_shared(lease_seconds)": 30.0,
+        "_StageRun.is_alone": False,
+    },
     "engine.storefolders": {"_MOST_SMALL_BYTES": 67_108_864, "_BUFFER_BYTES": 1_048_576},
 }
 

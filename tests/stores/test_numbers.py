@@ -48,6 +48,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_BUFFER_BYTES": 65_536,
         "_KEPT": 4_096,
         "StorePath.stat(follow_symlinks)": True,
+        "StorePath.exists(follow_symlinks)": True,
+        "StorePath.is_file(follow_symlinks)": True,
         "StorePath.open(buffering)": -1,
         "_RangeFile.seek(whence)": 0,
     },

@@ -54,6 +54,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_SLOWER": 0.93,
         "_MIB": 1_048_576,
     },
+    "tokenizer.ids": {"_STEP": 16_384},
     "tokenizer.inspection": {
         "_READ_BYTES": 1_048_576,
         "_SAMPLE_BYTES": 67_108_864,
@@ -61,6 +62,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LONGEST_SHOWN": 10,
         "_BACKGROUNDS": (153, 194, 224, 229, 189),
         "inspect_tokenizer(color)": False,
+    },
+    "tokenizer.jsonsections": {
+        "_BYTE_LEVEL": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     },
     "tokenizer.learning": {
         "_MERGES_PER_CALL": 256,
@@ -92,9 +96,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_CONTEXT": 1_024,
         "_MOST_TRIES": 64,
     },
-    "tokenizer.jsonsections": {
-        "_BYTE_LEVEL": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    },
     "tokenizer.pieces": {
         "_NEVER": 0,
         "_EACH": 1,
@@ -107,6 +108,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "tokenizer.reference": {
         "_SMALL_IN_UNICODE_16": 661,
         "learn_merges(min_frequency)": 1,
+        "learn_merges(longest_token)": float("inf"),
     },
     "tokenizer.scanning": {"CHARACTER_BYTES": 400, "_READ_BYTES": 1_048_576},
     "tokenizer.settings": {

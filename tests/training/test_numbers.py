@@ -224,7 +224,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "training.stepping": {"Stepper.compute(share_done)": 0.0},
     "training.steps": {"Steps.last_factor": 0.0},
-    "training.textneeds": {"_GROWTH_BYTES": 25_165_824, "_SMALL_WINDOW": 10_485_760},
+    "training.textneeds": {
+        "OWN_TOKEN_BYTES": 1_024,
+        "_GROWTH_BYTES": 25_165_824,
+        "_SMALL_WINDOW": 10_485_760,
+    },
     "training.texts": {
         "_HEAD_BYTES": 33_554_432,
         "_LARGE_BYTES": 67_108_864,
