@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import DataError
 from lowtide.tokenizer import UNKNOWN, Tokenizer
+from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.huggingface import tokenizer_json, why_package
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 
@@ -226,3 +228,55 @@ def test_why_a_model_without_merges_needs_the_package(tmp_path: Path) -> None:
     assert "WordPiece" in str(why_package(path))
     path.write_text("{}")
     assert why_package(path) is None  # damaged: whoever loads it says so
+
+
+@pytest.mark.parametrize("composes", [False, True])
+def test_bytes_that_no_utf8_has_may_lack_tokens(
+    tmp_path: Path, make_text: MakeText, composes: bool
+) -> None:
+    """As in the vocabularies of GPT-NeoX and OLMo 1: they need no package."""
+    from tokenizers import Tokenizer as HuggingFace
+    from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+    never = {0xC0, 0xC1, *range(0xF5, 0x100)}
+    letters = [printable(bytes([byte])) for byte in range(256) if byte not in never]
+    theirs = HuggingFace(models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if composes:
+        theirs.normalizer = normalizers.NFC()
+    text = make_text(5, 20_000).decode("utf-8", "ignore")
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=letters, limit_alphabet=243, show_progress=False
+    )
+    theirs.train_from_iterator([text], trainer)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path)
+    assert (ours.kind, ours.data.reason) == ("bpe", "")
+    other = text[::-1] + "\U0010ffff\ufffd\u00ef\u0301"
+    for part in (text, other, "\ufffd" * 50):
+        assert list(ours.encode(part)) == theirs.encode(part, add_special_tokens=False).ids
+    for byte in sorted(never):  # what is no text is U+FFFD when it comes back, as with any tokens
+        given = b"a" + bytes([byte]) + b"\xbf\xbd b"
+        assert ours.decode(ours.encode(given)).startswith("a\ufffd")
+    ours.save(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again")
+    assert again.fingerprint == ours.fingerprint
+    assert list(again.encode(text)) == list(ours.encode(text))
+
+
+def test_every_character_that_nfc_changes(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as HuggingFace
+    from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+    theirs = HuggingFace(models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.normalizer = normalizers.NFC()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    theirs.train_from_iterator([], trainers.BpeTrainer(initial_alphabet=alphabet))
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path)
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    changed = [c for c in characters if normalize("NFC", c) != c]
+    assert len(changed) > 1000
+    for text in [*(f"a{c}b" for c in changed), " ".join(changed), "".join(changed)]:
+        assert list(ours.encode(text)) == theirs.encode(text, add_special_tokens=False).ids

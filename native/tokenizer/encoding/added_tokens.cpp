@@ -33,10 +33,17 @@ const unsigned char* bytes_at(std::string_view text, size_t at) {
   return reinterpret_cast<const unsigned char*>(text.data()) + at;
 }
 
+// kClassUnstable, or the combining class of a character. Other classes say nothing of NFC, which
+// changes two of the blanks: U+2000 and U+2001 become U+2002 and U+2003.
+uint8_t combining_class(uint32_t code) {
+  const uint8_t kind = classify_code_point(code);
+  if (kind <= 240 || kind == kClassUnstable) return kind;
+  return code == 0x2000 || code == 0x2001 ? kClassUnstable : 0;
+}
+
 // A character that NFC leaves as it is, whatever comes before it: text can be composed up to it.
 bool is_border(std::string_view text, size_t at) {
-  const uint8_t kind = classify_code_point(decode_utf8(bytes_at(text, at), text.size() - at).code);
-  return kind == 0 || (kind > 240 && kind != kClassUnstable);
+  return combining_class(decode_utf8(bytes_at(text, at), text.size() - at).code) == 0;
 }
 
 // The first character from `at` on that NFC may change, or that is out of order; npos without one.
@@ -61,8 +68,7 @@ size_t find_unstable(std::string_view text, size_t at, size_t* border) {
       continue;
     }
     const Decoded next = decode_utf8(p, text.size() - at);
-    uint8_t kind = classify_code_point(next.code);
-    if (kind > 240 && kind != kClassUnstable) kind = 0;
+    const uint8_t kind = combining_class(next.code);
     if (kind == kClassUnstable || (kind != 0 && kind < last_class)) return at;
     if (kind == 0) *border = at;
     last_class = kind;

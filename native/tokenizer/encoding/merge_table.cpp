@@ -13,6 +13,7 @@ MergeTable::MergeTable(const std::array<uint32_t, 256>& byte_ids, size_t num_rul
     : byte_ids_(byte_ids), byte_ranks_(256 * 256, kNoRank) {
   byte_of_.assign(*std::max_element(byte_ids.begin(), byte_ids.end()) + size_t{1}, -1);
   for (size_t byte = 0; byte < 256; ++byte) byte_of_[byte_ids[byte]] = static_cast<int16_t>(byte);
+  byte_of_[byte_ids[kReplacement]] = kReplacement;  // whatever other bytes have its id
   unsigned bits = kLeastBucketBits;
   while ((size_t{2} << bits) * 4 / 5 < num_rules) ++bits;
   resize(bits);

@@ -27,6 +27,7 @@ class MergeTable {
  public:
   static constexpr unsigned kRankBits = 26;
   static constexpr uint32_t kNoRank = (1u << kRankBits) - 1;
+  static constexpr uint8_t kReplacement = 0xEF;  // the first byte of U+FFFD
 
   MergeTable() = default;
   // `byte_ids`: the tokens of single bytes. Room for `num_rules` is made at once.

@@ -25,7 +25,11 @@ void leave_out(const std::vector<Token>& specials, std::vector<std::string_view>
   }
 }
 
-// The id of each single byte; of equal tokens the first counts.
+// Bytes that no UTF-8 text has. Vocabularies that were learned from such text may lack them.
+bool is_never_in_utf8(unsigned byte) { return byte == 0xC0 || byte == 0xC1 || byte >= 0xF5; }
+
+// The id of each single byte; of equal tokens the first counts. A byte that is in no UTF-8 text and
+// has no token becomes the first byte of U+FFFD, which alone is decoded as that, as the byte is.
 std::array<uint32_t, 256> find_byte_ids(const std::vector<std::string_view>& ordinary) {
   std::array<uint32_t, 256> byte_ids;
   byte_ids.fill(kNoToken);
@@ -35,9 +39,11 @@ std::array<uint32_t, 256> find_byte_ids(const std::vector<std::string_view>& ord
     if (byte_id == kNoToken) byte_id = id;
   }
   for (unsigned byte = 0; byte < 256; ++byte) {
-    if (byte_ids[byte] == kNoToken) {
+    if (byte_ids[byte] != kNoToken) continue;
+    if (!is_never_in_utf8(byte) || byte_ids[MergeTable::kReplacement] == kNoToken) {
       throw std::invalid_argument("no token for byte " + std::to_string(byte));
     }
+    byte_ids[byte] = byte_ids[MergeTable::kReplacement];
   }
   return byte_ids;
 }

@@ -46,6 +46,7 @@ __all__ = ["load_tokenizer_json", "tokenizer_json", "why_package", "write_tokeni
 _CHARACTER_EXPRESSION = r"[\s\S]"
 _ADVICE = "take the file as it was published, or train a tokenizer: lowtide train-tokenizer"
 # Settings of a BPE model that change ids in ways that lowtide has no counterpart for.
+_NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}  # GPT-NeoX and OLMo 1 have no tokens for these
 _UNSUPPORTED = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
 
 
@@ -84,14 +85,14 @@ def why_package(path: Path) -> str | None:
 
 
 def _require_bytes(vocabulary: Vocabulary) -> Vocabulary:
-    """A byte-level vocabulary that has a token for each byte, as native code needs it."""
+    """A byte-level vocabulary that has a token for each byte of UTF-8, as native code needs it."""
     if vocabulary.kind == "bpe":
         specials = set(vocabulary.added_ids.values())
         tokens = enumerate(vocabulary.tokens)
-        known = {token for id, token in tokens if len(token) == 1 and id not in specials}
-        if len(known) < 256:
-            missing = next(byte for byte in range(256) if bytes([byte]) not in known)
-            raise UnknownPartError(f"no token for byte {missing}")
+        known = {token[0] for id, token in tokens if len(token) == 1 and id not in specials}
+        missing = set(range(256)) - known - _NEVER_IN_UTF8
+        if missing:
+            raise UnknownPartError(f"no token for byte {min(missing)}")
     return vocabulary
 
 
