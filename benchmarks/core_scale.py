@@ -1,0 +1,240 @@
+"""How much faster are prepare and train-tokenizer with more workers? One command, a few minutes.
+
+    python benchmarks/core_scale.py --sample sample.txt [--seconds 220] [--gigabytes 2 10]
+
+The text is made of the sample (some megabytes, `<|endoftext|>` between documents), copy by copy:
+each line ends with the copy's number and digits are exchanged, so that no line is a duplicate, and
+in a twentieth of each copy letters are exchanged, so that new words keep coming. It is one large
+file, or one file a copy. Commands run one after the other, each in a process of its own; what
+would not end within `--seconds` is left out, and said to be. Shards must be the same for every
+number of workers. Printed: one JSON row for each command, then ratios to one worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peers import describe_machine
+
+_SLICES = 20
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+_DIGITS = b"0123456789"
+
+
+def make_copy(sample: bytes, number: int) -> bytes:
+    """The sample with lines, numbers and some words that no other copy has; of equal length."""
+    size = len(sample) // _SLICES
+    first = number % _SLICES * size
+    turn = number // _SLICES % 25 + 1
+    words = bytes.maketrans(_LETTERS, _LETTERS[turn:] + _LETTERS[:turn])
+    numbers = bytes.maketrans(_DIGITS, _DIGITS[number % 10 :] + _DIGITS[: number % 10])
+    text = b"".join(
+        [
+            sample[:first],
+            sample[first : first + size].translate(words),
+            sample[first + size :],
+        ]
+    )
+    return text.translate(numbers).replace(b"\n", b" (%05d)\n" % number) + b"<|endoftext|>"
+
+
+def write_copy(sample_path: Path, number: int, large: Path, folder: Path) -> None:
+    """Write one copy into its place of the large file, and into a file of its own."""
+    data = make_copy(sample_path.read_bytes(), number)
+    (folder / f"{number:05d}.txt").write_bytes(data)
+    with large.open("r+b") as file:
+        file.seek(number * len(data))
+        file.write(data)
+
+
+@dataclass(frozen=True)
+class Text:
+    """The same text as one file and as many."""
+
+    large: Path
+    folder: Path
+    num_files: int
+    num_bytes: int
+
+    @classmethod
+    def make(cls, sample: Path, gigabytes: float, folder: Path) -> Text:
+        """Write it, on all cores."""
+        copy_bytes = len(make_copy(sample.read_bytes(), 0))
+        count = max(round(gigabytes * 1e9 / copy_bytes), 1)
+        text = cls(folder / "large.txt", folder / "many", count, count * copy_bytes)
+        text.folder.mkdir(parents=True)
+        text.large.touch()
+        with multiprocessing.Pool() as pool:
+            rows = ((sample, number, text.large, text.folder) for number in range(count))
+            pool.starmap(write_copy, rows, chunksize=1)
+        os.sync()  # else the system writes it while the first command runs
+        return text
+
+
+@dataclass
+class Measurements:
+    """Runs commands within a time, and keeps what they took."""
+
+    until: float
+    out: Path
+    memory: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    def run(self, verb: str, source: Path, flags: Sequence[str], facts: dict[str, Any]) -> None:
+        """Run one command, unless the time that is left is less than it may take."""
+        expected = self.expect(facts)
+        if time.monotonic() + expected > self.until:
+            print(json.dumps({"left out": facts, "expected_s": round(expected, 1)}), flush=True)
+            return
+        words = [sys.executable, "-m", "lowtide", verb, *flags, "--out-dir", str(self.out)]
+        words += ["--memory", self.memory, "--num-workers", str(facts["workers"]), "--quiet"]
+        words += ["--input-files" if verb == "prepare" else "--input", str(source)]
+        begin = time.perf_counter()
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"failed: {' '.join(words)}")
+        row = {
+            **facts,
+            "wall_s": round(wall, 2),
+            "user_s": round(used.ru_utime, 2),
+            "system_s": round(used.ru_stime, 2),
+            **read_metrics(self.out / "metrics.jsonl"),
+        }
+        print(json.dumps(row), flush=True)
+        self.rows.append(row)
+        self.require_same(facts)
+        shutil.rmtree(self.out)
+
+    def expect(self, facts: dict[str, Any]) -> float:
+        """Seconds a command may take: by the nearest that was run, with a third more."""
+        speeds = [
+            row["wall_s"] / row["gigabytes"] * max(row["workers"] / facts["workers"], 1)
+            for row in self.rows
+            if row["verb"] == facts["verb"] and row["workers"] >= facts["workers"]
+        ]
+        by_hand = 10 / facts["workers"] ** 0.5  # seconds a gigabyte, nothing being known
+        return 1.33 * facts["gigabytes"] * min([*speeds, by_hand])
+
+    def require_same(self, facts: dict[str, Any]) -> None:
+        """Refuse a result that another number of workers made otherwise."""
+        names = ("dataset_metadata.json", "tokenizer.json")
+        path = next(self.out / name for name in names if (self.out / name).exists())
+        value = json.loads(path.read_bytes())
+        made = json.dumps(value.get("shards", value.get("model")), sort_keys=True)
+        key = f"{facts['verb']} {facts['text']} {facts['gigabytes']}"
+        if self.checksums.setdefault(key, made) != made:
+            raise SystemExit(f"other bytes with {facts['workers']} workers: {key}")
+
+    def print_ratios(self) -> None:
+        """Say how many times faster than with one worker, by the best run of each."""
+        best: dict[tuple[str, str, str, float], dict[int, float]] = {}
+        for row in self.rows:
+            key = (row["verb"], row["engine"], row["text"], row["gigabytes"])
+            walls = best.setdefault(key, {})
+            walls[row["workers"]] = min(walls.get(row["workers"], row["wall_s"]), row["wall_s"])
+        for (verb, engine, text, size), walls in best.items():
+            one = walls.get(1) or best.get((verb, "threads", text, size), {}).get(1)
+            ratios = {count: round(one / wall, 2) for count, wall in walls.items()} if one else {}
+            print(f"{verb} --engine {engine}, {size} GB, {text}: {walls} s; times one: {ratios}")
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """Peak memory and seconds of each phase; nothing where a command writes no metrics."""
+    if not path.exists():
+        return {}
+    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    phases = {row["phase"]: row["phase_seconds"] for row in rows if "phase_seconds" in row}
+    return {"peak_mib": rows[-1]["peak_memory_bytes"] >> 20, "phases": phases}
+
+
+def iter_measurements(
+    text: Text, workers: Sequence[int], *, is_first: bool
+) -> Iterator[tuple[str, Path, list[str], dict[str, Any]]]:
+    """What is measured with a text, the most wanted first."""
+    most, size = max(workers), round(text.num_bytes / 1e9, 2)
+    places = {"one file": text.large, f"{text.num_files} files": text.folder}
+
+    def prepare(name: str, count: int, engine: str = "threads") -> Any:
+        facts = {"verb": "prepare", "engine": engine, "text": name, "gigabytes": size}
+        flags = [] if engine == "threads" else ["--engine", engine]
+        return "prepare", places[name], flags, {**facts, "workers": count}
+
+    one, many = places
+    for name in (one, many):
+        yield prepare(name, most)
+        yield prepare(name, 1)
+    if not is_first:
+        return
+    for count in (most, 1):
+        facts = {"verb": "train-tokenizer", "engine": "threads", "text": one, "gigabytes": size}
+        flags = ["--vocab-size", "32000"]
+        yield "train-tokenizer", text.large, flags, {**facts, "workers": count}
+    for name in (one, many):
+        for count in sorted(set(workers) - {1, most}, reverse=True):
+            yield prepare(name, count)
+    yield prepare(one, most, "files")
+    for name in (one, many):
+        yield prepare(name, most)
+
+
+def find_text_folder(needed: int) -> Path:
+    """A folder in memory where there is room, else the usual one."""
+    shared = Path("/dev/shm")
+    if shared.is_dir() and shutil.disk_usage(shared).free > 3 * needed:
+        return shared
+    return Path(tempfile.gettempdir())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", type=Path, required=True)
+    parser.add_argument("--sample-megabytes", type=float, default=20)
+    parser.add_argument("--gigabytes", type=float, nargs="+", default=[2, 10])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--seconds", type=float, default=220)
+    parser.add_argument("--memory", default="8GiB")
+    given = parser.parse_args()
+    until = time.monotonic() + given.seconds
+    needed = int(max(given.gigabytes) * 1e9)
+    with (
+        tempfile.TemporaryDirectory(prefix="core-scale-") as out,
+        tempfile.TemporaryDirectory(dir=find_text_folder(needed)) as texts,
+    ):
+        sample = Path(texts) / "sample.txt"
+        data = given.sample.read_bytes()[: int(given.sample_megabytes * 1e6)]
+        sample.write_bytes(data.decode("utf-8", "ignore").encode())
+        print(f"{describe_machine()}; text in {Path(texts).parent}, output in {out}", flush=True)
+        measured = Measurements(until, Path(out) / "out", given.memory)
+        for number, size in enumerate(given.gigabytes):
+            if time.monotonic() + 5 * size > until:  # making it, and one command
+                print(json.dumps({"left out": {"gigabytes": size}}), flush=True)
+                continue
+            begin = time.perf_counter()
+            folder = Path(texts) / f"text-{number}"
+            text = Text.make(sample, size, folder)
+            made = round(time.perf_counter() - begin, 1)
+            print(json.dumps({"text_bytes": text.num_bytes, "made_in_s": made}), flush=True)
+            for row in iter_measurements(text, given.workers, is_first=not number):
+                measured.run(*row)
+            shutil.rmtree(folder)
+        measured.print_ratios()
+
+
+if __name__ == "__main__":
+    main()
