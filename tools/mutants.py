@@ -2,13 +2,16 @@
 
 In:      src/lowtide (by its syntax tree) and, with --native, native/**/*.[ch]pp (by operators)
 Out:     one line per change: caught, survived or out of time; the survivors once more at the end.
-         A native change that does not compile shows nothing: another is drawn in its place
+         With --results a line of JSON each, with the test that noticed it. A native change that
+         does not compile shows nothing: another is drawn in its place
 Memory:  a copy of the repository per worker, beside the tests' own
 
     python tools/mutants.py --count 60 --seed 1 [--stage corpus] [--native] [--workers 16]
     python tools/mutants.py --place corpus/grouping.py:100     every change of one line
     python tools/mutants.py --place corpus/grouping.py --own   by the module's own tests alone
     python tools/mutants.py --again survivors.txt              what an earlier run printed
+    python tools/mutants.py --count 300 --workers 14 --minutes 9 --results found.jsonl
+        --leave-out failing.txt      as many as end in time, without the tests that fail unchanged
 
 Each change is made in a copy of the repository, so the working tree stays as it is. The copy's
 Python is imported in place of the installed one; a native change is built there first. Lines come
@@ -19,7 +22,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
+import functools
 import itertools
+import json
 import os
 import random
 import re
@@ -30,7 +36,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -99,7 +105,7 @@ _NATIVE_SWAPS = [
     (r"\+ 1\b", "+ 2"), (r"\btrue\b", "false"), (r"\bfalse\b", "true"),
     (r"std::min\b", "std::max"), (r"std::max\b", "std::min"),
 ]  # fmt: skip
-_NOT_BUILT = "not built: drawn again"
+_NOT_BUILT, _NOT_JUDGED = "not built: drawn again", "not judged: --minutes"
 
 
 Result = TypeVar("Result")
@@ -117,18 +123,55 @@ class Mutant:
     after: str
 
     @property
+    def is_native(self) -> bool:
+        """True for a change of the C++ core."""
+        return self.path.suffix != ".py"
+
+    @property
     def stage(self) -> str:
         """The folder of src/lowtide that it is in; none for modules at the top and for C++."""
-        parts = self.path.relative_to(SOURCE).parts if self.path.suffix == ".py" else ()
+        parts = () if self.is_native else self.path.relative_to(SOURCE).parts
         return parts[0] if len(parts) > 1 else ""
 
     def apply(self, text: bytes) -> bytes:
         """The file's content with the change."""
         return text[: self.begin] + self.after.encode() + text[self.end :]
 
+    def diff(self) -> str:
+        """The change as patches show it."""
+        text = (ROOT / self.path).read_bytes()
+        both = [part.decode().splitlines(True) for part in (text, self.apply(text))]
+        name = self.path.as_posix()
+        return "".join(difflib.unified_diff(*both, f"a/{name}", f"b/{name}", n=2))
+
     def __str__(self) -> str:
         before, after = (" ".join(part.split())[:100] for part in (self.before, self.after))
         return f"{self.path}:{self.line}: {before}  ->  {after}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one change: the word for it, the test that noticed it, the seconds it took."""
+
+    word: str
+    test: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_caught(self) -> bool:
+        return self.word.startswith("caught")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give up: one run of the tests after `seconds`, all of them at `end`."""
+
+    seconds: int
+    end: float = float("inf")
+
+    def left(self) -> float:
+        """How long a run that begins now may take."""
+        return min(self.seconds, self.end - time.monotonic())
 
 
 class Copies:
@@ -149,8 +192,8 @@ class Copies:
             self._free.put(folder)
 
 
-Choose = Callable[[Mutant], list[str]]
-"""Names the tests that have to notice a change."""
+Choose = Callable[[Mutant], list[list[str]]]
+"""Names the files of tests that have to notice a change, in groups that are run one by one."""
 
 
 def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -257,7 +300,7 @@ def native_mutants(path: Path) -> list[Mutant]:
 
 def parses(mutant: Mutant) -> bool:
     """False for a change that is no Python: not one that anybody could make."""
-    if mutant.path.suffix != ".py":
+    if mutant.is_native:
         return True
     try:
         ast.parse(mutant.apply((ROOT / mutant.path).read_bytes()))
@@ -271,21 +314,46 @@ def own_tests(mutant: Mutant) -> str:
     return (Path("tests") / mutant.stage / f"test_{mutant.path.stem}.py").as_posix()
 
 
-def tests_of(mutant: Mutant) -> list[str]:
-    """The tests that have to notice a change: those of its stage."""
-    if mutant.path.suffix != ".py":
+@functools.cache
+def test_files(name: str) -> list[str]:
+    """The files of tests in a folder, or the one that is named."""
+    if not (ROOT / name).is_dir():
+        return [name] if (ROOT / name.partition("::")[0]).exists() else []
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / name).rglob("test_*.py"))
+
+
+@functools.cache
+def naming_tests(stage: str, module: str) -> list[str]:
+    """The files of tests that import a module by its name, those of its stage first."""
+    package = f"lowtide.{stage}" if stage else "lowtide"
+    imported = rf"from {re.escape(package)} import (\([^)]*|.*)\b{module}\b"
+    pattern = re.compile(rf"{imported}|\b{re.escape(package)}\.{module}\b")
+    files = [name for name in test_files("tests") if pattern.search((ROOT / name).read_text())]
+    return sorted(files, key=lambda name: not name.startswith(f"tests/{stage}/"))
+
+
+def tests_of(mutant: Mutant) -> list[list[str]]:
+    """The tests that have to notice a change: first those nearest to it, then its stage's."""
+    if mutant.is_native:
         place = mutant.path.relative_to("native").as_posix()
-        return NATIVE_TESTS[max(filter(place.startswith, NATIVE_TESTS), key=len)]
-    own = own_tests(mutant)
-    if not mutant.stage:
-        rest = sorted(f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py"))
-        return sorted(rest, key=lambda name: name != own)
-    first = [own, f"tests/{mutant.stage}/test_numbers.py"]  # the second takes milliseconds
-    return [
-        *(name for name in first if (ROOT / name).exists()),
-        f"tests/{mutant.stage}",
-        *MORE_TESTS.get(mutant.stage, []),
-    ]
+        return each_once([NATIVE_TESTS[max(filter(place.startswith, NATIVE_TESTS), key=len)]])
+    folder = f"tests/{mutant.stage}" if mutant.stage else "tests"
+    naming = naming_tests(mutant.stage, mutant.path.stem)
+    near = [name for name in naming if str(Path(name).parent) == folder]
+    if mutant.stage:
+        rest = [folder, *MORE_TESTS.get(mutant.stage, [])]
+    else:
+        rest = [name for name in test_files("tests") if str(Path(name).parent) == folder]
+    return each_once([[own_tests(mutant), f"{folder}/test_numbers.py"], near, [*rest, *naming]])
+
+
+def each_once(groups: list[list[str]]) -> list[list[str]]:
+    """Groups of files and folders as files, each where it is named first."""
+    seen: set[str] = set()
+    files = [[file for name in group for file in test_files(name)] for group in groups]
+    # What `add` returns is None: a file counts as new once.
+    new = [[one for one in group if not (one in seen or seen.add(one))] for group in files]
+    return [group for group in new if group]
 
 
 def draw(arguments: argparse.Namespace) -> list[Mutant]:
@@ -329,35 +397,56 @@ def drawn_before(text: str) -> list[Mutant]:
     return list(found)
 
 
+def tracked_files() -> list[str]:
+    """The repository's files: as git has them, or all in folders that are not hidden or built."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, text=True
+    )
+    if listed.returncode == 0:
+        return [name for name in listed.stdout.split("\0") if name]
+    top = [path for path in ROOT.iterdir() if path.name not in ("build", "carry", "shared")]
+    files = (path for one in top for path in ([one] if one.is_file() else one.rglob("*")))
+    names = (path.relative_to(ROOT).as_posix() for path in files)
+    return [name for name in names if not name.startswith(".") and "__pycache__" not in name]
+
+
 def make_copy(folder: Path) -> Path:
     """What tests need of the repository: no history, no environment, no built files."""
-    names = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
-    ).stdout.split("\0")
-    for name in filter(None, names):
+    for name in tracked_files():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    (folder / "sitecustomize.py").write_text(_SITE)
+    (folder / "mutant_notes.py").write_text(_NOTES)
     return folder
 
 
 def check_tests(mutants: list[Mutant], copies: Copies, choose: Choose) -> None:
     """Run the tests of everything drawn without a change: where they fail, nothing is proven."""
-    chosen: dict[tuple[str, ...], Mutant] = {}
-    for mutant in mutants:
-        names = set(choose(mutant))  # a file whose folder is named too is run with it
-        chosen[tuple(sorted(n for n in names if str(Path(n).parent) not in names))] = mutant
+    failing = failing_tests(mutants, copies, choose)
+    if failing:
+        sys.exit("error: unchanged, these fail (--leave-out FILE):\n" + "\n".join(failing))
 
-    def run(tests: tuple[str, ...]) -> int | None:
-        return copies.lend(lambda folder: run_pytest(list(tests), folder, None, seconds=1800))
+
+def failing_tests(mutants: list[Mutant], copies: Copies, choose: Choose) -> list[str]:
+    """The tests that fail without a change, of all that the sample needs; whole files of some."""
+    files = {name: None for mutant in mutants for group in choose(mutant) for name in group}
+
+    def run(name: str) -> list[str]:
+        def use(folder: Path) -> list[str]:
+            code = run_pytest([name], folder, None, 1800, stop=False)
+            if code == 0 or code == 5:  # all passed; none was collected
+                return []
+            failed = noted_tests(folder)
+            return failed if code == 1 and failed else [name]
+
+        return copies.lend(use)
 
     with ThreadPoolExecutor(copies.count) as pool:
-        for mutant, code in zip(chosen.values(), pool.map(run, chosen), strict=True):
-            if code != 0:
-                sys.exit(f"error: unchanged, the tests of {mutant.path} end with {code}")
+        return [test for tests in pool.map(run, files) for test in tests]
 
 
-def run_tests(mutant: Mutant, folder: Path, seconds: int, choose: Choose) -> str:
+def run_tests(mutant: Mutant, folder: Path, limits: Limits, choose: Choose) -> Verdict:
     """Make the change in a copy, run the tests until one fails, undo it."""
     target = folder / mutant.path
     original = target.read_bytes()
@@ -366,11 +455,17 @@ def run_tests(mutant: Mutant, folder: Path, seconds: int, choose: Choose) -> str
     shutil.rmtree(target.parent / "__pycache__", ignore_errors=True)
     try:
         native = None
-        if mutant.path.suffix != ".py":
+        if mutant.is_native:
             native = build_native(folder)
             if native is None:
-                return _NOT_BUILT
-        return judge(run_pytest(choose(mutant), folder, native, seconds))
+                return Verdict(_NOT_BUILT)
+        for group in choose(mutant):
+            code = run_pytest(group, folder, native, limits.left())
+            if code is None and limits.left() < limits.seconds:
+                return Verdict(_NOT_JUDGED)
+            if code not in (0, 5):  # 5: every test of the group is left out or skipped here
+                return Verdict(judge(code), next(iter(noted_tests(folder)), ""))
+        return Verdict(judge(0))
     finally:
         target.write_bytes(original)
 
@@ -401,33 +496,63 @@ _SITE = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
 """
+# A plugin of pytest: notes what failed, and leaves out what fails without a change.
+_NOTES = """
+import os, pathlib
+noted = pathlib.Path(os.environ["MUTANT_NOTES"])
+left_out = set(os.environ["MUTANT_LEFT_OUT"].splitlines())
+
+def pytest_runtest_logreport(report):
+    if report.failed:
+        with noted.open("a") as file:
+            print(report.nodeid, file=file)
+
+pytest_collectreport = pytest_runtest_logreport
+
+def pytest_ignore_collect(collection_path, config):
+    return collection_path.relative_to(config.rootpath).as_posix() in left_out or None
+
+def pytest_collection_modifyitems(config, items):
+    kept = [item for item in items if item.nodeid not in left_out]
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = kept
+"""
+_left_out: list[str] = []
 
 
-def run_pytest(names: list[str], folder: Path, native: Path | None, seconds: int) -> int | None:
-    """The exit code of the tests; None if they took too long."""
-    tests = [name for name in names if (folder / name.partition("::")[0]).exists()]
+def noted_tests(folder: Path) -> list[str]:
+    """The tests that failed in the last run in a copy."""
+    notes = folder / "failed.txt"
+    return list(dict.fromkeys(notes.read_text().splitlines())) if notes.exists() else []
+
+
+def run_pytest(
+    tests: list[str], folder: Path, native: Path | None, seconds: float, stop: bool = True
+) -> int | None:
+    """The exit code of the tests, up to the first that fails; None if they took too long."""
     module = next((native / "lowtide" if native else installed_package()).glob("_native*.so"))
     shutil.copy2(module, folder / SOURCE / module.name)
-    (folder / "sitecustomize.py").write_text(_SITE)
-    if not tests:
-        return 0  # no test at all notices nothing
-    options = ["-x", "-q", "-p", "no:cacheprovider"]
+    options = ["-x"] * stop + ["-q", "-p", "no:cacheprovider", "-p", "mutant_notes"]
     # A test that hangs fails after the suite's own limit, not sooner: a busy machine is no proof.
     # What never comes back from native code hears no signal: it is ended from outside of Python.
     options += ["-o", "faulthandler_timeout=330", "-o", "faulthandler_exit_on_timeout=true"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
-    paths = [str(folder), str(folder / "src")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "2"}
-    temporary = folder / "tmp"
+    temporary, notes = folder / "tmp", folder / "failed.txt"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    environment["TMPDIR"] = str(temporary)
+    notes.unlink(missing_ok=True)
+    paths = [str(folder), str(folder / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1",
+        "TMPDIR": str(temporary), "MUTANT_NOTES": str(notes),
+        "MUTANT_LEFT_OUT": "\n".join(_left_out),
+    }  # fmt: skip
     process = subprocess.Popen(
         command, cwd=folder, env=environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        return process.wait(seconds)
+        return process.wait(max(seconds, 0))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.wait()
@@ -442,19 +567,22 @@ def installed_package() -> Path:
 
 
 def try_all(
-    mutants: list[Mutant], spare: list[Mutant], copies: Copies, seconds: int, choose: Choose
-) -> dict[Mutant, str]:
-    """Print what came of each change as soon as it is known, and return it.
+    mutants: list[Mutant], spare: list[Mutant], copies: Copies, limits: Limits, choose: Choose,
+    keep: Callable[[Mutant, Verdict], None],
+) -> dict[Mutant, Verdict]:  # fmt: skip
+    """Print what came of each change as soon as it is known, hand it to `keep`, and return it.
 
     Where one does not compile, the next of `spare` that the same tests judge takes its place.
     """
-    verdicts: dict[Mutant, str] = {}
+    verdicts: dict[Mutant, Verdict] = {}
 
-    def try_one(mutant: Mutant) -> tuple[Mutant, str, float]:
-        def use(folder: Path) -> tuple[Mutant, str, float]:
+    def try_one(mutant: Mutant) -> tuple[Mutant, Verdict]:
+        def use(folder: Path) -> tuple[Mutant, Verdict]:
             begin = time.monotonic()
-            verdict = run_tests(mutant, folder, seconds, choose)
-            return mutant, verdict, time.monotonic() - begin
+            if begin >= limits.end:
+                return mutant, Verdict(_NOT_JUDGED)
+            verdict = run_tests(mutant, folder, limits, choose)
+            return mutant, replace(verdict, seconds=time.monotonic() - begin)
 
         return copies.lend(use)
 
@@ -462,9 +590,11 @@ def try_all(
         waiting = {pool.submit(try_one, mutant) for mutant in mutants}
         while waiting:
             ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for mutant, verdict, took in (done.result() for done in ended):
-                print(f"{verdict:24} {took:4.0f} s  {mutant}", flush=True)
-                if verdict != _NOT_BUILT:
+            for mutant, verdict in (done.result() for done in ended):
+                if verdict.seconds:
+                    print(f"{verdict.word:24} {verdict.seconds:4.0f} s  {mutant}", flush=True)
+                    keep(mutant, verdict)
+                if verdict.word != _NOT_BUILT:
                     verdicts[mutant] = verdict
                     continue
                 other = next((one for one in spare if choose(one) == choose(mutant)), None)
@@ -474,14 +604,29 @@ def try_all(
     return verdicts
 
 
-def is_caught(verdict: str) -> bool:
-    return verdict.startswith("caught")
-
-
 def judge(code: int | None) -> str:
     if code is None:
         return "OUT OF TIME"  # shows nothing: give more --seconds
     return {0: "SURVIVED", 1: "caught"}.get(code, f"caught (pytest ended with {code})")
+
+
+def write_result(path: str, seed: int, mutant: Mutant, verdict: Verdict) -> None:
+    """Add one line of JSON to the file of results, if there is to be one."""
+    row = {
+        "seed": seed, "file": mutant.path.as_posix(), "line": mutant.line, "diff": mutant.diff(),
+        "verdict": verdict.word, "test": verdict.test, "seconds": round(verdict.seconds, 1),
+    }  # fmt: skip
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            print(json.dumps(row), file=file, flush=True)
+
+
+def read_left_out(path: Path, find: Callable[[], list[str]]) -> None:
+    """Leave out the tests that a file names; where it is not there yet, find and write them."""
+    if not path.exists():
+        path.write_text("".join(f"{name}\n" for name in find()), encoding="utf-8")
+    _left_out.extend(path.read_text(encoding="utf-8").split("\n"))
+    print(f"{sum(map(bool, _left_out))} tests or files fail unchanged: {path}", flush=True)
 
 
 def main() -> None:
@@ -495,6 +640,9 @@ def main() -> None:
     parser.add_argument("--native", action="store_true", help="the C++ core instead of Python")
     parser.add_argument("--workers", type=int, default=1, help="changes tried at a time")
     parser.add_argument("--seconds", type=int, default=1200, help="limit of one run of the tests")
+    parser.add_argument("--minutes", type=float, help="begin nothing more, and end, after these")
+    parser.add_argument("--results", default="", help="a file to add a line of JSON each to")
+    parser.add_argument("--leave-out", help="a file of tests that fail unchanged; made if absent")
     parser.add_argument("--list", action="store_true", help="only print the changes")
     parser.add_argument("--trust", action="store_true", help="the tests pass without a change")
     parser.add_argument("--own", action="store_true", help="only the changed module's own tests")
@@ -507,20 +655,31 @@ def main() -> None:
     if arguments.list:
         print(*sample, sep="\n")
         return
-    choose: Choose = (lambda mutant: [own_tests(mutant)]) if arguments.own else tests_of
+    choose: Choose = (lambda mutant: [[own_tests(mutant)]]) if arguments.own else tests_of
     if arguments.tests:
-        choose = lambda mutant: arguments.tests  # noqa: E731
+        choose = lambda mutant: [arguments.tests]  # noqa: E731
+    end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
         copies = Copies(Path(root), arguments.workers)
-        if not arguments.trust:
+        if arguments.leave_out:
+            find = functools.partial(failing_tests, sample, copies, choose)
+            read_left_out(Path(arguments.leave_out), find)
+        elif not arguments.trust:
             check_tests(sample, copies, choose)
-        verdicts = try_all(sample, spare, copies, arguments.seconds, choose)
-    survivors = [mutant for mutant, verdict in verdicts.items() if not is_caught(verdict)]
-    caught = len(verdicts) - len(survivors)
-    share = caught / max(len(verdicts), 1)
-    print(f"\n{caught} of {len(verdicts)} caught ({share:.0%}); survivors:")
+        keep = functools.partial(write_result, arguments.results, arguments.seed)
+        verdicts = try_all(sample, spare, copies, Limits(arguments.seconds, end), choose, keep)
+    sys.exit(bool(print_summary(verdicts)))
+
+
+def print_summary(verdicts: dict[Mutant, Verdict]) -> list[Mutant]:
+    """Print and return the changes that survived, behind the figure."""
+    judged = {one: verdict for one, verdict in verdicts.items() if verdict.word != _NOT_JUDGED}
+    survivors = [mutant for mutant, verdict in judged.items() if not verdict.is_caught]
+    caught, left = len(judged) - len(survivors), len(verdicts) - len(judged)
+    print(f"\n{caught} of {len(judged)} caught ({caught / max(len(judged), 1):.0%})", end="")
+    print(f", {left} not judged in time" if left else "", "survivors:", sep="; ")
     print(*survivors, sep="\n")
-    sys.exit(bool(survivors))
+    return survivors
 
 
 if __name__ == "__main__":
