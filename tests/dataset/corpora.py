@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from lowtide.dataset import layout
 from lowtide.tokenizer import Tokenizer
@@ -74,3 +78,24 @@ def snapshot(root: Path) -> dict[str, bytes]:
         for path in sorted(root.rglob("*"))
         if path.is_file() and path.name != "metrics.jsonl"
     }
+
+
+class Killed(BaseException):
+    """What a program sees of a kill in a test: no `except Exception` stops it."""
+
+
+def kill_at_rename(patch: pytest.MonkeyPatch, limit: int, work: Callable[[], object]) -> bool:
+    """Do the work, killed at the rename of that number; True if it came so far."""
+    real, count = os.replace, 0
+
+    def counted(source: Path, target: Path) -> None:
+        nonlocal count
+        count += 1
+        if count == limit:
+            raise Killed
+        real(source, target)
+
+    with patch.context() as context, contextlib.suppress(Killed):
+        context.setattr(Path, "replace", counted)
+        work()
+    return count >= limit

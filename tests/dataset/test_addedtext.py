@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import shutil
 import sys
@@ -26,7 +25,7 @@ from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from corpora import SEPARATOR, read_documents, snapshot
+from corpora import SEPARATOR, kill_at_rename, read_documents, snapshot
 
 WORDS = [f"word{number}" for number in range(3000)]
 QUESTION = "which of these tides comes twice a day at the coast where the old boat lies ashore"
@@ -147,27 +146,13 @@ def test_the_same_bytes_for_any_workers_and_after_any_kill(
     assert append("b.txt", processes=1).report["rules"]["document_contaminated"]["count"] == 1
     expected = snapshot(Path("out"))
 
-    class Killed(BaseException):
-        pass
-
-    real, kills = os.replace, 0
+    kills = 0
     for limit in (3, 12, 18, 24):
         shutil.rmtree("out")
         shutil.copytree("before", "out")
-        count = 0
-
-        def counted(source: Any, target: Any, limit: int = limit) -> None:
-            nonlocal count
-            count += 1
-            if count == limit:
-                raise Killed
-            real(source, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", lambda self, target: counted(self, target))
-            with contextlib.suppress(Killed):
-                append("b.txt", processes=2, memory="300MiB")
-        kills += count >= limit
+        kills += kill_at_rename(
+            monkeypatch, limit, lambda: append("b.txt", processes=2, memory="300MiB")
+        )
         if Path("out/.work").exists():
             append("b.txt", processes=2)
         assert snapshot(Path("out")) == expected, f"after rename {limit}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import sys
 from itertools import pairwise
@@ -27,7 +25,14 @@ from lowtide.filenames import METADATA_NAME
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from corpora import SEPARATOR, make_documents, read_documents, snapshot, write_corpus
+from corpora import (
+    SEPARATOR,
+    kill_at_rename,
+    make_documents,
+    read_documents,
+    snapshot,
+    write_corpus,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -208,28 +213,15 @@ def test_killed_anywhere_ends_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     append_to_dataset(dataset_dir=tmp_path / "expected", input_files=[extra])
     expected = snapshot(tmp_path / "expected")
 
-    class Killed(BaseException):
-        pass
-
-    real = os.replace
     kills = 0
     for limit in range(1, 60, 7):
         copy = tmp_path / f"copy{limit}"
         shutil.copytree(root, copy)
-        count = 0
-
-        def counted(source: Any, target: Any, limit: int = limit) -> None:
-            nonlocal count
-            count += 1
-            if count == limit:
-                raise Killed
-            real(source, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", lambda self, target: counted(self, target))
-            with contextlib.suppress(Killed):
-                append_to_dataset(dataset_dir=copy, input_files=[extra], processes=1)
-        kills += count == limit
+        kills += kill_at_rename(
+            monkeypatch,
+            limit,
+            lambda copy=copy: append_to_dataset(dataset_dir=copy, input_files=[extra], processes=1),
+        )
         if (copy / ".work").exists():
             append_to_dataset(dataset_dir=copy, input_files=[extra])
         assert snapshot(copy) == expected, f"after rename {limit}"

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -189,20 +190,20 @@ def test_lines_of_what_goes_may_be_said_by_others(few: list[str]) -> None:
     assert any(text.endswith(line) for text in read_documents(Path("out"), "train"))
 
 
+SHARED = PrepareSettings(
+    input_files=("a.txt",),
+    out_dir=Path("shared"),
+    tokenization="char",
+    near_dedup=0.8,
+    engine="files",
+)
 SIZES = Sizes(part_bytes=40 << 10, num_partitions=3, num_buckets=16, group_bytes=50_000)
 
 
 def test_the_same_bytes_however_it_is_run(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     prepare("out", processes=1)
     expected = snapshot(Path("out"))
-    settings = PrepareSettings(
-        input_files=("a.txt",),
-        out_dir=Path("shared"),
-        tokenization="char",
-        near_dedup=0.8,
-        engine="files",
-    )
-    prepare_shared(settings, sizes=SIZES)
+    prepare_shared(SHARED, sizes=SIZES)
     assert snapshot(Path("shared")) == expected
     # Rows and pairs that do not fit are sorted in runs on disk; parts of other sizes.
     find = running.find_near_copies
@@ -255,14 +256,6 @@ def test_a_command_that_was_stopped_goes_on(
 def test_a_text_that_changed_between_two_passes_is_an_error(
     few: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = PrepareSettings(
-        input_files=("a.txt",),
-        out_dir=Path("shared"),
-        tokenization="char",
-        near_dedup=0.8,
-        engine="files",
-        num_workers=1,
-    )
     run = deciding.SetStage.run
 
     def change_and_run(self: deciding.SetStage, index: int) -> None:
@@ -273,7 +266,7 @@ def test_a_text_that_changed_between_two_passes_is_an_error(
 
     monkeypatch.setattr(deciding.SetStage, "run", change_and_run)
     with pytest.raises(DataError, match="changed while it was read"):
-        prepare_shared(settings, sizes=SIZES)
+        prepare_shared(replace(SHARED, num_workers=1), sizes=SIZES)
 
 
 def test_verify_knows_the_log(few: list[str]) -> None:

@@ -49,8 +49,8 @@ def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
     assert np.load(tmp_path / "new" / "ids" / "a.npy").tolist() == [9319, 20013]
 
 
-def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_corpus(tmp_path / "a.txt", make_documents(300))
+def interrupt_after_three_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Begin a file in small steps; where each ended, of this run and of those that follow."""
     monkeypatch.setattr(npywriting, "_STEP_BYTES", 5000)
     monkeypatch.setattr(npywriting, "_WINDOW_BYTES", 1000)
     real = Journal.write
@@ -65,6 +65,12 @@ def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Journal, "write", stop_after_three)
     with pytest.raises(KeyboardInterrupt):
         pretokenize_file(file=path)
+    return steps
+
+
+def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_corpus(tmp_path / "a.txt", make_documents(300))
+    steps = interrupt_after_three_steps(path, monkeypatch)
     assert not (tmp_path / "a.npy").exists()
     pretokenize_file(file=path)
     assert len(steps) == len(set(steps)) and steps == sorted(steps), "something was done twice"
@@ -81,20 +87,7 @@ def test_ids_that_are_not_as_they_were_written_are_made_anew(
     The journal has the checksums of the ids and of the text they are of.
     """
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
-    monkeypatch.setattr(npywriting, "_STEP_BYTES", 5000)
-    monkeypatch.setattr(npywriting, "_WINDOW_BYTES", 1000)
-    real = Journal.write
-    steps: list[int] = []
-
-    def stop_after_three(journal: Journal, notes: dict[str, Any]) -> None:
-        real(journal, notes)
-        steps.append(notes["position"])
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "write", stop_after_three)
-    with pytest.raises(KeyboardInterrupt):
-        pretokenize_file(file=path)
+    steps = interrupt_after_three_steps(path, monkeypatch)
     changed = path if damage == "text" else next(tmp_path.glob(".a.npy.*.unfinished"))
     status, data = changed.stat(), bytearray(changed.read_bytes())
     data[200] ^= 1

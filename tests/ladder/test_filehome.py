@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ import torch
 from lowtide.errors import LowtideError
 from lowtide.ladder.filehome import FileHome
 
+sys.path.insert(0, str(Path(__file__).parent))
+from random_records import use_in_any_order, write_records
+
 SIZES = {"a": 8, "b": 5000, "c": 4096, "d": 3}
 CPU = torch.device("cpu")
 
@@ -22,8 +25,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[FileHome]:
     home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=2)
-    for number, (key, size) in enumerate(SIZES.items()):
-        home.write(key, torch.full((size,), 10 * number, dtype=torch.uint8))
+    write_records(home, SIZES)
     yield home
     home.close()
 
@@ -37,24 +39,7 @@ def _fail(code: int) -> Any:
 
 def test_records_are_read_as_they_were_put_in_any_order(home: FileHome, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # without a name, its room comes back by itself
-    expected = {key: 10 * number for number, key in enumerate(SIZES)}
-    dice = random.Random(4)
-    keys = [dice.choice("abcd") for _ in range(100)]
-    for now, then in zip(keys, [*keys[1:], "a"], strict=True):
-        record = home.get(now)
-        assert set(record.tolist()) == {expected[now]}
-        assert len(record) == SIZES[now]
-        if then != now:
-            home.begin(then)
-        if dice.random() < 0.6:
-            record += 1
-            expected[now] = (expected[now] + 1) % 256
-            home.put(now)
-        else:
-            home.drop(now)
-    home.drop_all()
-    for key, value in expected.items():
-        assert set(home.read(key).tolist()) == {value}
+    use_in_any_order(home, SIZES, 100)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from lowtide.ladder.homes import HostHome
 
 sys.path.insert(0, str(Path(__file__).parent))
 from late_streams import use_late_streams
+from random_records import use_in_any_order, write_records
 
 CPU = torch.device("cpu")
 SIZES = {"a": 8, "b": 5, "c": 8, "d": 3}
@@ -22,29 +22,12 @@ SIZES = {"a": 8, "b": 5, "c": 8, "d": 3}
 def home(monkeypatch: pytest.MonkeyPatch) -> HostHome:
     use_late_streams(monkeypatch)
     home = HostHome(SIZES, CPU, slots=2)
-    for number, (key, size) in enumerate(SIZES.items()):
-        home.write(key, torch.full((size,), 10 * number, dtype=torch.uint8))
+    write_records(home, SIZES)
     return home
 
 
 def test_records_are_read_as_they_were_put_in_any_order(home: HostHome) -> None:
-    expected = {key: 10 * number for number, key in enumerate(SIZES)}
-    dice = random.Random(4)
-    keys = [dice.choice("abcd") for _ in range(200)]
-    for now, then in zip(keys, [*keys[1:], "a"], strict=True):
-        record = home.get(now)
-        assert record.tolist() == [expected[now]] * SIZES[now]
-        if then != now:
-            home.begin(then)  # ahead, while this one is used
-        if dice.random() < 0.6:
-            record += 1
-            expected[now] = (expected[now] + 1) % 256
-            home.put(now)
-        else:
-            home.drop(now)
-    home.drop_all()
-    for key, value in expected.items():
-        assert home.read(key).tolist() == [value] * SIZES[key]
+    use_in_any_order(home, SIZES, 200)
 
 
 def test_a_room_waits_for_what_leaves_it(home: HostHome) -> None:

@@ -18,15 +18,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from lowtide import prepare_dataset
 from lowtide.files import write_json
 from lowtide.memory import format_size, parse_size
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
-from lowtide.tokenizer import Tokenizer
+
+from .zero_models import write_model
 
 _MEASURE = """
 import os, sys
@@ -108,18 +106,6 @@ def some_text(num_lines: int, seed: int) -> str:
     return "\n".join(" ".join(source.choices(words, k=12)) for _ in range(num_lines))
 
 
-def write_model(folder: Path) -> None:
-    config = GPTConfig(50304, 16, 1, 16, 1)
-    folder.mkdir()
-    Tokenizer.load("gpt2").save(folder)
-    write_json(folder / "config.json", config.to_huggingface())
-    with torch.device("meta"):
-        model = GPT(config)
-    state = model.to_empty(device="cpu").state_dict()
-    tensors = portable_tensors({name: t.zero_() for name, t in state.items()}, config)
-    save_weights(folder / "model.safetensors", tensors)
-
-
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One input of each kind."""
@@ -143,7 +129,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["script"].write_text("\n".join(chr(code) for code in range(0x20000, 0x40000)))
     for name in ("data", "own"):
         prepare_dataset(input_files=[found["text"]], out_dir=found[name])
-    write_model(found["model"])
+    write_model(found["model"], GPTConfig(50304, 16, 1, 16, 1))
     found["run"].mkdir()
     write_json(found["run"] / "settings.json", {"batch_size": 4})
     row = {"time": 1.0, "job": "train", "step": 1, "loss": 1.0, "memory_bytes": 1}

@@ -14,15 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from lowtide.files import write_json
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
-from lowtide.tokenizer import Tokenizer
 
 from .commands import run_commands
+from .zero_models import write_model
 
 MIB = 1 << 20
 
@@ -147,17 +144,6 @@ def write_text(path: Path, size: int) -> None:
     with path.open("w") as file:
         for _ in range(-(-size // len(block))):
             file.write(block)
-
-
-def write_model(folder: Path, config: GPTConfig) -> None:
-    folder.mkdir()
-    Tokenizer.load("gpt2").save(folder)
-    write_json(folder / "config.json", config.to_huggingface())
-    with torch.device("meta"):
-        model = GPT(config)
-    state = model.to_empty(device="cpu").state_dict()
-    tensors = portable_tensors({name: t.zero_() for name, t in state.items()}, config)
-    save_weights(folder / "model.safetensors", tensors)
 
 
 def write_metrics(folder: Path, size: int) -> None:

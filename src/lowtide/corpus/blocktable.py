@@ -140,14 +140,7 @@ def load_block_table(job: CleanJob) -> BlockTable:
         num_hashes.append(work.sections["hashes"][1] // HASH_ROW_BYTES)
         text_bytes.append(work.sections["text"][1])
         has_text.append(header["has_text"])
-        report.add(
-            header["counts"],
-            header["samples"],
-            documents_in=header["documents_in"],
-            lines_in=header["lines_in"],
-            bytes_in=header["bytes_in"],
-            languages=header.get("languages"),
-        )
+        report.add_state(header)
         notices += header["notices"]
         contents.add(header["content"])
         if characters is not None:

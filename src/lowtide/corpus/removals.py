@@ -65,8 +65,20 @@ class Report:
                     text if isinstance(text, str) else text.decode("utf-8", "replace")
                 )
 
+    def add_state(self, state: Mapping[str, Any]) -> None:
+        """Add what `as_state` returned elsewhere, or the header of a block's work file."""
+        self.add(
+            state["counts"],
+            state["samples"],
+            documents_in=state["documents_in"],
+            lines_in=state["lines_in"],
+            bytes_in=state["bytes_in"],
+            languages=state.get("languages"),
+            unknown_characters=state.get("unknown_characters", 0),  # of an earlier version: none
+        )
+
     def as_state(self) -> dict[str, Any]:
-        """Return what `add` takes, so that reports of several tasks can be added up."""
+        """Return what `add_state` takes, so that reports of several tasks can be added up."""
         return {
             "documents_in": self.documents_in,
             "lines_in": self.lines_in,

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lowtide.errors import UsageError
 from lowtide.jaxtraining import eightbit, muon
 from lowtide.jaxtraining.trees import LAYERS, Tree, iter_named, stacked_shapes
 from lowtide.model.config import GPTConfig
+from lowtide.training.choosing import require_same_moments
 
 __all__ = ["Rules", "load_moments", "name_moments", "new_moments", "optimizer_rows", "update"]
 
@@ -261,14 +261,7 @@ def name_moments(moments: Moments, rules: Rules) -> dict[str, Any]:
 def load_moments(tensors: Mapping[str, Any], rows: list[dict[str, Any]], rules: Rules) -> Moments:
     """Read moments of a checkpoint, whichever backend wrote it, as arrays of the tree."""
     wanted = [row["kind"] for row in optimizer_rows(rules, 0)]
-    saved = [row["kind"] for row in rows]
-    if wanted != saved:
-        raise UsageError(
-            f"the run has moments of {' and '.join(saved)}, these settings make "
-            f"{' and '.join(wanted)}",
-            next_step="give the optimizer the run began with, or start another run from its "
-            "weights: --init-from-model",
-        )
+    require_same_moments([row["kind"] for row in rows], wanted)
     moments: Moments = {}
     for name, state in new_moments(rules).items():
         if name == _STEPS:

@@ -25,6 +25,7 @@ __all__ = [
     "model_config",
     "peak_learning_rate",
     "require_muons",
+    "require_same_moments",
 ]
 
 
@@ -55,6 +56,17 @@ def require_muons(optimizer: str, *, cautious_decay: bool) -> None:
         raise UsageError(
             "cautious decay is Muon's, and the optimizer is AdamW",
             next_step="give --optimizer muon, or leave out --cautious-decay",
+        )
+
+
+def require_same_moments(saved: list[str], wanted: list[str]) -> None:
+    """Refuse moments of other optimizers than the settings make."""
+    if wanted != saved:
+        raise UsageError(
+            f"the run has moments of {' and '.join(saved)}, these settings make "
+            f"{' and '.join(wanted)}",
+            next_step="give the optimizer the run began with, or start another run from its "
+            "weights: --init-from-model",
         )
 
 

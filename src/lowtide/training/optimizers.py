@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lowtide.errors import UsageError
 from lowtide.packages import import_package
 from lowtide.training.adamw import AdamW
-from lowtide.training.choosing import require_muons
+from lowtide.training.choosing import require_muons, require_same_moments
 from lowtide.training.distributed import is_divided, shard_like
 from lowtide.training.muon import Muon, matrix_splits
 
@@ -129,14 +129,7 @@ class OptimizerSet:
         Tensors go to where the parameters are, divided as they are.
         """
         kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
-        saved = [row["kind"] for row in numbers]
-        if kinds != saved:
-            raise UsageError(
-                f"the run has moments of {' and '.join(saved)}, these settings make "
-                f"{' and '.join(kinds)}",
-                next_step="give the optimizer the run began with, or start another run from its "
-                "weights: --init-from-model",
-            )
+        require_same_moments([row["kind"] for row in numbers], kinds)
         keys: dict[str, list[str]] = {}
         for full in tensors:
             name, _, key = full.removeprefix(_MOMENTS).rpartition(".")

@@ -351,12 +351,12 @@ class _FinishStage:
         block_notices: list[str] = []
         for part in range(len(job.parts)):
             header = job.records.open(Task(HASH_STAGE, part)).header
-            _add_report(report, header["report"])
+            report.add_state(header["report"])
             stream_notices += header["stream_notices"]
             block_notices += header["block_notices"]
         for part in range(len(job.parts)):
             output = job.records.open(Task(ENCODE_STAGE, part))
-            _add_report(report, output.header["report"])
+            report.add_state(output.header["report"])
             sources.add(SOURCE_ROW.iter_unpack(output.read("sources")))
         return Made(
             split_mode=load_cut(job).plan.split_mode,
@@ -388,15 +388,3 @@ class _FinishStage:
             "rows": size // ROW_BYTES,
             "xxh3_128": digest.hexdigest(),
         }
-
-
-def _add_report(report: Report, state: dict[str, Any]) -> None:
-    report.add(
-        state["counts"],
-        state["samples"],
-        documents_in=state["documents_in"],
-        lines_in=state["lines_in"],
-        bytes_in=state["bytes_in"],
-        languages=state["languages"],
-        unknown_characters=state.get("unknown_characters", 0),  # of an earlier version: none
-    )
