@@ -30,6 +30,7 @@ ROOT = DOCS.parent
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
 # In the order of the work.
 GUIDES = [
+    "installing.md",
     "tokenizer.md",
     "prepare.md",
     "quality.md",
