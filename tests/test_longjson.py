@@ -16,7 +16,7 @@ from lowtide.errors import DataError
 from lowtide.longjson import Rows, StoredRows, read_long_json, write_long_json
 
 VALUES: Any = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4), st.dictionaries(st.text(), inner, max_size=4)
     ),
@@ -47,6 +47,12 @@ def test_the_same_bytes_and_the_same_rows(
     assert {key: found[key] for key in ("first", "events", "z")} == {
         key: plain[key] for key in ("first", "events", "z")
     }
+
+
+def test_what_json_turns_into_text_is_turned_into_the_same(tmp_path: Path) -> None:
+    plain = {1: (1, ()), 2.5: {}, None: [[]], True: {"a": float("inf")}, "b": "\n\u2028\u00e9"}
+    write_long_json(tmp_path / "a.json", plain)
+    assert (tmp_path / "a.json").read_bytes() == files.json_bytes(plain)
 
 
 def test_rows_stay_those_that_were_there_when_the_file_is_replaced(tmp_path: Path) -> None:

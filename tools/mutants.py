@@ -347,6 +347,11 @@ def tests_of(mutant: Mutant) -> list[list[str]]:
     return each_once([[own_tests(mutant), f"{folder}/test_numbers.py"], near, [*rest, *naming]])
 
 
+def near_tests(mutant: Mutant) -> list[list[str]]:
+    """The part of `tests_of` that looks at the changed module itself."""
+    return tests_of(mutant)[:-1] or tests_of(mutant)
+
+
 def each_once(groups: list[list[str]]) -> list[list[str]]:
     """Groups of files and folders as files, each where it is named first."""
     seen: set[str] = set()
@@ -646,6 +651,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="only print the changes")
     parser.add_argument("--trust", action="store_true", help="the tests pass without a change")
     parser.add_argument("--own", action="store_true", help="only the changed module's own tests")
+    parser.add_argument("--near", action="store_true", help="its own and the files that import it")
     parser.add_argument("--tests", nargs="+", help="only these files of tests")
     arguments = parser.parse_args()
     mutants = draw(arguments)
@@ -656,6 +662,8 @@ def main() -> None:
         print(*sample, sep="\n")
         return
     choose: Choose = (lambda mutant: [[own_tests(mutant)]]) if arguments.own else tests_of
+    if arguments.near:
+        choose = near_tests
     if arguments.tests:
         choose = lambda mutant: [arguments.tests]  # noqa: E731
     end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
