@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from lowtide.errors import DataError, UsageError
-from lowtide.settings import build_settings, read_config_file, settings_as_json
+from lowtide.settings import (
+    build_settings,
+    import_when_used,
+    read_config_file,
+    settings_as_json,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,3 +144,19 @@ def test_settings_survive_json(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text(json.dumps(settings_as_json(settings)))
     assert build_settings(Settings, {"config_file": path}) == settings
+
+
+def test_a_module_that_only_annotations_name_is_run_when_something_of_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named_only.py").write_text("import builtins\nbuiltins.ran = True\nvalue = 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(builtins, "ran", False, raising=False)
+    monkeypatch.delitem(sys.modules, "named_only", raising=False)
+    module = import_when_used("named_only")
+    assert sys.modules["named_only"] is module and not builtins.ran  # type: ignore[attr-defined]
+    assert module.value == 5 and builtins.ran  # type: ignore[attr-defined]
+    assert import_when_used("named_only") is module
+    monkeypatch.delitem(sys.modules, "named_only")
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        import_when_used("not_there_at_all")

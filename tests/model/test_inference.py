@@ -3,7 +3,7 @@
 import pytest
 
 from lowtide.model.config import GPTConfig
-from lowtide.model.inference import filled_tokens, planned_bytes
+from lowtide.model.inference import PROMPT_PART, filled_tokens, planned_bytes
 from lowtide.model.program import Program
 
 CONFIG = GPTConfig(vocab_size=100, context_length=4096, num_layers=1, width=64, num_heads=16)
@@ -27,3 +27,19 @@ def test_attention_of_jax_is_counted_over_what_is_filled():
     filled = filled_tokens(2061, 4096)
     assert need(2061, "jax") == need(filled, "jax")
     assert need(filled, "jax") - need(filled, "torch") == 3 * 4 * 16 * filled**2
+
+
+def test_a_prompt_is_read_in_parts_and_rows_one_token_at_a_time():
+    def working(rows, tokens, backend="torch"):
+        return planned_bytes(
+            CONFIG, rows=rows, tokens=tokens, program=Program(0, 0), generates=True, backend=backend
+        ).working
+
+    assert working(1, PROMPT_PART) == working(1, 4 * PROMPT_PART)
+    assert working(1, PROMPT_PART - 1) < working(1, PROMPT_PART)
+    logits = 3 * 4 * 100  # of each row; more rows than a part has tokens are what is at once
+    many = 2 * PROMPT_PART
+    assert working(many, 8) - many * logits == 2 * (working(1, PROMPT_PART) - logits)
+    attention = 3 * 4 * 16 * PROMPT_PART * 4 * PROMPT_PART
+    part = working(1, 4 * PROMPT_PART)
+    assert working(1, 4 * PROMPT_PART, "jax") - part == attention

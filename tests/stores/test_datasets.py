@@ -22,7 +22,7 @@ import pytest
 from lowtide.errors import BudgetError, DataError
 from lowtide.loader import BatchLoader, Mixture, TokenDataset, storestreams
 from lowtide.loader.ordering import Order
-from lowtide.stores import extents
+from lowtide.stores import extentfolder, extents
 from lowtide.stores.objects import ObjectChangedError
 
 pytestmark = pytest.mark.usefixtures("small_extents")
@@ -191,6 +191,29 @@ def test_a_cache_too_small_is_refused_with_the_size_that_does(
     assert batches(open_stored(stored, tmp_path, needed), "blocks", 3)
 
 
+def test_a_disk_without_room_for_the_cache_is_refused_before_anything_is_read(
+    server: Any, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_stored(stored, tmp_path, "420KiB")
+    assert data.require_cache("blocks") is None
+    monkeypatch.setattr(extentfolder, "free_disk_bytes", lambda path: 5000)
+    words = r"disk of the cache has 4\.9 KiB free, reading needs \d"
+    with pytest.raises(BudgetError, match=words) as refused:
+        data.require_cache("blocks")
+    assert refused.value.path is not None and "--cache-dir" in str(refused.value.next_step)
+
+
+def test_what_is_in_the_cache_counts_as_room_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = extents.open_cache(tmp_path / "cache", 1 << 20).folder
+    monkeypatch.setattr(extentfolder, "free_disk_bytes", lambda path: 5000)
+    monkeypatch.setattr(cache, "used_bytes", lambda: 300)
+    cache.require_disk(5300)
+    with pytest.raises(BudgetError, match="reading needs"):
+        cache.require_disk(5301)
+
+
 def test_an_object_that_changed_under_way_is_noticed(
     server: Any, stored: str, tmp_path: Path
 ) -> None:
@@ -254,7 +277,7 @@ _FILL = """
 import sys
 import threading
 from lowtide.loader import BatchLoader, TokenDataset
-from lowtide.stores import extentfiles
+from lowtide.stores import extentfolder, extentfiles
 extentfiles.EXTENT_BYTES = 8176
 data = TokenDataset(sys.argv[1], seq_len=64, cache_dir=sys.argv[2], cache_size="2MiB")
 for number in range(1000):

@@ -432,3 +432,37 @@ def test_a_stretch_that_rounds_cannot_learn_from_is_named_with_what_full_speed_t
     assert held_bytes(Stretch(1 << 20)) >= planned_bytes(1 << 20, 1)
     assert held_bytes(Stretch(3 << 20)) == 64 << 20  # in which rounds are quick
     assert held_bytes(Stretch(20 << 20)) < planned_bytes(20 << 20, 1)
+
+
+def test_a_stretch_beyond_what_the_smallest_tables_hold_takes_so_much_of_them() -> None:
+    """An eighth of the tables holds it, and 2 MiB; of a stream twice; the tables are 3/4."""
+    for size in (5 << 20, 6 << 20, 20 << 20):
+        whole = (size + (2 << 20)) * 8 * 4 // 3
+        assert held_bytes(Stretch(size)) == whole
+    for size in (3 << 20, 6 << 20):  # rounds alone decide
+        assert held_bytes(Stretch(size, in_stream=True)) == 64 << 20
+    for size in ((6 << 20) + 1, 20 << 20):
+        whole = 2 * (size + (2 << 20)) * 8 * 4 // 3
+        assert held_bytes(Stretch(size, in_stream=True)) == whole
+
+
+@pytest.mark.parametrize(("size", "small"), [(99, True), (100, True), (101, False)])
+def test_files_up_to_a_size_are_counted_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, small: bool
+) -> None:
+    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 100)
+    read: list[Path] = []
+
+    def note_path(path: Path) -> bytes:
+        read.append(path)
+        return path.read_bytes()
+
+    monkeypatch.setattr(counting, "read_whole", note_path)
+    paths = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for path in paths:
+        path.write_bytes(b"low tide " * 20)
+        os.truncate(path, size)
+    work = tmp_path / "work"
+    work.mkdir()
+    assert run_job(work, paths)
+    assert read == (paths if small else [])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lowtide.loader.heldout import KeptTexts
+from lowtide.loader import heldout as heldout_texts
+from lowtide.loader.heldout import KeptTexts, is_held_out
 from lowtide.loader.streaming import StreamingDataLoader
-from lowtide.loader.texts import FileTexts
+from lowtide.loader.texts import FileTexts, Text
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import heldout
@@ -175,3 +177,16 @@ def test_a_document_in_parts_is_never_held_out(tmp_path: Path) -> None:
     assert len(texts) > 3 and texts[-1].begins_document
     kept = list(KeptTexts(source, 0.999999).iter_texts(seed=None))
     assert b"".join(text.data for text in kept) == b"low tide " * 3000
+
+
+def test_the_share_ends_below_its_border(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all hashes, those below the share of 2 ** 64; none for no share, all for the whole."""
+    for value, fraction, wanted in [
+        (0, 0.0, False),
+        ((1 << 62) - 1, 0.25, True),
+        (1 << 62, 0.25, False),
+        ((1 << 64) - 1, 1.0, True),
+    ]:
+        hashes = SimpleNamespace(xxh3_64_intdigest=lambda data, value=value: value)
+        monkeypatch.setattr(heldout_texts, "xxhash", hashes)
+        assert is_held_out(Text(b"low", ()), fraction) is wanted
