@@ -216,6 +216,12 @@ def quick_clock() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rows of metrics by the clock, once a second: how many there are is the machine's doing."""
+    monkeypatch.setattr(progress, "_METRICS_SECONDS", float("inf"))
+
+
 # Imports what takes seconds, once; each script then runs in a fork. Triton must know when it is
 # imported that nothing is to be compiled for a GPU.
 _FORKS = """

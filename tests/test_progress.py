@@ -20,6 +20,8 @@ from lowtide import progress as progress_module
 from lowtide.answers import shown_as
 from lowtide.progress import Phase, Progress, format_count, format_seconds, run_metrics_path
 
+pytestmark = pytest.mark.usefixtures("events_only")
+
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -194,6 +194,7 @@ def test_an_unknown_model_names_those_there_are(run):
         list(generate(model_name="mine", checkpoints_dir=run.parent, prompt_file="nowhere.txt"))
 
 
+@pytest.mark.usefixtures("events_only")
 def test_memory_goes_into_the_metrics_of_the_run(run, capsys):
     metrics = run / "metrics.jsonl"
     metrics.touch()

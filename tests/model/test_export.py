@@ -131,6 +131,7 @@ def test_a_damaged_export_is_not_finished(to, tokenizers, tmp_path):
         assert write_export(ExportSettings(**given))[1]
 
 
+@pytest.mark.usefixtures("events_only")
 def test_memory_goes_into_the_metrics_of_the_run(tokenizers, tmp_path, capsys):
     write_run(tmp_path / "run", tokenizers["char"], "qwen3")
     (tmp_path / "run" / "metrics.jsonl").touch()
