@@ -404,16 +404,13 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
     assert files.read_whole(tmp_path / "file") == b"x"
 
 
-def test_a_file_at_the_largest_size_is_read_and_beyond_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_MOST_WHOLE_BYTES", 5)
+def test_a_file_at_the_largest_size_is_read_and_beyond_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert files.read_whole(path) == b"12345"
+    assert files.read_whole(path, most_bytes=5) == b"12345"
     path.write_bytes(b"123456")
     with pytest.raises(DataError, match="a file of 6 bytes, expected 5 at most"):
-        files.read_whole(path)
+        files.read_whole(path, most_bytes=5)
 
 
 def test_json_is_readable_and_plain(tmp_path: Path) -> None:

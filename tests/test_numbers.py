@@ -59,6 +59,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "atomic_path(sync_folder)": True,
         "atomic_file(sync_folder)": True,
         "write_bytes(sync_folder)": True,
+        "read_whole(most_bytes)": 1_073_741_824,
     },
     "flatsettings": {"setting_types(marked)": False},
     "freenames": {"_HEAD_BYTES": 1_024},

@@ -367,13 +367,13 @@ def open_file(path: PathLike) -> io.FileIO:
     return open(descriptor, "rb", buffering=0)  # noqa: PTH123
 
 
-def read_whole(path: PathLike) -> bytes:
+def read_whole(path: PathLike, *, most_bytes: int = _MOST_WHOLE_BYTES) -> bytes:
     """Read a file that is small by its nature; a pipe, which may never end, is refused."""
     with open_file(path) as file:
         status = os.fstat(file.fileno())
-        if status.st_size > _MOST_WHOLE_BYTES:
+        if status.st_size > most_bytes:
             raise DataError(
-                f"a file of {status.st_size} bytes, expected {_MOST_WHOLE_BYTES} at most", path=path
+                f"a file of {status.st_size} bytes, expected {most_bytes} at most", path=path
             )
         return file.read()
 

@@ -33,7 +33,9 @@ def make_blocks() -> list[Any]:
     return blocks + [make_block(n, 1, texts[40 * n : 40 * n + 80]) for n in range(5, 14)]
 
 
-def sample(folder: Path, blocks: list[Any], order: list[int], most: int) -> dict[str, int]:
+def sample(
+    folder: Path, blocks: list[Any], order: list[int], most: int, **more: int
+) -> dict[str, int]:
     sampler = Sampler(folder, num_good=1, max_examples=most)
     paths = [folder / f"{number:07d}.block" for number in range(len(blocks))]
     for number in order:
@@ -43,7 +45,7 @@ def sample(folder: Path, blocks: list[Any], order: list[int], most: int) -> dict
         again.pass_by(number, SimpleNamespace(path=paths[number]))  # type: ignore[arg-type]
     assert again.limits == sampler.limits
     files = [sampler.path(path) for path in paths]
-    examples = choose_examples(files, sampler.limits, max_examples=most, seed=0)
+    examples = choose_examples(files, sampler.limits, max_examples=most, seed=0, **more)
     found = {}
     for row in range(len(examples.labels)):
         data = files[examples.files[row]].read_bytes()
@@ -81,8 +83,7 @@ def test_blocks_of_which_little_is_taken_are_joined(
         return whole(parts)
 
     monkeypatch.setattr(examples, "_join", join)
-    monkeypatch.setattr(examples, "_MOST_PARTS", 3)
-    assert sample(tmp_path / "b", blocks, list(range(15)), 500) == expected
+    assert sample(tmp_path / "b", blocks, list(range(15)), 500, most_parts=3) == expected
     assert max(joined) == 4 and len(joined) > 3
 
 

@@ -22,6 +22,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MOST_PARTS": 1_024,
         "_HELD_OUT": 10,
         "_MOST_HELD_OUT": 20_000,
+        "choose_examples(most_parts)": 1_024,
     },
     "classifier.judging": {"_SHOWN": 3, "_SHOWN_BYTES": 240},
     "classifier.learning": {

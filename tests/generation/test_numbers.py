@@ -27,6 +27,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LARGEST_END_BYTES": 8_388_608,
         "Prompt.begin": 0,
         "Prompt.size_bytes": 0,
+        "encode_end(first_bytes)": 16_384,
+        "encode_end(largest_bytes)": 8_388_608,
         "_decode(final)": False,
     },
     "generation.settings": {

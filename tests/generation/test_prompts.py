@@ -33,8 +33,7 @@ def gpt2() -> Tokenizer:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends and pieces so small that every prompt has many."""
-    monkeypatch.setattr(prompts, "_FIRST_END_BYTES", 16)
+    """Pieces so small that every prompt has many."""
     monkeypatch.setattr(prompts, "_READ_BYTES", 7)
 
 
@@ -57,15 +56,14 @@ def test_the_end_is_encoded_as_if_all_of_it_were(
     path.write_bytes(text.encode())
     read = path.read_text(encoding="utf-8")  # line ends as in any text file
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts, "_FIRST_END_BYTES", 16)
         patch.setattr(prompts, "_READ_BYTES", 7)
         prompts._check.cache_clear()
         (prompt,) = iter_prompts(settings(prompt_file=path))
         assert "".join(prompt.iter_text()) == read
-        assert encode_end(tokenizer, prompt, context) == [
+        assert encode_end(tokenizer, prompt, context, first_bytes=16) == [
             int(token) for token in tokenizer.encode(read)[-context:]
         ]
-        assert encode_end(tokenizer, Prompt(text), context) == [
+        assert encode_end(tokenizer, Prompt(text), context, first_bytes=16) == [
             int(token) for token in tokenizer.encode(text)[-context:]
         ]
 
@@ -84,12 +82,9 @@ def test_only_the_end_of_a_long_prompt_is_read(
     assert max(sizes) <= 16384
 
 
-def test_an_end_without_a_place_to_cut_is_refused(
-    gpt2: Tokenizer, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prompts, "_LARGEST_END_BYTES", 256)
+def test_an_end_without_a_place_to_cut_is_refused(gpt2: Tokenizer) -> None:
     with pytest.raises(BudgetError, match=r"the last 256 B of the prompt have no place to cut"):
-        encode_end(gpt2, Prompt("a" * 1000), 2)
+        encode_end(gpt2, Prompt("a" * 1000), 2, first_bytes=16, largest_bytes=256)
 
 
 def test_every_line_is_a_prompt_of_its_own(tmp_path: Path, small: None) -> None:

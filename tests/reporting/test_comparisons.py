@@ -12,7 +12,6 @@ import pytest
 import lowtide
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
-from lowtide.reporting import comparisons
 from lowtide.reporting.comparisons import ComparisonReader, runs_below
 from lowtide.reporting.reports import open_reader
 from lowtide.reporting.settings import ReportSettings
@@ -113,9 +112,10 @@ def test_what_is_compared(runs: list[Path], tmp_path: Path, monkeypatch: Any) ->
         open_reader(ReportSettings(target=("a", "text")))
     with pytest.raises(UsageError, match="target is ''"):
         ReportSettings(target=())
-    monkeypatch.setattr(comparisons, "MOST_RUNS", 2)
     with pytest.raises(UsageError, match="3 runs, expected 2 at most"):
-        open_reader(ReportSettings(target=("a", "b", "c")))
+        ComparisonReader([Path("a"), Path("b"), Path("c")], most=2)
+    with pytest.raises(UsageError, match="33 runs, expected 32 at most"):
+        open_reader(ReportSettings(target=("a",) * 33))
 
 
 ACT = """

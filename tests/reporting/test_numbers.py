@@ -11,7 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
-    "reporting.comparisons": {"MOST_RUNS": 32},
+    "reporting.comparisons": {"MOST_RUNS": 32, "ComparisonReader.__init__(most)": 32},
     "reporting.datasetcomparisons": {
         "MOST_DATASETS": 8,
         "_MAX_SOURCES": 40,

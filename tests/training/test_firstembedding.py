@@ -12,7 +12,6 @@ from lowtide.errors import DataError
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
-from lowtide.training import firstembedding
 from lowtide.training.firstembedding import first_embedding, first_embedding_bytes
 
 SHAPE = GPTConfig(64, 16, num_layers=1, width=16, num_heads=1)
@@ -65,7 +64,6 @@ def test_a_mixture_is_counted_as_its_parts_are() -> None:
 
 
 def test_few_of_many_tokens_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(firstembedding, "_TOKENS_EACH", 100)
     data = TokenDataset(sentences(10_000), split="all", seq_len=16)
     read: list[tuple[int, int]] = []
     monkeypatch.setattr(
@@ -75,7 +73,7 @@ def test_few_of_many_tokens_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
             read.append((first, count)) or was(self, first, count)
         ),
     )
-    first_embedding(data, SHAPE, seed=1)
+    first_embedding(data, SHAPE, seed=1, tokens_each=100)
     counted = sum(count for _, count in read) / 2  # once for frequencies, once for neighbours
     assert 0.9 * 6400 < counted < 1.1 * 6400
     assert max(first for first, _ in read) > 0.95 * 40_000  # all over the text

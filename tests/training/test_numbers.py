@@ -50,6 +50,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_NUM_STRETCHES": 64,
         "_READ_TOKENS": 262_144,
         "_ROWS_AT_ONCE": 4_096,
+        "first_embedding(tokens_each)": 512,
     },
     "training.fitting": {"_ROOM": 1.5, "rows_in_budget(has_own_optimizer)": False},
     "training.footprint": {
@@ -139,6 +140,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_SHORT_LINE": 262_144,
         "_LINE_TIMES": 24,
         "_PART_BYTES": 1_048_576,
+        "longest_line(part_bytes)": 1_048_576,
     },
     "training.rates": {"_SIDE": 8_192, "_COPIED_BYTES": 134_217_728, "_SECONDS": 0.8},
     "training.reports": {"_OVERFITTING_GAP": 0.3},

@@ -90,14 +90,11 @@ def test_a_missing_file_is_named(tmp_path):
         list(iter_questions(tmp_path / "none.jsonl"))
 
 
-def test_the_longest_line_is_measured_without_reading_it_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(questions, "_PART_BYTES", 7)
+def test_the_longest_line_is_measured_without_reading_it_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for text, longest in ((b"", 0), (b"ab\n", 2), (b"a\n" + b"b" * 40 + b"\ncd", 40), (b"abc", 3)):
         path.write_bytes(text)
-        assert questions.longest_line(path) == longest
+        assert questions.longest_line(path, part_bytes=7) == longest
     assert questions.longest_line(tmp_path / "none") == 0
 
 

@@ -125,10 +125,16 @@ class Examples:
 
 
 def choose_examples(
-    paths: Sequence[Path], limits: tuple[int, int], *, max_examples: int, seed: int
+    paths: Sequence[Path],
+    limits: tuple[int, int],
+    *,
+    max_examples: int,
+    seed: int,
+    most_parts: int = _MOST_PARTS,
 ) -> Examples:
     """The sample of both classes, from the work files of all blocks in order."""
-    table, files, offsets, in_both = _choose(_load_rows(paths, limits, max_examples), max_examples)
+    rows = _load_rows(paths, limits, max_examples, most_parts)
+    table, files, offsets, in_both = _choose(rows, max_examples)
     labels = table["label"].astype(np.uint8)
     _require_classes(labels, in_both)
     order = _mix(table["hash"] ^ np.uint64(seed))
@@ -140,7 +146,7 @@ def choose_examples(
     return Examples(paths, files, offsets, sizes, labels, order, held_out, in_both)
 
 
-def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int) -> _Rows:
+def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int, most_parts: int) -> _Rows:
     """All rows that may be in the sample; copies of a text are dropped now and then."""
     parts: list[_Rows] = []
     held, room = 0, 0
@@ -157,7 +163,7 @@ def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int) -> _Ro
             parts = [_join(parts).first_of_equals(most)]
             held = len(parts[0].table)
             room = held + most
-        elif len(parts) > _MOST_PARTS:  # many small arrays take more memory than their rows
+        elif len(parts) > most_parts:  # many small arrays take more memory than their rows
             parts = [_join(parts)]
     return _join(parts)
 

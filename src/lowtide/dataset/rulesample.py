@@ -29,16 +29,29 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import DataError, LowtideError
 from lowtide.memory import format_size
 
-__all__ = ["require_some_kept"]
+__all__ = ["SampleLimits", "require_some_kept"]
 
-_LONG_RUN_BYTES = 256 << 20  # less is prepared in seconds, and then told
-_BLOCK_BYTES = 1 << 20
-_FEWEST_DOCUMENTS = 20_000
-_FEWEST_TOLD = 200  # of long documents a sample has some thousand
-_MOST_BYTES = 128 << 20
-_PLACES = 64
-_MOST_FILES = 1024
 _SHOWN = 3
+
+
+@dataclass(frozen=True)
+class SampleLimits:
+    """How large a sample is, and what it takes to believe it."""
+
+    long_run_bytes: int = 256 << 20
+    """A corpus of less is not sampled: it is prepared in seconds, and then told."""
+    block_bytes: int = 1 << 20
+    fewest_documents: int = 20_000
+    """A sample of fewer refuses nothing."""
+    fewest_told: int = 200
+    """Of fewer nothing is said; of long documents a sample has some thousand."""
+    most_bytes: int = 128 << 20
+    places: int = 64
+    """Blocks that are looked at, all over the corpus."""
+    most_files: int = 1024
+
+
+_LIMITS = SampleLimits()
 
 
 def require_some_kept(
@@ -47,26 +60,28 @@ def require_some_kept(
     reading: ReadingSettings,
     *,
     on_notice: Callable[[str], None],
+    limits: SampleLimits = _LIMITS,
 ) -> None:
     """Refuse a large corpus of which no document of a sample stays; tell it where it may be chance.
 
     What cannot be read ends the sample: whoever reads all of it says what is wrong.
     """
-    if estimate_text_bytes(inputs) < _LONG_RUN_BYTES:
+    if estimate_text_bytes(inputs) < limits.long_run_bytes:
         return
-    small = replace(reading, block_bytes=_BLOCK_BYTES, on_notice=_pass_over)
-    looked_at = [inputs[number] for number in _spaced(len(inputs), _MOST_FILES)]
+    small = replace(reading, block_bytes=limits.block_bytes, on_notice=_pass_over)
+    looked_at = [inputs[number] for number in _spaced(len(inputs), limits.most_files)]
     cleaning = _sampled(settings.cleaning)
     try:
         streams = plan_streams([row for row in looked_at if row.format.is_file], small)
-        found = _find_none(_iter_sample(streams, small), cleaning, small, StreamPaths(streams))
+        blocks = _iter_sample(streams, small, limits.places)
+        found = _find_none(blocks, cleaning, small, StreamPaths(streams), limits.most_bytes)
     except (OSError, LowtideError):
         return
-    if found is None or found.report.documents_in < _FEWEST_TOLD:
+    if found is None or found.report.documents_in < limits.fewest_told:
         return
     unseen = {row.index for row in looked_at if row.size_bytes} - found.inputs
     is_spread = len(looked_at) == len(inputs) and all(stream.random_access for stream in streams)
-    is_enough = is_spread and found.report.documents_in >= _FEWEST_DOCUMENTS
+    is_enough = is_spread and found.report.documents_in >= limits.fewest_documents
     if is_enough and not unseen and not (cleaning.language_model or cleaning.score):
         raise _nothing_left(settings, found)
     on_notice(f"warning: {_describe(found)}; going on, since the rest may be otherwise")
@@ -98,6 +113,7 @@ def _find_none(
     cleaning: CleaningSettings,
     reading: ReadingSettings,
     paths: StreamPaths,
+    most_bytes: int,
 ) -> _Sample | None:
     """Clean a sample up to the first document that stays; None if there is one."""
     report, num_bytes, inputs = Report(), 0, set[int]()
@@ -108,24 +124,26 @@ def _find_none(
         report.add(cleaned.counts, [], documents_in=cleaned.documents_in)
         num_bytes += len(block.data)
         inputs.update(segment.input_index for segment in block.segments)
-        if num_bytes >= _MOST_BYTES:
+        if num_bytes >= most_bytes:
             break
     return _Sample(report, num_bytes, frozenset(inputs))
 
 
-def _iter_sample(streams: Sequence[Stream], reading: ReadingSettings) -> Iterator[TextBlock]:
+def _iter_sample(
+    streams: Sequence[Stream], reading: ReadingSettings, places: int
+) -> Iterator[TextBlock]:
     """Blocks from places all over the corpus, of what is read in order its beginning.
 
     One stream after the other: readers of many compressed files at once would not fit the budget.
     """
-    spread = _spaced(len(streams), _PLACES)
-    each = -(-_PLACES // max(len(spread), 1))
+    spread = _spaced(len(streams), places)
+    each = -(-places // max(len(spread), 1))
     for number in spread:
         stream = streams[number]
         blocks = islice(iter_blocks(stream, reading), each)
         if stream.random_access:
-            places = _spaced(stream.num_blocks, each)
-            blocks = (read_block(stream, place, reading) for place in places)
+            spots = _spaced(stream.num_blocks, each)
+            blocks = (read_block(stream, spot, reading) for spot in spots)
         yield from (block for block in blocks if block is not None)
 
 

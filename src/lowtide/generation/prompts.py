@@ -72,14 +72,21 @@ class Prompt:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), is_all
 
 
-def encode_end(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
+def encode_end(
+    tokenizer: Tokenizer,
+    prompt: Prompt,
+    context: int,
+    *,
+    first_bytes: int = _FIRST_END_BYTES,
+    largest_bytes: int = _LARGEST_END_BYTES,
+) -> list[int]:
     """Return the last `context` ids of a prompt, the same as if all of it were encoded."""
     if tokenizer.kind == "package":  # where its text can be cut is known once it is encoded
         ids = deque[int](maxlen=context)
         for part in tokenizer.iter_encoded(prompt.iter_text(), special="text"):
             ids.extend(part.tolist())
         return list(ids)
-    size = max(_FIRST_END_BYTES, 8 * context)
+    size = max(first_bytes, 8 * context)
     while True:
         data, is_all = prompt.end(size)
         cut = 0 if is_all else _first_cut(tokenizer, data)
@@ -87,14 +94,14 @@ def encode_end(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
             ids = tokenizer.encode(data[cut:], special="text")
             if is_all or len(ids) >= context:
                 return [int(token) for token in ids[-context:]]
-        if size >= _LARGEST_END_BYTES:
+        if size >= largest_bytes:
             raise BudgetError(
                 f"the last {format_size(size)} of the prompt have no place to cut before the "
                 f"{context} tokens that the model reads",
                 path=prompt.path,
                 next_step="give a shorter prompt: only its end is read",
             )
-        size = min(2 * size, _LARGEST_END_BYTES)
+        size = min(2 * size, largest_bytes)
 
 
 def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:

@@ -62,10 +62,10 @@ def runs_below(folder: Path) -> list[Path]:
 class ComparisonReader:
     """Reads the folders of several runs, and again what was added to them since."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
-        if len(roots) > MOST_RUNS:
+    def __init__(self, roots: Sequence[Path], *, most: int = MOST_RUNS) -> None:
+        if len(roots) > most:
             raise UsageError(
-                f"{len(roots)} runs, expected {MOST_RUNS} at most on one page",
+                f"{len(roots)} runs, expected {most} at most on one page",
                 next_step="name the runs to compare",
             )
         self._readers = [RunReader(root) for root in roots]

@@ -49,10 +49,12 @@ def first_embedding_bytes(config: GPTConfig) -> int:
     return rows + 5 * 8 * columns**2 + 8 * _ROWS_AT_ONCE * columns + 32 * _READ_TOKENS
 
 
-def first_embedding(data: TokenDataset | Mixture, config: GPTConfig, *, seed: int) -> Array:
+def first_embedding(
+    data: TokenDataset | Mixture, config: GPTConfig, *, seed: int, tokens_each: int = _TOKENS_EACH
+) -> Array:
     """Return float32 rows [vocabulary, width] made of which tokens stand beside which in `data`."""
     datasets = list(data.datasets.values()) if isinstance(data, Mixture) else [data]
-    counts = _count_neighbours(datasets, config)
+    counts = _count_neighbours(datasets, config, tokens_each)
     shares = counts.sum(axis=0, dtype=np.float64) ** _FLATTENED
     shares /= max(float(shares.sum()), 1.0)
     information = _inform(counts, shares)
@@ -74,10 +76,12 @@ def _num_columns(config: GPTConfig) -> int:
     return min(2 * config.width, config.vocab_size)
 
 
-def _iter_stretches(datasets: list[TokenDataset], vocab_size: int) -> Iterator[Array]:
+def _iter_stretches(
+    datasets: list[TokenDataset], vocab_size: int, tokens_each: int
+) -> Iterator[Array]:
     """Yield stretches of ids from all over the text, as many as are to be counted."""
     total = sum(data.num_tokens for data in datasets)
-    share = min(1.0, _TOKENS_EACH * vocab_size / total, _MOST_TOKENS / total)
+    share = min(1.0, tokens_each * vocab_size / total, _MOST_TOKENS / total)
     for data in datasets:
         step = data.num_tokens if share == 1.0 else max(1, data.num_tokens // _NUM_STRETCHES)
         wanted = max(1, int(step * share))
@@ -94,17 +98,17 @@ def _iter_stretches(datasets: list[TokenDataset], vocab_size: int) -> Iterator[A
                 yield ids
 
 
-def _count_neighbours(datasets: list[TokenDataset], config: GPTConfig) -> Array:
+def _count_neighbours(datasets: list[TokenDataset], config: GPTConfig, tokens_each: int) -> Array:
     """Count [vocabulary, columns] how often each frequent token stands beside each token."""
     size, width = config.vocab_size, _num_columns(config)
     frequencies = np.zeros(size, np.int64)
-    for ids in _iter_stretches(datasets, size):
+    for ids in _iter_stretches(datasets, size, tokens_each):
         frequencies += np.bincount(ids, minlength=size)
     frequent = np.argsort(-frequencies, kind="stable")[:width]
     columns = np.full(size, -1, np.int64)
     columns[frequent] = np.arange(width)
     counts = np.zeros(size * width, np.uint32)
-    for ids in _iter_stretches(datasets, size):
+    for ids in _iter_stretches(datasets, size, tokens_each):
         for distance in range(1, _REACH + 1):
             weight = np.uint32(_WEIGHT // distance)
             for tokens, beside in (

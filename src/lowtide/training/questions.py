@@ -63,12 +63,12 @@ def iter_questions(path: Path) -> Iterator[Question]:
             ) from None
 
 
-def longest_line(path: Path) -> int:
+def longest_line(path: Path, *, part_bytes: int = _PART_BYTES) -> int:
     """Bytes of the longest line that a file of questions has; 0 where it cannot be read."""
     longest = size = 0
     try:
         with open_file(path) as file:
-            while part := file.read(_PART_BYTES):
+            while part := file.read(part_bytes):
                 ends = part.split(b"\n")
                 for end in ends[:-1]:
                     longest, size = max(longest, size + len(end)), 0
