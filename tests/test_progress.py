@@ -28,8 +28,8 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the thread report at once instead of every few seconds."""
+def quick(monkeypatch: pytest.MonkeyPatch, events_only: None) -> None:
+    """Let the thread report at once instead of every few seconds; after what others set."""
     monkeypatch.setattr(progress_module, "_REFRESH_SECONDS", 0.001)
     monkeypatch.setattr(progress_module, "_METRICS_SECONDS", 0.0)
     monkeypatch.setattr(progress_module, "_LINE_SECONDS", 0.0)
