@@ -641,8 +641,8 @@ def report(
     Args:
         target: Required. Run (its name or folder), dataset, or tokenizer (folder, file, or
             gpt2); several runs, a folder of runs, or several datasets, to compare them.
-        out: Where the page goes; default: report.html in the folder, comparison.html for
-            several.
+        out: Where the page goes; default: report.html in the folder; of several runs
+            comparison.html, of several datasets datasets.html.
         sample: Of a tokenizer: files, folders or globs of text; each file is measured as one
             source.
         text_field: The field of jsonl samples, the column of parquet samples, that holds the

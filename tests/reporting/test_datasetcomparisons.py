@@ -93,6 +93,15 @@ def test_only_things_of_one_kind_are_compared(datasets: list[Path], tmp_path: Pa
         DatasetComparisonReader([datasets[0]] * (MOST_DATASETS + 1))
 
 
+def test_its_page_is_not_that_of_a_comparison_of_runs(
+    datasets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are made in the folder one is in, and neither may replace the other."""
+    monkeypatch.chdir(tmp_path)
+    made = lowtide.report([str(path) for path in datasets], progress=False)
+    assert made.path == Path("datasets.html") and made.path.is_file()
+
+
 SAVING = """<script>
 const saved = [];
 saveLink = (name, address) => saved.push(name + " " + address.slice(0, 80));

@@ -104,7 +104,7 @@ def _make_report(settings: ReportSettings) -> ReportResult:
 def _default_path(settings: ReportSettings) -> Path:
     first, *others = settings.target
     if others:
-        return Path("comparison.html")
+        return Path("datasets.html" if _datasets_of(settings) else "comparison.html")
     folder = _find(settings, first)
     if folder.is_dir():
         return folder / "report.html"

@@ -24,7 +24,8 @@ class ReportSettings:
     """Run (its name or folder), dataset, or tokenizer (folder, file, or gpt2); several runs, a
     folder of runs, or several datasets, to compare them."""
     out: Path | None = None
-    """Where the page goes; default: report.html in the folder, comparison.html for several."""
+    """Where the page goes; default: report.html in the folder; of several runs
+    comparison.html, of several datasets datasets.html."""
     sample: tuple[str, ...] = ()
     """Of a tokenizer: files, folders or globs of text; each file is measured as one source."""
     text_field: str = "text"
