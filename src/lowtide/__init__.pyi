@@ -76,6 +76,9 @@ def append_to_dataset(
     num_workers: int | None = None,
     memory: str | None = None,
     restart: bool = False,
+    engine: Literal['threads', 'files', 'ray'] = 'threads',
+    work_dir: str | Path | None = None,
+    ray_address: str | None = None,
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> AppendResult:
@@ -90,6 +93,13 @@ def append_to_dataset(
         num_workers: Workers; default: one for each core.
         memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
         restart: Throw away unfinished work of an earlier command in this folder.
+        engine: threads: this process. files: any number of processes on machines that share a
+            disk, each started with this same command; they meet in --work-dir. ray: a worker on
+            every node of a Ray cluster whose nodes share one. The result is the same.
+        work_dir: Where workers of --engine files and ray meet, a folder of the shared disk;
+            default: DATASET_DIR.work.
+        ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
+            is part of; default: one on this machine, for as long as the command runs.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
     """

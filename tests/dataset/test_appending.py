@@ -351,7 +351,7 @@ def test_documents_that_end_where_a_chunk_ends_are_decoded_once(
     shards = info.shards["train"]
     first_end = int(layout.load_document_ends(shards[0])[0])
     monkeypatch.setattr(rehashing, "_DECODE_TOKENS", first_end)
-    parts = rehashing._iter_texts(list(shards), info.dtype, Tokenizer.load(root))
+    parts = rehashing.iter_texts(rehashing.whole_shards(shards), info.dtype, Tokenizer.load(root))
     texts = [text.decode() for part, _ in parts for text in part]
     assert texts == read_documents(root, "train") and len(texts[0]) == first_end - 1
 
@@ -371,7 +371,8 @@ def test_no_more_is_decoded_at_once_than_a_block(
     tokenizer = Tokenizer.load(root)
     longest = max(map(len, tokenizer.vocabulary.values()))
     for cut_long in (True, False):
-        parts = list(rehashing._iter_texts(shards, info.dtype, tokenizer, cut_long=cut_long))
+        stretches = rehashing.whole_shards(shards)
+        parts = list(rehashing.iter_texts(stretches, info.dtype, tokenizer, cut_long=cut_long))
         assert max(sum(map(len, texts)) for texts, _ in parts) <= limit + longest
         assert sum(count for _, count in parts) == sum(shard.num_tokens for shard in shards)
         texts = [text.decode() for part, _ in parts for text in part]

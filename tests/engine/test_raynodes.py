@@ -157,9 +157,10 @@ def test_what_no_node_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 @pytest.mark.filterwarnings("ignore")
-def test_two_nodes_prepare_what_threads_do(tmp_path: Path) -> None:
+def test_two_nodes_prepare_and_append_what_threads_do(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
+    from lowtide.dataset.appending import append_to_dataset
     from lowtide.dataset.preparation import prepare_dataset
 
     lines = "".join(f"line {number} of a text\n" for number in range(60_000))
@@ -170,6 +171,9 @@ def test_two_nodes_prepare_what_threads_do(tmp_path: Path) -> None:
         "tokens_per_shard": 100_000,
         "memory": "512MiB",
     }
+    more = tmp_path / "b.txt"
+    more.write_text("".join(f"line {3 * number} of a text\n" for number in range(30_000)))
+    added: dict[str, Any] = {"input_files": [more], "memory": "512MiB"}
     cluster = Cluster()
     try:
         for _ in range(2):
@@ -178,10 +182,14 @@ def test_two_nodes_prepare_what_threads_do(tmp_path: Path) -> None:
 
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         prepare_dataset(out_dir=tmp_path / "ray", engine="ray", **options)
+        result = append_to_dataset(dataset_dir=tmp_path / "ray", engine="ray", **added)
+        again = append_to_dataset(dataset_dir=tmp_path / "ray", engine="ray", **added)
+        assert result.added_tokens > 100_000 and again.was_there
         ray.shutdown()
     finally:
         cluster.shutdown()
     prepare_dataset(out_dir=tmp_path / "threads", **options)
+    append_to_dataset(dataset_dir=tmp_path / "threads", **added)
     found = {
         folder: {
             path.relative_to(tmp_path / folder): path.read_bytes()

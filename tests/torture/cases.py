@@ -76,6 +76,13 @@ CASES = [
         ("data", "more.jsonl"),
     ),
     Case(
+        "append shared",
+        "append data --input-files more.jsonl --engine files",
+        "data",
+        ("data", "more.jsonl"),
+        workers=3,
+    ),
+    Case(
         "append near copies",
         "append near --input-files more.jsonl",
         "near",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.evaluations import checksum_items, find_item_files
 from lowtide.corpus.inputs import InputList
 from lowtide.corpus.reading import ReadingSettings
@@ -29,7 +28,6 @@ from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.settings import build_settings
-from lowtide.tokenizer import Tokenizer
 
 __all__ = [
     "NOTES_NAME",
@@ -38,7 +36,6 @@ __all__ = [
     "finish_cleaning_up",
     "give_up",
     "stored_settings",
-    "unknown_characters",
 ]
 
 NOTES_NAME = "shards"
@@ -158,15 +155,3 @@ def find_new(
     rows = info.metadata.get("sources", [])
     base = len(info.metadata.get("input_files", []))
     return drop_known(inputs, rows, reading, first_index=base, on_notice=on_notice)
-
-
-def unknown_characters(tokenizer: Tokenizer, table: BlockTable) -> list[str]:
-    """Say which characters of the new text a character tokenizer does not know."""
-    if tokenizer.kind != "char" or table.characters is None:
-        return []
-    known = {tokenizer.token_bytes(number).decode() for number in range(tokenizer.vocab_size)}
-    strange = [chr(code) for code in table.list_characters() if chr(code) not in known]
-    if not strange:
-        return []
-    shown = " ".join(repr(character) for character in strange[:8])
-    return [f"{len(strange)} characters are not in the vocabulary and became <unk>: {shown}"]

@@ -10,9 +10,6 @@ hashed again, so this works for shards of any origin, without a stored index.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from lowtide import files
@@ -20,7 +17,6 @@ from lowtide.corpus.blockcleaning import CleanJob
 from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.inputs import InputList, expand_inputs
-from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import plan_streams
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
@@ -32,11 +28,11 @@ from lowtide.dataset.appendable import (
     finish_cleaning_up,
     give_up,
     stored_settings,
-    unknown_characters,
 )
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, add_up_blocks
 from lowtide.dataset.finished import require_whole
-from lowtide.dataset.identity import iter_sources, list_contents, require_unchanged
+from lowtide.dataset.grown import Added, GrownDataset, first_free_number, unknown_characters
+from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.phases import (
     naming_folder,
     noticing_changes,
@@ -52,13 +48,11 @@ from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
 from lowtide.dataset.workfolder import is_outdated, open_work, remove_work
-from lowtide.errors import DataError
-from lowtide.filenames import METRICS_NAME, TOKENIZER_NAME
+from lowtide.filenames import METRICS_NAME
 from lowtide.keywords import takes_keywords
-from lowtide.longjson import Rows
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
-from lowtide.tokenizer import END_OF_TEXT, Tokenizer
+from lowtide.tokenizer import Tokenizer
 
 __all__ = ["append_to_dataset"]
 
@@ -69,6 +63,14 @@ _BYTES_PER_TOKEN = 4  # of English; for the disk that the dataset's own text tak
 def append_to_dataset(settings: AppendSettings) -> AppendResult:
     """Add files of text to a dataset, with its own tokenizer and settings."""
     layout.read_metadata(settings.dataset_dir)  # refuses a folder that is not a dataset
+    if settings.engine == "files":
+        from lowtide.dataset.staged.adding import append_shared
+
+        return append_shared(settings)
+    if settings.engine == "ray":
+        from lowtide.dataset.staged.onray import append_on_ray
+
+        return append_on_ray(settings)
     with naming_folder(settings.dataset_dir), files.hold_lock(settings.dataset_dir):
         return _append(settings)
 
@@ -131,7 +133,6 @@ class _Append:
         progress: Progress,
     ) -> None:
         self.root = info.root
-        self.metadata = info.metadata
         self.stored = stored
         self.shares = shares
         self.inputs = inputs
@@ -142,8 +143,6 @@ class _Append:
         )
         self.streams = plan_streams(inputs, self.reading)
         # Shards of this command that a kill left behind would look like ones moved in by hand.
-        before = [shard for split in layout.SPLITS for shard in info.shards[split]]
-        numbers = [layout.shard_number(shard.path) for shard in before]
         self.work, facts = open_work(
             info.root,
             verb="append",
@@ -158,39 +157,32 @@ class _Append:
             on_notice=progress.note,
             facts={
                 "num_appended": len(info.metadata.get("appended", [])),
-                "first_number": 1 + max((n for n in numbers if n is not None), default=-1),
+                "first_number": first_free_number(info),
                 "shards": {
                     split: [layout.shard_row(info.root, shard) for shard in info.shards[split]]
                     for split in layout.SPLITS
                 },
             },
         )
-        self.first_number = int(facts["first_number"])
-        self.before = {
-            split: [layout.shard_from_row(info.root, row) for row in facts["shards"][split]]
-            for split in layout.SPLITS
-        }
-        self.info = info
-        self.seen: list[Any] = list(info.metadata.get("seen", []))
-        if self.stored.dedup and not self.seen and "cleaning" in info.metadata:
-            progress.note(
-                "this dataset keeps no hashes of its documents, as those of earlier versions: "
-                "short lines of a document that is there already may be added"
-            )
+        self.grown = GrownDataset(
+            info,
+            stored,
+            shards={
+                split: [layout.shard_from_row(info.root, row) for row in facts["shards"][split]]
+                for split in layout.SPLITS
+            },
+            first_number=int(facts["first_number"]),
+        )
+        for notice in self.grown.notices():
+            progress.note(notice)
 
     def run(self) -> AppendResult:
-        tokenizer = Tokenizer.load(self.root)
-        if tokenizer.fingerprint != self.info.tokenizer_fingerprint:
-            raise DataError(
-                f"{TOKENIZER_NAME} is not the one the ids were made with",
-                path=self.info.tokenizer_path,
-                next_step=f"lowtide verify {self.root}",
-            )
+        tokenizer = self.grown.tokenizer
         job = CleanJob(
             streams=self.streams,
             reading=self.reading,
             cleaning=self.stored.cleaning,
-            cut=self.find_cut(),
+            cut=self.grown.cut,
             folder=self.work / "clean",
             collect_characters=tokenizer.kind == "char",
         )
@@ -198,7 +190,7 @@ class _Append:
             table = run_cleaning(job, self.pool, self.progress)
             require_unchanged(self.inputs, table.contents, self.reading)
         contents = table.contents
-        unknown = unknown_characters(tokenizer, table)
+        unknown = unknown_characters(tokenizer, table.list_characters())
         found = self.find_in(table, tokenizer)
         notices = [*table.notices, *unknown, *found.notices()]
         for notice in found.notices():
@@ -220,7 +212,7 @@ class _Append:
             removed = RemovedText(lines, found.finders, first_block=-first_block)
         encode_job = EncodeJob(
             cleaning=self.stored.cleaning,
-            coder=Coder(tokenizer, end_id=self.end_id(tokenizer)),
+            coder=Coder(tokenizer, end_id=self.grown.end_id),
             shuffle=self.stored.shuffle,
             seed=self.stored.seed,
             folder=self.work / "encoded",
@@ -233,7 +225,7 @@ class _Append:
             contents,
             first_block=first_block,
             unknown=bool(unknown),
-            logs=found.write_logs(self.root, 1 + len(self.metadata.get("appended", []))),
+            logs=found.write_logs(self.root, 1 + self.grown.num_appended),
         )
 
     def find_in(self, table: BlockTable, tokenizer: Tokenizer) -> Findings:
@@ -242,7 +234,7 @@ class _Append:
             table,
             self.stored,
             self.root,
-            self.metadata,
+            self.grown.info.metadata,
             self.work / "near",
             self.shares.table_bytes,
         )
@@ -252,39 +244,13 @@ class _Append:
             self.progress,
         )
 
-    def find_cut(self) -> ScoreCut | None:
-        """The dataset's own score cut: new inputs alone do not show which documents are best."""
-        if self.stored.keep_top is None:
-            return None
-        cut = read_cut(self.metadata.get("cleaning", {}).get("score"))
-        self.progress.note(
-            f"documents stay whose score is at least the dataset's own cut, {cut.score:.6g}"
-        )
-        return cut
-
-    def end_id(self, tokenizer: Tokenizer) -> int | None:
-        """The id that ends documents here; earlier versions did not store it."""
-        written = self.info.metadata.get("end_of_text_id")
-        return tokenizer.special_tokens.get(END_OF_TEXT) if written is None else int(written)
-
-    def shard_tag(self, contents: InputHashes) -> str:
-        """A tag by content: that of the new texts, and of what they were added to."""
-        before = [
-            [shard.num_tokens, shard.checksum or shard.path.name]
-            for split in layout.SPLITS
-            for shard in self.before[split]
-        ]
-        return layout.shard_tag(
-            self.info.tokenizer_fingerprint, before, list_contents(self.inputs, contents)
-        )
-
     def existing(self, folder: str) -> ExistingText:
         """What the dataset holds, to be read into blocks before those of the new text."""
         return ExistingText(
             root=self.root,
-            shards=self.before,
-            dtype=self.info.dtype,
-            seen=self.seen,
+            shards=self.grown.shards,
+            dtype=self.grown.info.dtype,
+            seen=self.grown.seen,
             reading=self.reading,
             cleaning=self.stored.cleaning,
             folder=self.work / folder,
@@ -301,91 +267,42 @@ class _Append:
         unknown: bool,
         logs: dict[str, Any],
     ) -> AppendResult:
+        grown = self.grown
         paths = [encode_job.path(path) for path in table.paths[first_block:]]
-        new_files = Rows(len(self.inputs), lambda: (str(row.path) for row in self.inputs))
-        first_index = len(self.metadata.get("input_files", []))
-        sources = SourceCounts(len(self.inputs), first_index=first_index)
+        sources = SourceCounts(len(self.inputs), first_index=grown.first_input)
         add_up_blocks(paths, table.report, sources)
-        split = self.metadata.get("split", {})
         job = ShardJob(
             root=self.work / "new",
             encoded=paths,
             shuffle=self.stored.shuffle,
-            val_fraction=float(split.get("val_fraction", self.stored.val_fraction)),
+            val_fraction=grown.val_fraction,
             tokens_per_shard=self.stored.tokens_per_shard,
-            vocab_size=self.info.vocab_size,
-            tag=self.shard_tag(contents),
-            first_number=self.first_number,
-            split_mode=split.get("mode", "content"),
+            vocab_size=grown.info.vocab_size,
+            tag=grown.shard_tag(self.inputs, contents),
+            first_number=grown.first_number,
+            split_mode=grown.split_mode,
             range_bytes=self.shares.range_bytes,
             done_folder=self.work / NOTES_NAME,
             first_block=first_block,
         )
         plan = plan_shards(job)
-        seen = self.seen
-        if self.stored.dedup and seen:
+        seen = None
+        if grown.keeps_hashes:
             new = table.paths[first_block:]
             # Lines with unknown characters cannot be decoded from the ids, so all hashes are kept.
-            seen = [*seen, write_seen(self.root, len(seen), new, paths, all_lines=unknown)]
-        added = self.move_in(run_sharding(job, plan, self.pool, self.progress))
-        tokens = sum(shard.num_tokens for shards in added.values() for shard in shards)
-        report = table.report.as_json()
-        metadata = self.metadata
-        known = {
-            "format_version", "total_tokens", "total_documents", "total_shards", "train_shards",
-            "val_shards", "train_tokens", "val_tokens", "tokens_per_shard", "tokenization",
-            "vocab_size", "dtype", "tokenizer_fingerprint", "input_files", "shards",
-        }  # fmt: skip
-        event = {
-            "input_files": new_files,
-            "first_shard": self.first_number,
-            "tokens": tokens,
-            "cleaning": report,
-            "notices": notices,
-            **logs,
-        }
-        info = layout.write_metadata(
-            self.root,
-            shards={name: self.before[name] + added[name] for name in layout.SPLITS},
-            vocab_size=self.info.vocab_size,
-            tokenizer_fingerprint=self.info.tokenizer_fingerprint,
-            tokenization=metadata.get("tokenization", "unknown"),
-            tokens_per_shard=self.stored.tokens_per_shard,
-            input_files=_joined(metadata.get("input_files", []), new_files),
-            more={
-                **{key: value for key, value in metadata.items() if key not in known},
-                "sources": _joined(
-                    metadata.get("sources", []),
-                    Rows(
-                        len(self.inputs),
-                        lambda: sources.iter_json(
-                            iter_sources(self.inputs, self.reading, contents)
-                        ),
-                    ),
-                ),
-                **({"seen": seen} if seen else {}),
-                "appended": [*metadata.get("appended", []), event],
-            },
+            seen = write_seen(self.root, len(grown.seen), new, paths, all_lines=unknown)
+        added = Added(
+            inputs=self.inputs,
+            reading=self.reading,
+            contents=contents,
+            sources=sources,
+            shards=grown.move_in(run_sharding(job, plan, self.pool, self.progress)),
+            report=table.report.as_json(),
+            notices=notices,
+            seen=seen,
+            logs=logs,
         )
+        info = grown.write(added)
         remove_work(self.root)
-        return AppendResult(info, report, notices, tokens, sum(map(len, added.values())))
-
-    def move_in(
-        self, added: dict[str, list[layout.ShardInfo]]
-    ) -> dict[str, list[layout.ShardInfo]]:
-        """Move finished shards into the dataset; until then no reader sees them."""
-        moved: dict[str, list[layout.ShardInfo]] = {}
-        for split, shards in added.items():
-            moved[split] = []
-            for shard in shards:
-                path = self.root / split / shard.path.name
-                layout.documents_path(shard.path).replace(layout.documents_path(path))
-                shard.path.replace(path)
-                moved[split].append(replace(shard, path=path))
-            if shards:
-                files.sync_directory(self.root / split)
-        return moved
-
-
-def _joined(first: Sequence[Any], second: Sequence[Any]) -> Rows:
-    return Rows(len(first) + len(second), lambda: chain(first, second))
+        num_shards = sum(map(len, added.shards.values()))
+        return AppendResult(info, added.report, notices, added.num_tokens, num_shards)

@@ -7,11 +7,11 @@ Memory:  a few MiB of decoded text for each worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,20 @@ from lowtide.dataset.seen import iter_seen, write_seen_block
 from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["ExistingText", "hash_existing", "load_existing"]
+__all__ = [
+    "ExistingText",
+    "TokenStretch",
+    "as_it_is",
+    "block_of_documents",
+    "block_of_lines",
+    "count_documents",
+    "find_start",
+    "hash_existing",
+    "in_order",
+    "iter_texts",
+    "load_existing",
+    "whole_shards",
+]
 
 _DECODE_TOKENS = 1 << 20  # at most; of long tokens fewer, since text is what takes memory
 _HELD_BYTES = BLOCK_BYTES  # longer documents are compared line by line, as in preparation
@@ -37,7 +50,7 @@ class ExistingText:
     """A dataset's text, and how new text is cleaned that is compared with it."""
 
     root: Path
-    shards: dict[str, list[layout.ShardInfo]]
+    shards: Mapping[str, Sequence[layout.ShardInfo]]
     dtype: np.dtype[Any]
     seen: list[Any]
     """Rows of metadata that say where hashes of whole documents are kept."""
@@ -55,18 +68,18 @@ def hash_existing(
     datasets of earlier versions, they are hashed again as well.
     """
     stream = Stream(0, (), random_access=True, num_blocks=0)
-    job = CleanJob([stream], text.reading, _as_it_is(text.cleaning), text.folder)
+    job = CleanJob([stream], text.reading, as_it_is(text.cleaning, dedup=True), text.folder)
     job.folder.mkdir(parents=True, exist_ok=True)
     total = sum(shard.num_tokens for shards in text.shards.values() for shard in shards)
     count = 0
 
     def tasks() -> Iterator[Callable[[], int]]:
         nonlocal count
-        shards = _in_order(chain(*text.shards.values()))
+        shards = in_order(chain(*text.shards.values()))
         ours = [shard for shard in shards if shard.checksum is not None]
         for group in (ours, shards[len(ours) :]):
             whole = group is not ours or not text.seen
-            for texts, tokens in _iter_texts(group, text.dtype, tokenizer):
+            for texts, tokens in iter_texts(whole_shards(group), text.dtype, tokenizer):
                 number, count = count, count + 1
                 yield (
                     lambda texts=texts, tokens=tokens, number=number, whole=whole: _hash_texts(
@@ -91,16 +104,17 @@ def load_existing(
     A document longer than a block is left out: preparation does not compare such documents either.
     """
     stream = Stream(0, (), random_access=True, num_blocks=0)
-    cleaning = replace(_as_it_is(text.cleaning), dedup=False)
+    cleaning = as_it_is(text.cleaning, dedup=False)
     job = CleanJob([stream], text.reading, cleaning, text.folder)
     job.folder.mkdir(parents=True, exist_ok=True)
-    shards = _in_order(chain(*text.shards.values()))
+    shards = in_order(chain(*text.shards.values()))
     count = 0
 
     def tasks() -> Iterator[Callable[[], int]]:
         nonlocal count
         first = 0
-        for texts, tokens in _iter_texts(shards, text.dtype, tokenizer, cut_long=False):
+        stretches = whole_shards(shards)
+        for texts, tokens in iter_texts(stretches, text.dtype, tokenizer, cut_long=False):
             number, count = count, count + 1
             yield (
                 lambda texts=texts, tokens=tokens, number=number, first=first: _write_texts(
@@ -116,10 +130,11 @@ def load_existing(
         return load_block_table(replace(job, streams=[replace(stream, num_blocks=count)]))
 
 
-def _as_it_is(cleaning: CleaningSettings) -> CleaningSettings:
+def as_it_is(cleaning: CleaningSettings, *, dedup: bool) -> CleaningSettings:
     """The options for text that was cleaned and judged when it was prepared."""
     return replace(
         cleaning,
+        dedup=dedup,
         normalize=False,
         filter=False,
         rules="",
@@ -134,7 +149,7 @@ def _as_it_is(cleaning: CleaningSettings) -> CleaningSettings:
     )
 
 
-def _in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
+def in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
     """Shards in the order they were written, because a document may continue in the next shard,
     also from train to val; shards moved in by hand come last."""
     return sorted(
@@ -142,8 +157,57 @@ def _in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
     )
 
 
-def _iter_texts(
-    shards: list[layout.ShardInfo],
+class TokenStretch(NamedTuple):
+    """Tokens `begin` to `end` of a shard."""
+
+    shard: layout.ShardInfo
+    begin: int
+    end: int
+
+
+def whole_shards(shards: Iterable[layout.ShardInfo]) -> list[TokenStretch]:
+    """All tokens of shards."""
+    return [TokenStretch(shard, 0, shard.num_tokens) for shard in shards]
+
+
+def find_start(
+    shards: Sequence[layout.ShardInfo], index: int, dtype: np.dtype[Any], tokenizer: Tokenizer
+) -> tuple[int, int]:
+    """The first place from shard `index` on where a document begins: a shard, and a token there.
+
+    The shards are in order; without any such place it is the end of the last one.
+    """
+    if index == 0:
+        return 0, 0
+    for number in range(index - 1, len(shards)):
+        shard = shards[number]
+        stops = _find_stops(shard, dtype, tokenizer)
+        wanted = stops[-1:] if number < index else stops[:1]
+        if len(wanted) and wanted[0] == shard.num_tokens:
+            return number + 1, 0
+        if len(wanted) and number >= index:
+            return number, int(wanted[0])
+    return len(shards), 0
+
+
+def count_documents(shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer) -> int:
+    """How many documents end in a shard."""
+    return len(_find_stops(shard, dtype, tokenizer))
+
+
+def _find_stops(
+    shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer
+) -> npt.NDArray[np.int64]:
+    """Where documents end in a shard."""
+    ends = layout.load_document_ends(shard).astype(np.int64)
+    if len(ends) or tokenizer.end_of_text_id is None:
+        return ends
+    tokens = layout.load_shard_tokens(shard, dtype)  # it has no .docs file, or no end in it
+    return np.flatnonzero(tokens == tokenizer.end_of_text_id) + 1
+
+
+def iter_texts(
+    stretches: Iterable[TokenStretch],
     dtype: np.dtype[Any],
     tokenizer: Tokenizer,
     *,
@@ -151,16 +215,16 @@ def _iter_texts(
 ) -> Iterator[tuple[list[bytes], int]]:
     """Decode documents in order, whole ones where they are not too long; no line is ever cut.
 
-    Without `cut_long` one that is too long is empty, so that there is a text for each.
+    Without `cut_long` one that is too long is empty, so that there is a text for each. Where a long
+    document is cut follows from its own tokens alone, not from what stands before it.
     """
     held = b""  # a document that may continue
     is_long = False
     lengths = _token_lengths(tokenizer)
-    for shard in shards:
-        tokens = layout.load_shard_tokens(shard, dtype)
+    for shard, begin, stretch_end in stretches:
+        tokens = layout.load_shard_tokens(shard, dtype)[:stretch_end]
         ends = layout.load_document_ends(shard).astype(np.int64)
-        begin = 0
-        while begin < shard.num_tokens:
+        while begin < stretch_end:
             ids = _cut_ids(tokens, begin, lengths, _HELD_BYTES - len(held))
             end = begin + len(ids)
             stops = ends[slice(*np.searchsorted(ends, (begin, end), side="right"))] - begin
@@ -216,22 +280,8 @@ def _write_texts(
 ) -> int:
     """Write documents, the first of which has the number `first`, as a clean block."""
     if not job.block_path(0, number).exists():
-        data = b"".join(texts)
-        block = TextBlock(
-            stream=0,
-            number=number,
-            kind="rows",
-            data=data,
-            segments=(Segment(0, first, 0, len(data)),),
-            row_ends=_ends_of(texts),
-        )
-        write_block(job, block, number)
+        write_block(job, block_of_documents(texts, number, first=first), number)
     return num_tokens
-
-
-def _ends_of(texts: list[bytes]) -> npt.NDArray[np.uint64]:
-    sizes = np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts))
-    return np.cumsum(sizes).astype(np.uint64)
 
 
 def _hash_texts(
@@ -239,19 +289,32 @@ def _hash_texts(
 ) -> int:
     """Hash the lines of texts; with `whole` also each text as a document."""
     if not job.block_path(0, number).exists():
-        if not whole:
-            texts = [b"\n".join(texts)]
-        data = b"".join(texts)
-        is_part = not whole and bool(data)  # a part of a document has no hash of its own
-        block = TextBlock(
-            stream=0,
-            number=number,
-            kind="rows",
-            data=data,
-            segments=(Segment(0, 0, 0, len(data)),),
-            row_ends=_ends_of(texts),
-            continues=is_part,
-            continued=is_part,
-        )
+        block = (block_of_documents if whole else block_of_lines)(texts, number)
         write_block(job, block, number, keep_text=False)
     return num_tokens
+
+
+def block_of_documents(texts: Sequence[bytes], number: int, *, first: int = 0) -> TextBlock:
+    """A block of whole documents, the first of which has the number `first`."""
+    data = b"".join(texts)
+    return TextBlock(
+        stream=0,
+        number=number,
+        kind="rows",
+        data=data,
+        segments=(Segment(0, first, 0, len(data)),),
+        row_ends=_ends_of(texts),
+    )
+
+
+def block_of_lines(texts: Sequence[bytes], number: int) -> TextBlock:
+    """A block of lines alone: as the part of a document, which has no hash of its own."""
+    data = b"\n".join(texts)
+    is_part = bool(data)
+    block = block_of_documents([data], number)
+    return replace(block, continues=is_part, continued=is_part)
+
+
+def _ends_of(texts: Sequence[bytes]) -> npt.NDArray[np.uint64]:
+    sizes = np.fromiter(map(len, texts), dtype=np.uint64, count=len(texts))
+    return np.cumsum(sizes).astype(np.uint64)

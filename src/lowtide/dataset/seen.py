@@ -11,7 +11,7 @@ that was dropped is not there at all; without their hashes an appended copy woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,17 @@ from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.removals import RULES
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 
-__all__ = ["ROW_BYTES", "SEEN_DIR", "iter_seen", "seen_path", "write_seen", "write_seen_block"]
+__all__ = [
+    "ROW_BYTES",
+    "SEEN_DIR",
+    "copy_seen",
+    "iter_seen",
+    "read_seen",
+    "seen_path",
+    "sort_seen",
+    "write_seen",
+    "write_seen_block",
+]
 
 SEEN_DIR = "seen"
 ROW_BYTES = 12
@@ -44,22 +54,30 @@ def write_seen(
     all_lines: bool = False,
 ) -> dict[str, Any]:
     """Write the hashes of all blocks; return the row that the metadata has of the file."""
-    path = seen_path(root, number)
-    path.parent.mkdir(exist_ok=True)
-    digest = xxhash.xxh3_128()
-    num_rows = 0
-    with files.atomic_file(path) as file:
+
+    def iter_rows() -> Iterator[memoryview]:
         for block_path, encoded_path in zip(cleaned, encoded, strict=True):
             work = open_work_file(block_path)
             remnants = open_work_file(encoded_path).header["remnants"]
             documents = work.read("documents") if remnants else memoryview(b"")
-            rows = _native.pick_hashes(work.read("hashes"), documents, remnants, all_lines)
-            digest.update(rows)
-            file.write(rows)
-            num_rows += len(rows) // ROW_BYTES
+            yield _native.pick_hashes(work.read("hashes"), documents, remnants, all_lines)
+
+    return copy_seen(root, number, iter_rows())
+
+
+def copy_seen(root: Path, number: int, rows: Iterable[memoryview]) -> dict[str, Any]:
+    """Write hashes as they are; return the row that the metadata has of the file."""
+    path = seen_path(root, number)
+    path.parent.mkdir(exist_ok=True)
+    digest = xxhash.xxh3_128()
+    size = 0
+    with files.atomic_file(path) as file:
+        for data in rows:
+            digest.update(data)
+            size += file.write(data)
     return {
         "file": path.relative_to(root).as_posix(),
-        "rows": num_rows,
+        "rows": size // ROW_BYTES,
         "xxh3_128": digest.hexdigest(),
     }
 
@@ -72,14 +90,27 @@ def iter_seen(root: Path, rows: Sequence[Any]) -> Iterator[bytes]:
                 yield part
 
 
-def write_seen_block(path: Path, rows: bytes) -> None:
-    """Write hashes as the work file of a block that is there only to be compared with."""
+def read_seen(root: Path, row: Mapping[str, Any], begin: int, end: int) -> bytes:
+    """Read bytes `begin` to `end` of the hashes that a row of metadata names."""
+    with (root / row["file"]).open("rb") as file:
+        file.seek(begin)
+        return file.read(end - begin)
+
+
+def sort_seen(rows: bytes) -> tuple[memoryview, memoryview]:
+    """Hashes as blocks have them, sorted by their first bytes, and where those of each end."""
     words = np.frombuffer(rows, dtype="<u4").reshape(-1, 3)
     found = np.zeros((len(words), HASH_ROW_BYTES // 4), dtype="<u4")
     found[:, :3] = words
     radix = found[:, 1] >> 24
     found = found[np.argsort(radix, kind="stable")]
     ends = np.cumsum(np.bincount(radix, minlength=256)).astype("<i8")
+    return memoryview(found.tobytes()), memoryview(ends.tobytes())
+
+
+def write_seen_block(path: Path, rows: bytes) -> None:
+    """Write hashes as the work file of a block that is there only to be compared with."""
+    hashes, radix_ends = sort_seen(rows)
     empty = memoryview(b"")
     header = {
         "has_text": False,
@@ -95,8 +126,8 @@ def write_seen_block(path: Path, rows: bytes) -> None:
     }
     sections = {
         "documents": empty,
-        "radix_ends": memoryview(ends.tobytes()),
-        "hashes": memoryview(found.tobytes()),
+        "radix_ends": radix_ends,
+        "hashes": hashes,
         "characters": empty,
         "text": empty,
     }

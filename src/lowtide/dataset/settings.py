@@ -36,6 +36,25 @@ _MOST_NGRAM = 64
 _ENGINES = ("threads", "files", "ray")
 
 
+def _check_engine(settings: PrepareSettings | AppendSettings) -> None:
+    """Refuse flags that do not go together with --engine."""
+    engine = settings.engine
+    if engine not in _ENGINES:
+        raise UsageError(f"--engine {engine!r} is not one of {', '.join(_ENGINES)}")
+    if settings.ray_address is not None and engine != "ray":
+        raise UsageError("--ray-address is for --engine ray", next_step="add --engine ray")
+    if engine == "threads" and settings.work_dir is not None:
+        raise UsageError(
+            "--work-dir is where workers of --engine files and ray meet",
+            next_step="add --engine files, or leave --work-dir out",
+        )
+    if engine != "threads" and settings.restart:
+        raise UsageError(
+            "--restart would take the work of other workers from under them",
+            next_step="stop them, remove the work folder yourself, and start again",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _PrepareInputs:
     """What `lowtide prepare` reads and writes; the first of its flags."""
@@ -144,10 +163,7 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
         return self.near is not None or bool(self.decontaminate)
 
     def _check_engine(self) -> None:
-        if self.engine not in _ENGINES:
-            raise UsageError(f"--engine {self.engine!r} is not one of {', '.join(_ENGINES)}")
-        if self.ray_address is not None and self.engine != "ray":
-            raise UsageError("--ray-address is for --engine ray", next_step="add --engine ray")
+        _check_engine(self)
         for path in (self.out_dir, self.work_dir):
             if path is not None and (url := store_url(path)) is not None and not url.key:
                 raise UsageError(f"{url} is a whole bucket", next_step=f"name a prefix: {url}/mine")
@@ -157,19 +173,9 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
                 next_step="add --engine files, whose workers upload what they make; or name a "
                 "folder of this machine, and copy it there when it is finished",
             )
-        if self.engine == "threads" and self.work_dir is not None:
-            raise UsageError(
-                "--work-dir is where workers of --engine files and ray meet",
-                next_step="add --engine files, or leave --work-dir out",
-            )
         if self.engine != "threads" and self.dry_run:
             raise UsageError(
                 "--dry-run is for --engine threads", next_step=f"leave --engine {self.engine} out"
-            )
-        if self.engine != "threads" and self.restart:
-            raise UsageError(
-                "--restart would take the work of other workers from under them",
-                next_step="stop them, remove the work folder yourself, and start again",
             )
 
 
@@ -232,11 +238,29 @@ class AppendSettings:
     """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
     restart: bool = False
     """Throw away unfinished work of an earlier command in this folder."""
+    engine: Literal["threads", "files", "ray"] = "threads"
+    """threads: this process. files: any number of processes on machines that share a disk, each
+    started with this same command; they meet in --work-dir. ray: a worker on every node of a Ray
+    cluster whose nodes share one. The result is the same."""
+    work_dir: Path | None = None
+    """Where workers of --engine files and ray meet, a folder of the shared disk; default:
+    DATASET_DIR.work."""
+    ray_address: str | None = None
+    """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
+    default: one on this machine, for as long as the command runs."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
         object.__setattr__(self, "input_files", tuple(map(str, as_sequence(self.input_files))))
         check_workers(self.num_workers)
+        if self.work_dir is not None:
+            object.__setattr__(self, "work_dir", input_path(self.work_dir))
+        _check_engine(self)
+        if is_stored(self.work_dir or self.dataset_dir):
+            raise UsageError(
+                f"{self.work_dir or self.dataset_dir} is an address, and append works on a disk",
+                next_step="name a folder of a disk that all workers share",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,6 +114,9 @@ def _create_or_read(records: Records, data: bytes) -> dict[str, Any] | None:
 _IN_WORDS = {
     "inputs": "its inputs have other names, sizes or times",
     "tokenizer": "its tokenizer is another one",
+    "dataset": "the dataset has changed since it was begun",
+    "train": "the dataset has other shards",
+    "val": "the dataset has other shards",
 }
 
 

@@ -1,6 +1,6 @@
 """The stages that find duplicates: a tally of all parts, then each partition of the hashes.
 
-In:      the hash stage's records and files
+In:      the hash stage's records and files; with `append` those of the dataset's own text
 Out:     tally: where each part's blocks begin in the corpus, and the document it begins inside of;
          duplicates: one file per partition, the lines to leave out, by part and block
 Memory:  `table_bytes`; what does not fit is compared in several passes, with the same result
@@ -23,7 +23,7 @@ from lowtide.corpus.blocktable import Identity
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
 from lowtide.dataset.removed import leave_out_with
 from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
-from lowtide.dataset.staged.job import StagedJob
+from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
@@ -84,25 +84,31 @@ class DuplicateStage:
 
     name = DUPLICATE_STAGE
 
-    def __init__(self, job: StagedJob) -> None:
+    def __init__(self, job: StagedJob, num_existing: int = 0) -> None:
+        """`num_existing` tasks have hashed the dataset that the text is added to."""
         self._job = job
+        self._num_existing = num_existing
 
     def count_tasks(self) -> int:
         """One for each partition, none where duplicates stay."""
         return self._job.sizes.num_partitions if self._job.settings.dedup else 0
 
+    def _read(self, stage: str, num_tasks: int, partition: int) -> PartitionReader:
+        return PartitionReader(
+            self._job.records,
+            stage,
+            HASH_SECTIONS,
+            num_tasks=num_tasks,
+            num_partitions=self._job.sizes.num_partitions,
+            partition=partition,
+        )
+
     def run(self, index: int) -> None:
         """Find the lines of a partition that came before, and commit them."""
         job = self._job
-        hashed = PartitionReader(
-            job.records,
-            HASH_STAGE,
-            HASH_SECTIONS,
-            num_tasks=len(job.parts),
-            num_partitions=job.sizes.num_partitions,
-            partition=index,
-        )
-        num_passes = self._count_passes(hashed.num_rows)
+        existing = self._read(EXISTING_STAGE, self._num_existing, index)
+        hashed = self._read(HASH_STAGE, len(job.parts), index)
+        num_passes = self._count_passes(existing.num_rows + hashed.num_rows)
         with (
             job.records.scratch_folder() as folder,
             contextlib.ExitStack() as stack,
@@ -111,7 +117,14 @@ class DuplicateStage:
                 stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_passes)
             ]
             counts = [
-                _find(hashed, found[number], number, num_passes, leave_out_with(job.finders))
+                _find(
+                    existing,
+                    hashed,
+                    found[number],
+                    number,
+                    num_passes,
+                    leave_out_with(job.finders),
+                )
                 for number in range(num_passes)
             ]
             job.records.commit(
@@ -127,6 +140,7 @@ class DuplicateStage:
 
 
 def _find(
+    existing: PartitionReader,
     hashed: PartitionReader,
     found: IO[bytes],
     number: int,
@@ -134,14 +148,18 @@ def _find(
     leave_out: LeaveOut | None,
 ) -> array[int]:
     """Write the lines of every block that came before; return how many of each block."""
-    rows = -(-hashed.num_rows // num_passes)
+    rows = -(-(existing.num_rows + hashed.num_rows) // num_passes)
     finder = _native.DuplicateFinder(max(rows * (1 if num_passes == 1 else 2), 1))
+    for known in existing.iter_blocks():
+        if not finder.add(known, number, num_passes):
+            raise _too_many()
+        finder.take()
     counts = array("q")
     for block, rows_of_block in enumerate(hashed.iter_blocks()):
         if leave_out is not None:
             rows_of_block = leave_out(block, rows_of_block)
         if not finder.add(rows_of_block, number, num_passes):
-            raise MemoryError("more different lines in one partition than was planned for")
+            raise _too_many()
         lines = finder.take()
         counts.append(len(lines) // 4)
         found.write(lines)
@@ -171,6 +189,10 @@ def _write(
         starts.append(position)
     output.section("starts", memoryview(starts).cast("B"))
     return {"parts": len(hashed.num_blocks)}
+
+
+def _too_many() -> MemoryError:
+    return MemoryError("more different lines in one partition than was planned for")
 
 
 class PartitionDuplicates(NamedTuple):

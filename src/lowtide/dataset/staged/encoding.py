@@ -123,6 +123,11 @@ class _EncodedPart:
     num_tokens: int = 0
     seen_bytes: int = 0
 
+    @cached_property
+    def all_lines(self) -> bool:
+        """Lines with unknown characters cannot be decoded from the ids: all hashes are kept."""
+        return bool(self.job.unknown_notices)
+
     @property
     def _seen_path(self) -> Path:
         return self.scratch.with_suffix(".seen")
@@ -191,7 +196,7 @@ class _EncodedPart:
             remnants = encoded.remnants
             documents = cleaned.documents if remnants else memoryview(b"")
             self.seen_bytes += seen.write(
-                _native.pick_hashes(cleaned.hashes, documents, remnants, False)
+                _native.pick_hashes(cleaned.hashes, documents, remnants, self.all_lines)
             )
 
     def facts(self) -> dict[str, Any]:

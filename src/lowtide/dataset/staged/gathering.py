@@ -60,7 +60,7 @@ def add_contents(job: StagedJob) -> InputHashes:
 
 def make_shard_job(job: StagedJob, root: Path, tokenizer: Tokenizer, tag: str = "") -> ShardJob:
     """What shards depend on; they are written into `root`."""
-    settings = job.settings
+    settings, grown = job.settings, job.grown
     return ShardJob(
         root=root,
         encoded=[],
@@ -69,6 +69,8 @@ def make_shard_job(job: StagedJob, root: Path, tokenizer: Tokenizer, tag: str = 
         tokens_per_shard=settings.tokens_per_shard,
         vocab_size=tokenizer.vocab_size,
         tag=tag,
+        first_number=0 if grown is None else grown.first_number,
+        split_mode=None if grown is None else grown.split_mode,
     )
 
 
@@ -88,11 +90,11 @@ class CutStage:
     def run(self, index: int) -> None:
         """Commit where every shard begins and ends."""
         job, tokenizer = self._job, self._load_tokenizer()
-        tag = find_shard_tag(job.settings, job.inputs, tokenizer, add_contents(job))
+        tag = _find_tag(job, tokenizer)
         group_tokens = job.sizes.group_bytes // id_bytes(tokenizer.vocab_size)
         bounds, tokens, documents = _count_ranges(job, group_tokens)
         total = sum(map(sum, tokens))
-        if has_too_few(job.settings, total):
+        if job.grown is None and has_too_few(job.settings, total):
             raise too_few_tokens(job.settings, total)
         shard_job = make_shard_job(job, job.settings.out_dir, tokenizer)
         plan = number_shards(shard_job, bounds, tokens, documents)
@@ -111,6 +113,13 @@ class CutStage:
             }
 
         job.records.commit(Task(self.name, index), write)
+
+
+def _find_tag(job: StagedJob, tokenizer: Tokenizer) -> str:
+    contents = add_contents(job)
+    if job.grown is not None:
+        return job.grown.shard_tag(job.inputs, contents)
+    return find_shard_tag(job.settings, job.inputs, tokenizer, contents)
 
 
 def _group(plan: ShardPlan, group_tokens: int) -> list[int]:

@@ -85,7 +85,7 @@ class HashStage:
     def _require_scored(self, index: int, contents: bytes) -> None:
         """Refuse a part whose content has changed since its scores were ranked."""
         job = self._job
-        if job.settings.keep_top is None:
+        if job.settings.keep_top is None or job.grown is not None:
             return
         scored = job.records.open(Task(SCORE_STAGE, index)).read("contents")
         if bytes(scored) != contents:
@@ -97,7 +97,7 @@ class _HashedPart:
 
     def __init__(self, job: StagedJob, index: int, folder: Path, held: HeldPart | None) -> None:
         self._held = held
-        self._is_char = job.settings.tokenization == "char"
+        self._is_char = job.collects_characters
         self._dedup = job.settings.dedup
         self._options = job.settings.cleaning
         self._cleaning = CleanPart(job, index, collect_characters=self._is_char)

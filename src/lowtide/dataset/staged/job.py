@@ -5,9 +5,10 @@ Memory:  the list of inputs; what the stages take of a worker's share of the bud
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowtide import _native
@@ -18,6 +19,8 @@ from lowtide.corpus.inputs import InputList
 from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
+from lowtide.dataset.addedtext import read_stored_counts
+from lowtide.dataset.grown import GrownDataset, unknown_characters
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.destination import Destination, open_destination
@@ -29,13 +32,26 @@ from lowtide.errors import DataError
 
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination, ContaminationJob
+    from lowtide.dataset.near.job import BlockText
     from lowtide.dataset.near.removedcopies import NearRemovals
 
-__all__ = ["HASH_STAGE", "SCORE_STAGE", "TOP_STAGE", "CleanPart", "StagedJob"]
+__all__ = [
+    "EXISTING_STAGE",
+    "HASH_STAGE",
+    "NEW_DIR",
+    "SCORE_STAGE",
+    "TOP_STAGE",
+    "CleanPart",
+    "StagedJob",
+    "iter_part_texts",
+]
 
+EXISTING_STAGE = "existing"
 HASH_STAGE = "hash"
 SCORE_STAGE = "score"
 TOP_STAGE = "top"
+NEW_DIR = "new"
+"""Where new shards of an append wait, in the work folder."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +67,14 @@ class StagedJob:
     """What a task may hold of hashes."""
     range_bytes: int
     """What a task may hold of documents' rows."""
+    grown: GrownDataset | None = None
+    """The dataset that the text is added to; None where one is made."""
 
     @cached_property
     def destination(self) -> Destination:
-        """Where the dataset goes."""
-        return open_destination(self.settings.out_dir)
+        """Where the dataset goes; new shards of one that is there wait aside until all are done."""
+        aside = self.grown is not None
+        return open_destination(self.records.folder / NEW_DIR if aside else self.settings.out_dir)
 
     @cached_property
     def streams(self) -> list[Stream]:
@@ -67,9 +86,39 @@ class StagedJob:
         """The corpus, by task."""
         return cut_parts(self.streams, self.reading, self.sizes.part_bytes)
 
+    @property
+    def first_index(self) -> int:
+        """The number of the first input."""
+        return 0 if self.grown is None else self.grown.first_input
+
+    @property
+    def collects_characters(self) -> bool:
+        """Whether the characters of the text decide something."""
+        if self.grown is not None:
+            return self.grown.tokenizer.kind == "char"
+        return self.settings.tokenization == "char"
+
+    @cached_property
+    def characters(self) -> list[int]:
+        """The code points of the text, once it was hashed, where they are collected."""
+        found = 0
+        for part in range(len(self.parts)):
+            data = self.records.open(Task(HASH_STAGE, part)).read("characters")
+            found |= int.from_bytes(data, "little")
+        return [code for code, bit in enumerate(f"{found:b}"[::-1]) if bit == "1"]
+
+    @cached_property
+    def unknown_notices(self) -> list[str]:
+        """Which characters of the text the dataset's tokenizer does not know."""
+        if self.grown is None or not self.collects_characters:
+            return []
+        return unknown_characters(self.grown.tokenizer, self.characters)
+
     @cached_property
     def cut(self) -> ScoreCut | None:
         """Which scores stay, once that stage is done; None unless a share was asked for."""
+        if self.grown is not None:
+            return self.grown.cut
         if self.settings.keep_top is None:
             return None
         return read_cut(self.records.open(Task(TOP_STAGE, 0)).header)
@@ -82,7 +131,16 @@ class StagedJob:
             return None
         from lowtide.dataset.near.removedcopies import NearRemovals  # imported only if it is used
 
-        return NearRemovals(self.records, options)
+        first_block = 0 if self.grown is None else self._count_existing_blocks()
+        return NearRemovals(self.records, options, first_block=first_block)
+
+    def _count_existing_blocks(self) -> int:
+        """How many blocks of the dataset's documents were compared: all but those of the text."""
+        from lowtide.dataset.near.deciding import DECIDE_STAGE
+        from lowtide.dataset.staged.duplicates import Tally
+
+        num_blocks = self.records.open(Task(DECIDE_STAGE, 0)).size("starts") // 8 - 1
+        return num_blocks - Tally.load(self).first_blocks[-1]
 
     @cached_property
     def contamination_job(self) -> ContaminationJob | None:
@@ -98,7 +156,14 @@ class StagedJob:
             records=self.records,
             scan_stage=HASH_STAGE,
             num_parts=len(self.parts),
+            counts_before=self._counts_before(),
         )
+
+    def _counts_before(self) -> Path | None:
+        """What the dataset counted of evaluation items."""
+        if self.grown is None:
+            return None
+        return read_stored_counts(self.grown.root, self.grown.info.metadata, self.settings)
 
     @cached_property
     def contamination(self) -> Contamination | None:
@@ -173,3 +238,9 @@ class CleanPart:
                 cut=None if self._collect_scores else job.cut,
             )
             yield block, cleaned, hash_content(block, reading)
+
+
+def iter_part_texts(job: StagedJob, part: int) -> Iterator[Callable[[], BlockText]]:
+    """The clean blocks of a part, as the search for near copies takes them."""
+    for _, cleaned, _ in CleanPart(job, part):
+        yield lambda cleaned=cleaned: (cleaned.text, cleaned.documents)

@@ -14,23 +14,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import xxhash
-
-from lowtide import _native, files
+from lowtide import _native
 from lowtide.corpus.reading import ReadingSettings
-from lowtide.corpus.removals import Report
 from lowtide.corpus.usersteps import stop_steps
 from lowtide.dataset import layout
 from lowtide.dataset.chosen import choose_inputs, find_inputs
-from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.encoding import EncodeJob
 from lowtide.dataset.existing import is_finished, is_tokenizer_of
 from lowtide.dataset.finishing import Made, plan_settings, write_dataset
 from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.phases import noticing_changes
 from lowtide.dataset.resources import Shares, check_characters
-from lowtide.dataset.seen import ROW_BYTES, SEEN_DIR
+from lowtide.dataset.seen import copy_seen
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.ahead import EncodingAhead
 from lowtide.dataset.staged.duplicates import (
@@ -39,27 +36,31 @@ from lowtide.dataset.staged.duplicates import (
     Tally,
     tally_stage,
 )
-from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW, EncodeStage
+from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
 from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
-from lowtide.dataset.staged.job import CleanPart, StagedJob
+from lowtide.dataset.staged.job import StagedJob, iter_part_texts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
+from lowtide.dataset.staged.worker import (
+    FINISH_STAGE,
+    add_up,
+    iter_seen_rows,
+    make_encode_job,
+    run_stages,
+)
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import Records
-from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import WORK_NAME
-from lowtide.progress import Phase, Progress
+from lowtide.progress import Progress
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from lowtide.dataset.near.job import BlockText
+    pass
 
 __all__ = ["StagedResult", "prepare_shared", "work_folder"]
-
-FINISH_STAGE = "finish"
 
 
 @dataclass(frozen=True)
@@ -168,25 +169,14 @@ class _SharedPreparation:
                 return
             raise
         self._ahead = self._plan_ahead()
-        with contextlib.ExitStack() as phases:
-
-            def on_stage(name: str, count: int) -> Callable[[int], None]:
-                phases.close()
-                # Blocks come and go in every task; between stages all of it is given back.
-                _native.keep_freed_memory(True)
-                phase: Phase = phases.enter_context(
-                    self._progress.phase(name, total=count, unit="tasks")
-                )
-                return phase.update
-
-            run_shared(
-                self._iter_stages(),
-                job.records,
-                num_workers=self._shares.num_workers,
-                on_stage=on_stage,
-                is_finished=partial(is_finished, job.settings.out_dir),
-                lease_seconds=lease_seconds,
-            )
+        run_stages(
+            self._iter_stages(),
+            job,
+            self._progress,
+            num_workers=self._shares.num_workers,
+            is_finished=partial(is_finished, job.settings.out_dir),
+            lease_seconds=lease_seconds,
+        )
 
     @property
     def stage_names(self) -> list[str]:
@@ -259,10 +249,6 @@ class _SharedPreparation:
         from lowtide.dataset.near.job import NearJob
         from lowtide.dataset.near.running import list_near_stages
 
-        def iter_part(part: int) -> Iterator[Callable[[], BlockText]]:
-            for _, cleaned, _ in CleanPart(job, part):
-                yield lambda cleaned=cleaned: (cleaned.text, cleaned.documents)
-
         near = NearJob(
             options=options,
             records=job.records,
@@ -272,7 +258,7 @@ class _SharedPreparation:
             leave_copies=job.settings.dedup,
             table_bytes=job.table_bytes,
             load_first_blocks=lambda: Tally.load(job).first_blocks,
-            iter_part=iter_part,
+            iter_part=partial(iter_part_texts, job),
         )
         return list_near_stages(near)
 
@@ -286,27 +272,16 @@ class _SharedPreparation:
     def _make_tokenizer(self) -> Tokenizer:
         if self._job.settings.tokenization != "char":
             return Tokenizer.load(self._job.settings.tokenization)
-        characters = 0
-        for part in range(len(self._job.parts)):
-            data = self._job.records.open(Task(HASH_STAGE, part)).read("characters")
-            characters |= int.from_bytes(data, "little")
-        budget_bytes = self._progress.budget_bytes or 0
-        check_characters(characters.bit_count(), self._shares, budget_bytes)
-        bits = f"{characters:b}"[::-1]
-        return Tokenizer.from_characters(chr(code) for code, bit in enumerate(bits) if bit == "1")
+        codes = self._job.characters
+        check_characters(len(codes), self._shares, self._progress.budget_bytes or 0)
+        return Tokenizer.from_characters(map(chr, codes))
 
     def encode_job(self) -> EncodeJob:
         """How blocks become ids; one encoder for all threads."""
         tokenizer = self.tokenizer()
         with self._lock:
             if self._coding is None:
-                self._coding = EncodeJob(
-                    cleaning=self._job.settings.cleaning,
-                    coder=Coder(tokenizer, end_id=tokenizer.end_of_text_id),
-                    shuffle=self._job.settings.shuffle,
-                    seed=self._job.settings.seed,
-                    folder=Path(),  # tasks commit what they make themselves
-                )
+                self._coding = make_encode_job(self._job, tokenizer, tokenizer.end_of_text_id)
             return self._coding
 
 
@@ -343,48 +318,16 @@ class _FinishStage:
         job.records.commit_record(Task(self.name, index), facts={})
 
     def _collect(self, root: Path, shards: dict[str, list[layout.ShardInfo]]) -> Made:
-        """Add up what all parts counted, in the order of the corpus."""
-        job = self._job
-        report, sources = Report(), SourceCounts(len(job.inputs))
-        report.cut = job.cut
-        stream_notices: list[str] = []
-        block_notices: list[str] = []
-        for part in range(len(job.parts)):
-            header = job.records.open(Task(HASH_STAGE, part)).header
-            report.add_state(header["report"])
-            stream_notices += header["stream_notices"]
-            block_notices += header["block_notices"]
-        for part in range(len(job.parts)):
-            output = job.records.open(Task(ENCODE_STAGE, part))
-            report.add_state(output.header["report"])
-            sources.add(SOURCE_ROW.iter_unpack(output.read("sources")))
+        """What this preparation made."""
+        job, totals = self._job, add_up(self._job)
         return Made(
             split_mode=load_cut(job).plan.split_mode,
             shards=shards,
-            report=report,
-            notices=stream_notices + block_notices,
+            report=totals.report,
+            notices=totals.notices,
             contents=add_contents(job),
-            sources=sources,
-            seen=self._write_seen(root) if job.settings.dedup else None,
+            sources=totals.sources,
+            seen=copy_seen(root, 0, iter_seen_rows(job)) if job.settings.dedup else None,
             near=job.near,
             contamination=job.contamination,
         )
-
-    def _write_seen(self, root: Path) -> dict[str, Any]:
-        job = self._job
-        path = root / SEEN_DIR / "00000.hashes"
-        path.parent.mkdir(exist_ok=True)
-        digest, size = xxhash.xxh3_128(), 0
-        with files.atomic_file(path) as file:
-            for part in range(len(job.parts)):
-                output = job.records.open(Task(ENCODE_STAGE, part))
-                for begin in range(0, output.size("seen"), 1 << 20):
-                    end = min(begin + (1 << 20), output.size("seen"))
-                    data = output.read("seen", begin=begin, end=end)
-                    digest.update(data)
-                    size += file.write(data)
-        return {
-            "file": path.relative_to(root).as_posix(),
-            "rows": size // ROW_BYTES,
-            "xxh3_128": digest.hexdigest(),
-        }

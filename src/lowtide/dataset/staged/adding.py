@@ -1,0 +1,359 @@
+"""Add text to a dataset with any number of workers that share a folder, as stages of tasks.
+
+In:      AppendSettings with --engine files; the same command on every machine
+Out:     what the threads of one machine would add, byte for byte
+Memory:  each worker keeps its own budget
+
+The stages are those of a preparation. What the dataset holds is hashed by one more of them, and
+what is new waits in the work folder until the last task, which moves it in under the dataset's lock
+and writes the metadata. The plan has the dataset's shards and the checksum of its metadata: where
+another command has added text meanwhile, nothing is moved in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lowtide import _native, files
+from lowtide.corpus.inputs import InputList, expand_inputs
+from lowtide.corpus.usersteps import stop_steps
+from lowtide.dataset import layout
+from lowtide.dataset.addedtext import Findings, read_stored_counts
+from lowtide.dataset.appendable import AppendResult, find_new, stored_settings
+from lowtide.dataset.encoding import EncodeJob
+from lowtide.dataset.finished import require_whole
+from lowtide.dataset.finishing import plan_settings
+from lowtide.dataset.grown import Added, GrownDataset, first_free_number
+from lowtide.dataset.identity import require_unchanged
+from lowtide.dataset.phases import naming_folder, noticing_changes
+from lowtide.dataset.resources import Inputs, Shares, plan_shares
+from lowtide.dataset.seen import copy_seen
+from lowtide.dataset.settings import AppendSettings, PrepareSettings
+from lowtide.dataset.staged.duplicates import DuplicateStage, tally_stage
+from lowtide.dataset.staged.encoding import EncodeStage
+from lowtide.dataset.staged.existingtext import ExistingStage
+from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents
+from lowtide.dataset.staged.hashing import HashStage
+from lowtide.dataset.staged.job import NEW_DIR, StagedJob
+from lowtide.dataset.staged.plan import PreparePlan, Sizes
+from lowtide.dataset.staged.worker import (
+    FINISH_STAGE,
+    add_up,
+    iter_seen_rows,
+    make_encode_job,
+    run_stages,
+)
+from lowtide.dataset.workfolder import has_plan
+from lowtide.engine.plans import commit_plan, read_plan
+from lowtide.engine.records import Records
+from lowtide.engine.tasks import Stage, Task
+from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.filenames import METADATA_NAME, WORK_NAME
+from lowtide.memory import MemoryBudget
+from lowtide.progress import Progress
+
+__all__ = ["append_shared", "append_work_folder", "read_added"]
+
+_BYTES_PER_TOKEN = 4  # of English
+_MOST_RUNS = 4_000
+_LEAST_RUN_TOKENS = 4 << 20
+_FOLDER_NAMES = (
+    "hash", "tally", "existing", "near-sign", "near-buckets", "near-pairs", "near-sets",
+    "near-decide", "judge", "duplicates", "encode", "cut", "gather", FINISH_STAGE, NEW_DIR,
+)  # fmt: skip
+"""What workers make in the work folder."""
+
+
+def append_work_folder(settings: AppendSettings) -> Path:
+    """The folder where workers meet: as given, or beside the dataset."""
+    root = settings.dataset_dir
+    return settings.work_dir or root.with_name(root.name + WORK_NAME)
+
+
+def append_shared(
+    settings: AppendSettings,
+    *,
+    sizes: Sizes | None = None,
+    run_tokens: int | None = None,
+    lease_seconds: float = 30.0,
+) -> AppendResult:
+    """Work on an append until it is done, by this worker or by others."""
+    root = settings.dataset_dir
+    _refuse_unfinished(root)
+    records = Records(append_work_folder(settings))
+    checksum, info = _load_unchanged(root)
+    stored = stored_settings(info, settings)
+    notices: list[str] = []
+    found = expand_inputs(settings.input_files, on_notice=notices.append)
+    needs = Inputs.of(found, stored, tokenizer=root)  # before the budget: it imports
+    if stored.decontaminate:  # before all work: without these counts nothing can be appended
+        read_stored_counts(root, info.metadata, stored)
+    budget = MemoryBudget.from_setting(settings.memory)
+    shares = plan_shares(stored, budget, needs)
+    with naming_folder(root), Progress("append", budget_bytes=budget.total_bytes) as progress:
+        reading = stored.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
+        inputs = find_new(info, found, stored, reading, progress.note)
+        if not inputs:
+            _remove_finished(records)
+            require_whole(info)
+            return AppendResult(info, {}, [], 0, 0, was_there=True)
+        grown = _open_grown(info, stored, checksum, records)
+        for notice in (*notices, *grown.notices()):
+            progress.note(notice)
+        total = sum(shard.num_tokens for shards in grown.shards.values() for shard in shards)
+        run_tokens = run_tokens or max(_LEAST_RUN_TOKENS, -(-total // _MOST_RUNS))
+        job = StagedJob(
+            settings=replace(stored, val_fraction=grown.val_fraction),
+            inputs=inputs,
+            reading=reading,
+            sizes=sizes or _choose_sizes(inputs, total),
+            records=records,
+            table_bytes=shares.table_bytes,
+            range_bytes=shares.range_bytes,
+            grown=grown,
+        )
+        _SharedAppend(job, grown, run_tokens, shares, progress).work(lease_seconds)
+    return read_added(root, grown.num_appended)
+
+
+def _refuse_unfinished(root: Path) -> None:
+    """Refuse a dataset that an append by threads was begun on."""
+    if has_plan(root):
+        raise UsageError(
+            "unfinished work of --engine threads is here",
+            path=root / WORK_NAME,
+            next_step="finish it first: the same command without --engine, or with --restart",
+        )
+
+
+def _checksum_metadata(root: Path) -> str:
+    return files.checksum_file(root / METADATA_NAME)
+
+
+def _load_unchanged(root: Path) -> tuple[str, layout.DatasetInfo]:
+    """The checksum of a dataset's metadata, and what it says: both of one moment."""
+    while True:
+        layout.read_metadata(root)  # refuses a folder that is not a dataset
+        checksum = _checksum_metadata(root)
+        info = layout.load_dataset_info(root)
+        if _checksum_metadata(root) == checksum:
+            return checksum, info
+
+
+def _choose_sizes(inputs: InputList, num_tokens: int) -> Sizes:
+    """Parts follow the new text, partitions all text."""
+    everything = Sizes.of(inputs.total_bytes + _BYTES_PER_TOKEN * num_tokens)
+    return replace(Sizes.of(inputs.total_bytes), num_partitions=everything.num_partitions)
+
+
+def _open_grown(
+    info: layout.DatasetInfo, stored: PrepareSettings, checksum: str, records: Records
+) -> GrownDataset:
+    """The dataset as it was when the work was begun, also where shards were moved in since."""
+    plan = read_plan(records)
+    if plan is None or plan.get("verb") != "append" or plan.get("dataset") != checksum:
+        return GrownDataset(info, stored, info.shards, first_free_number(info), checksum)
+    return GrownDataset(
+        info,
+        stored,
+        shards={
+            split: [layout.shard_from_row(info.root, row) for row in plan["shards"][split]]
+            for split in layout.SPLITS
+        },
+        first_number=plan["first_number"],
+        checksum=checksum,
+    )
+
+
+def _remove_finished(records: Records) -> None:
+    """Remove the work of an append that is over, where a kill came before its worker did."""
+    try:
+        plan = read_plan(records)
+    except LowtideError:  # whatever it is, it is not ours
+        return
+    if plan is not None and plan.get("verb") == "append":
+        records.remove(_FOLDER_NAMES)
+
+
+def read_added(root: Path, number: int) -> AppendResult:
+    """What the append with this number added to a dataset."""
+    info = layout.load_dataset_info(root)
+    events = info.metadata["appended"]
+    event = events[number]
+    after = events[number + 1]["first_shard"] if number + 1 < len(events) else None
+    numbers = (
+        layout.shard_number(row["file"])
+        for split in layout.SPLITS
+        for row in info.metadata["shards"][split]
+    )
+    num_shards = sum(
+        found is not None and event["first_shard"] <= found and (after is None or found < after)
+        for found in numbers
+    )
+    return AppendResult(info, event["cleaning"], event["notices"], event["tokens"], num_shards)
+
+
+class _SharedAppend:
+    """One worker on an append."""
+
+    def __init__(
+        self,
+        job: StagedJob,
+        grown: GrownDataset,
+        run_tokens: int,
+        shares: Shares,
+        progress: Progress,
+    ) -> None:
+        self._job = job
+        self._grown = grown
+        self._run_tokens = run_tokens
+        self._shares = shares
+        self._progress = progress
+
+    def work(self, lease_seconds: float) -> None:
+        """Do tasks until the text is added."""
+        job = self._job
+        job.records.refuse_strangers(_FOLDER_NAMES)
+        job.records.place.prepare()
+        again = f"remove {job.records.folder}, and give the command again when nothing writes to it"
+        try:
+            with noticing_changes(job.inputs, next_step=again):
+                self._run(lease_seconds)
+        finally:
+            _native.keep_freed_memory(False)
+            stop_steps()
+        job.records.remove(_FOLDER_NAMES)
+
+    def _run(self, lease_seconds: float) -> None:
+        try:
+            commit_plan(self._make_plan(), self._job.records)
+        except LowtideError:  # what a slow worker wrote after the others had ended
+            if self.is_added():
+                return
+            raise
+        run_stages(
+            self._iter_stages(),
+            self._job,
+            self._progress,
+            num_workers=self._shares.num_workers,
+            is_finished=self.is_added,
+            lease_seconds=lease_seconds,
+        )
+
+    def _make_plan(self) -> dict[str, Any]:
+        job, grown = self._job, self._grown
+        plan = PreparePlan.of(
+            plan_settings(job.settings),
+            job.inputs,
+            tokenizer=grown.tokenizer.fingerprint,
+            block_bytes=job.reading.block_bytes,
+            sizes=job.sizes,
+        )
+        return {
+            **replace(plan, verb="append").as_json(),
+            "run_tokens": self._run_tokens,
+            "dataset": grown.checksum,
+            "first_number": grown.first_number,
+            "shards": {
+                split: [layout.shard_row(grown.root, shard) for shard in grown.shards[split]]
+                for split in layout.SPLITS
+            },
+        }
+
+    def is_added(self) -> bool:
+        """Whether the dataset has this text by now."""
+        grown = self._grown
+        if _checksum_metadata(grown.root) == grown.checksum:
+            return False
+        events = layout.read_metadata(grown.root).get("appended", [])
+        wanted = [str(row.path) for row in self._job.inputs]
+        return any(list(event["input_files"]) == wanted for event in events[grown.num_appended :])
+
+    @cached_property
+    def _coding(self) -> EncodeJob:
+        return make_encode_job(self._job, self._grown.tokenizer, self._grown.end_id)
+
+    def _iter_stages(self) -> Iterator[Stage]:
+        """All stages, in order."""
+        job, grown = self._job, self._grown
+        existing = ExistingStage(job, grown, self._run_tokens)
+        gather = GatherStage(job, lambda: grown.tokenizer)
+        yield HashStage(job)
+        yield tally_stage(job)
+        yield existing
+        if job.settings.near is not None:
+            from lowtide.dataset.staged.nearadded import iter_near_stages
+
+            yield from iter_near_stages(job, grown, self._run_tokens)
+        if job.contamination_job is not None:
+            from lowtide.dataset.contamination import judge_stage
+
+            yield judge_stage(job.contamination_job)
+        yield DuplicateStage(job, existing.count_tasks())
+        yield EncodeStage(job, lambda: self._coding)
+        yield CutStage(job, lambda: grown.tokenizer)
+        yield gather
+        yield _FinishStage(job, grown, gather, self.is_added)
+
+
+class _FinishStage:
+    """One task: moves new shards into the dataset, and writes its metadata last."""
+
+    name = FINISH_STAGE
+
+    def __init__(
+        self,
+        job: StagedJob,
+        grown: GrownDataset,
+        gather: GatherStage,
+        is_added: Callable[[], bool],
+    ) -> None:
+        self._job = job
+        self._grown = grown
+        self._gather = gather
+        self._is_added = is_added
+
+    def count_tasks(self) -> int:
+        """One."""
+        return 1
+
+    def run(self, index: int) -> None:
+        """Add what all tasks have made to the dataset, unless that is done."""
+        grown = self._grown
+        with files.hold_lock(grown.root):
+            if not self._is_added():
+                if _checksum_metadata(grown.root) != grown.checksum:
+                    raise DataError(
+                        "the dataset has changed since this work was begun",
+                        path=grown.root,
+                        next_step=f"remove {self._job.records.folder}, and give the command again",
+                    )
+                self._add()
+        self._job.records.commit_record(Task(self.name, index), facts={})
+
+    def _add(self) -> None:
+        job, grown = self._job, self._grown
+        contents, totals = add_contents(job), add_up(job)
+        require_unchanged(job.inputs, contents, job.reading)
+        found = Findings(job.near, job.contamination)
+        logs = found.write_logs(grown.root, 1 + grown.num_appended)
+        seen = None
+        if grown.keeps_hashes:
+            seen = copy_seen(grown.root, len(grown.seen), iter_seen_rows(job))
+        shards = self._gather.list_shards(job.records.folder / NEW_DIR)
+        added = Added(
+            inputs=job.inputs,
+            reading=job.reading,
+            contents=contents,
+            sources=totals.sources,
+            shards=grown.move_in(shards),
+            report=totals.report.as_json(),
+            notices=[*totals.notices, *job.unknown_notices, *found.notices()],
+            seen=seen,
+            logs=logs,
+        )
+        grown.write(added)

@@ -1,0 +1,209 @@
+"""The stage of `append` that hashes what a dataset holds, so that new text is compared with it.
+
+In:      shards of a dataset, a run of them for each task; the hashes of documents that it keeps
+Out:     one file per task: hashes by partition, as the hash stage writes those of new text
+Memory:  a few MiB of decoded text; hashes wait on disk until the task is done
+
+A document belongs to the task in whose run of shards it begins, wherever it ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lowtide import _native
+from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.reading import Stream, TextBlock
+from lowtide.corpus.textblocks import StreamPaths
+from lowtide.dataset import layout
+from lowtide.dataset.grown import GrownDataset
+from lowtide.dataset.rehashing import (
+    TokenStretch,
+    as_it_is,
+    block_of_documents,
+    block_of_lines,
+    count_documents,
+    find_start,
+    in_order,
+    iter_texts,
+)
+from lowtide.dataset.seen import ROW_BYTES, read_seen, sort_seen
+from lowtide.dataset.staged.hashing import HASH_SECTIONS
+from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
+from lowtide.engine.partitions import PartitionedRows
+from lowtide.engine.tasks import Task
+
+if TYPE_CHECKING:
+    from lowtide.dataset.near.job import BlockText
+
+__all__ = ["DocumentRuns", "ExistingStage", "ShardRuns"]
+
+_SEEN_STEP = 1 << 16
+_SEEN_ROWS = 1 << 22  # of a task
+
+
+@dataclass(frozen=True)
+class ShardRuns:
+    """Shards in order, cut into runs of about `run_tokens`."""
+
+    grown: GrownDataset
+    shards: Sequence[layout.ShardInfo]
+    run_tokens: int
+
+    @cached_property
+    def firsts(self) -> Sequence[int]:
+        """The first shard of each run, and how many shards there are."""
+        firsts, held = array("q", [0]), 0
+        for number, shard in enumerate(self.shards):
+            if held >= self.run_tokens:
+                firsts.append(number)
+                held = 0
+            held += shard.num_tokens
+        if self.shards:
+            firsts.append(len(self.shards))
+        return firsts
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def find_start(self, run: int) -> tuple[int, int]:
+        """Where the first document of a run begins: a shard, and a token there."""
+        shard = self.firsts[run]
+        if shard == len(self.shards):
+            return shard, 0
+        return find_start(self.shards, shard, self.grown.info.dtype, self.grown.tokenizer)
+
+    def stretches(self, run: int) -> list[TokenStretch]:
+        """All tokens of the documents that begin in a run."""
+        (first, begin), (last, end) = self.find_start(run), self.find_start(run + 1)
+        found: list[TokenStretch] = []
+        for number in range(first, min(last + 1, len(self.shards))):
+            shard = self.shards[number]
+            stop = end if number == last else shard.num_tokens
+            start = begin if number == first else 0
+            if start < stop:
+                found.append(TokenStretch(shard, start, stop))
+        return found
+
+    def iter_texts(self, run: int, *, cut_long: bool) -> Iterator[tuple[list[bytes], int]]:
+        """The texts of a run."""
+        dtype, tokenizer = self.grown.info.dtype, self.grown.tokenizer
+        return iter_texts(self.stretches(run), dtype, tokenizer, cut_long=cut_long)
+
+
+@dataclass(frozen=True)
+class _CleanExisting:
+    """Cleans blocks of the dataset's own text, which stays as it is."""
+
+    job: StagedJob
+    dedup: bool
+    paths: StreamPaths = field(
+        default_factory=lambda: StreamPaths([Stream(0, (), random_access=True, num_blocks=0)])
+    )
+
+    def clean(self, block: TextBlock) -> _native.CleanedBlock:
+        cleaning = as_it_is(self.job.settings.cleaning, dedup=self.dedup)
+        return clean_block(block, self.job.reading, cleaning, paths=self.paths)
+
+
+class ExistingStage:
+    """A task for each run of shards, then one for each stretch of the hashes that are kept."""
+
+    name = EXISTING_STAGE
+
+    def __init__(self, job: StagedJob, grown: GrownDataset, run_tokens: int) -> None:
+        self._job = job
+        self._cleaning = _CleanExisting(job, dedup=True)
+        shards = in_order(itertools.chain(*grown.shards.values()))
+        ours = [shard for shard in shards if shard.checksum is not None]
+        moved = shards[len(ours) :]
+        total = sum(shard.num_tokens for shard in moved)
+        # Of shards that somebody moved in the ends of documents may be unknown: one task.
+        self._runs = [ShardRuns(grown, ours, run_tokens), ShardRuns(grown, moved, total + 1)]
+        self._whole = [not grown.seen, True]
+        self._grown = grown
+
+    @cached_property
+    def _seen(self) -> list[tuple[dict[str, Any], int]]:
+        """Each stretch of the kept hashes: its row of metadata, and where it begins there."""
+        return [
+            (row, begin) for row in self._grown.seen for begin in range(0, row["rows"], _SEEN_ROWS)
+        ]
+
+    def count_tasks(self) -> int:
+        """As many as the dataset has runs, none where duplicates stay."""
+        if not self._job.settings.dedup:
+            return 0
+        return sum(map(len, self._runs)) + len(self._seen)
+
+    def run(self, index: int) -> None:
+        """Hash a run of shards, or take a stretch of hashes, and commit them."""
+        records = self._job.records
+        with records.scratch_folder() as folder:
+            borders = self._job.sizes.partition_borders()
+            rows = PartitionedRows(HASH_SECTIONS, borders, folder / "hashes")
+            for hashes, radix_ends in self._iter_hashes(index):
+                rows.add(hashes, radix_ends)
+
+            def write(output: Any) -> dict[str, Any]:
+                rows.write(output)
+                return {}
+
+            records.commit(Task(self.name, index), write)
+
+    def _iter_hashes(self, index: int) -> Iterator[tuple[memoryview, memoryview]]:
+        """The hashes of each block, sorted by their first bytes, and where these end."""
+        for runs, whole in zip(self._runs, self._whole, strict=True):
+            if index < len(runs):
+                make = block_of_documents if whole else block_of_lines
+                texts = runs.iter_texts(index, cut_long=True)
+                for number, (found, _) in enumerate(texts):
+                    cleaned = self._cleaning.clean(make(found, number))
+                    yield cleaned.hashes, cleaned.radix_ends
+                return
+            index -= len(runs)
+        row, first = self._seen[index]
+        last = min(first + _SEEN_ROWS, row["rows"])
+        for begin in range(first, last, _SEEN_STEP):
+            end = min(begin + _SEEN_STEP, last)
+            data = read_seen(self._grown.root, row, begin * ROW_BYTES, end * ROW_BYTES)
+            yield sort_seen(data)
+
+
+class DocumentRuns:
+    """The dataset's documents as parts of a corpus that near copies are looked for in."""
+
+    def __init__(self, job: StagedJob, grown: GrownDataset, run_tokens: int) -> None:
+        self._cleaning = _CleanExisting(job, dedup=False)
+        shards = in_order(itertools.chain(*grown.shards.values()))
+        self._runs = ShardRuns(grown, shards, run_tokens)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @cached_property
+    def _counts(self) -> Sequence[int]:
+        """How many documents end before each shard."""
+        grown = self._runs.grown
+        ends = (
+            count_documents(shard, grown.info.dtype, grown.tokenizer) for shard in self._runs.shards
+        )
+        return array("q", itertools.accumulate(ends, initial=0))
+
+    def iter_part(self, part: int) -> Iterator[Callable[[], BlockText]]:
+        """The blocks of a run; each document has the number that it has in the dataset."""
+        # A run begins right after a document's end: in the shard before, or in its own first one.
+        number, token = self._runs.find_start(part)
+        first = self._counts[number] + (1 if token else 0)
+        for block, (texts, _) in enumerate(self._runs.iter_texts(part, cut_long=False)):
+            yield lambda block=block, texts=texts, first=first: self._load(block, texts, first)
+            first += len(texts)
+
+    def _load(self, block: int, texts: list[bytes], first: int) -> BlockText:
+        cleaned = self._cleaning.clean(block_of_documents(texts, block, first=first))
+        return cleaned.text, cleaned.documents

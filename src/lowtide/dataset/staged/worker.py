@@ -1,0 +1,104 @@
+"""What every worker on the stages of a dataset does, whether it is made or added to.
+
+In:      stages, in order; the results of hash and encode tasks
+Out:     the stages are done; what all parts counted, added up in the order of the corpus
+Memory:  as the stages say; a few numbers per input
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide import _native
+from lowtide.corpus.removals import Report
+from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
+from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW
+from lowtide.dataset.staged.job import HASH_STAGE, StagedJob
+from lowtide.engine.shared import run_shared
+from lowtide.engine.tasks import Stage, Task
+from lowtide.progress import Phase, Progress
+from lowtide.tokenizer import Tokenizer
+
+__all__ = ["FINISH_STAGE", "Totals", "add_up", "iter_seen_rows", "make_encode_job", "run_stages"]
+
+FINISH_STAGE = "finish"
+_STEP_BYTES = 1 << 20
+
+
+def run_stages(
+    stages: Iterable[Stage],
+    job: StagedJob,
+    progress: Progress,
+    *,
+    num_workers: int,
+    is_finished: Callable[[], bool],
+    lease_seconds: float,
+) -> None:
+    """Do tasks until all stages are done, by this worker or by others; each stage is a phase."""
+    with contextlib.ExitStack() as phases:
+
+        def on_stage(name: str, count: int) -> Callable[[int], None]:
+            phases.close()
+            # Blocks come and go in every task; between stages all of it is given back.
+            _native.keep_freed_memory(True)
+            phase: Phase = phases.enter_context(progress.phase(name, total=count, unit="tasks"))
+            return phase.update
+
+        run_shared(
+            stages,
+            job.records,
+            num_workers=num_workers,
+            on_stage=on_stage,
+            is_finished=is_finished,
+            lease_seconds=lease_seconds,
+        )
+
+
+def make_encode_job(job: StagedJob, tokenizer: Tokenizer, end_id: int | None) -> EncodeJob:
+    """How blocks become ids; one encoder for all threads."""
+    return EncodeJob(
+        cleaning=job.settings.cleaning,
+        coder=Coder(tokenizer, end_id=end_id),
+        shuffle=job.settings.shuffle,
+        seed=job.settings.seed,
+        folder=Path(),  # tasks commit what they make themselves
+    )
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What all parts counted."""
+
+    report: Report
+    sources: SourceCounts
+    notices: list[str]
+
+
+def add_up(job: StagedJob) -> Totals:
+    """Add up what all parts counted, in the order of the corpus."""
+    report, sources = Report(), SourceCounts(len(job.inputs), first_index=job.first_index)
+    report.cut = job.cut
+    stream_notices: list[str] = []
+    block_notices: list[str] = []
+    for part in range(len(job.parts)):
+        header = job.records.open(Task(HASH_STAGE, part)).header
+        report.add_state(header["report"])
+        stream_notices += header["stream_notices"]
+        block_notices += header["block_notices"]
+    for part in range(len(job.parts)):
+        output = job.records.open(Task(ENCODE_STAGE, part))
+        report.add_state(output.header["report"])
+        sources.add(SOURCE_ROW.iter_unpack(output.read("sources")))
+    return Totals(report, sources, stream_notices + block_notices)
+
+
+def iter_seen_rows(job: StagedJob) -> Iterator[memoryview]:
+    """The hashes that later appends need of all parts, a little at a time."""
+    for part in range(len(job.parts)):
+        output = job.records.open(Task(ENCODE_STAGE, part))
+        for begin in range(0, output.size("seen"), _STEP_BYTES):
+            end = min(begin + _STEP_BYTES, output.size("seen"))
+            yield output.read("seen", begin=begin, end=end)
