@@ -78,7 +78,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.rehashing": {
         "_DECODE_TOKENS": 1_048_576,
         "_HELD_BYTES": 4_194_304,
-        "_iter_texts(cut_long)": True,
+        "iter_texts(cut_long)": True,
+        "block_of_documents(first)": 0,
     },
     "dataset.removed": {"RemovedText.__init__(first_block)": 0, "leave_out_with(first_block)": 0},
     "dataset.resources": {
@@ -147,6 +148,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ShardJob.range_bytes": 16_777_216,
         "ShardJob.first_block": 0,
     },
+    "dataset.staged.adding": {
+        "_BYTES_PER_TOKEN": 4,
+        "_MOST_RUNS": 4_000,
+        "_LEAST_RUN_TOKENS": 4_194_304,
+        "append_shared(lease_seconds)": 30.0,
+    },
     "dataset.staged.ahead": {"_MOST_READ": 8, "_STEP_BYTES": 1_048_576},
     "dataset.staged.destination": {
         "_MOST_CREATED_BYTES": 8_388_608,
@@ -154,7 +161,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_DiskFolder.stage(locked)": False,
         "_StorePrefix.stage(locked)": False,
     },
-    "dataset.staged.duplicates": {"_STARTS_BYTES": 4_194_304},
+    "dataset.staged.duplicates": {
+        "_STARTS_BYTES": 4_194_304,
+        "DuplicateStage.__init__(num_existing)": 0,
+    },
     "dataset.staged.encoding": {
         "_ROW_BYTES_HELD": 256,
         "_CHUNK_BYTES": 8_388_608,
@@ -162,6 +172,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_EncodedPart.num_tokens": 0,
         "_EncodedPart.seen_bytes": 0,
     },
+    "dataset.staged.existingtext": {"_SEEN_STEP": 65_536, "_SEEN_ROWS": 4_194_304},
     "dataset.staged.gathering": {"_RANGE_BYTES": 16_777_216},
     "dataset.staged.job": {
         "CleanPart.__init__(collect_characters)": False,
@@ -179,6 +190,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "dataset.staged.running": {"prepare_shared(lease_seconds)": 30.0},
     "dataset.staged.scoring": {"_CHUNK_BYTES": 1_048_576},
+    "dataset.staged.worker": {"_STEP_BYTES": 1_048_576},
     "dataset.storeddatasets": {"_COPY_BYTES": 1_048_576},
     "dataset.tokenfiles.llmc": {
         "_HEADER_BYTES": 1_024,
