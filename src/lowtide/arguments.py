@@ -42,19 +42,7 @@ def parse_settings(
     names = setting_fields(cls)
     words = _place_positionals(cls, _rename_flags(words, names))
     if "--help-all" in words or "--help" in words or "-h" in words:
-        from lowtide.helptext import describe_verb
-
-        whole = "--help-all" in words
-        print(
-            describe_verb(
-                cls,
-                program=program,
-                summary=summary,
-                examples=examples,
-                also=common_flags(cls),
-                whole=whole,
-            )
-        )
+        _print_help(cls, program, summary, examples, whole="--help-all" in words)
         raise SystemExit(0)
     config_path: str | None = None
     if "config_file" not in names:
@@ -71,8 +59,31 @@ def parse_settings(
     if settings is not None:
         return settings
     _refuse_stray_word(cls, words, options, program=program)
+    return _parse_by_tyro(cls, words, options, program=program, summary=summary)
 
-    import tyro
+
+def _print_help(
+    cls: type[Any], program: str, summary: str, examples: Sequence[str], *, whole: bool
+) -> None:
+    from lowtide.helptext import describe_verb
+
+    print(
+        describe_verb(
+            cls,
+            program=program,
+            summary=summary,
+            examples=examples,
+            also=common_flags(cls),
+            whole=whole,
+        )
+    )
+
+
+def _parse_by_tyro(
+    cls: type[Any], words: list[str], options: dict[str, Any], *, program: str, summary: str
+) -> Any:
+    """Read flags over the options of a preset and of a config file; mistakes are explained."""
+    import tyro  # slow to import, and plain flags need none of it
 
     default: Any = tyro.MISSING_NONPROP
     if options:

@@ -90,36 +90,31 @@ class StreamingDataLoader:
         budget_bytes: int | None = None,
     ) -> None:
         check_rank(rank, world_size)
-        for name, value in (
-            ("seq_len", seq_len),
-            ("batch_size", batch_size),
-            ("stride", stride),
-            ("max_examples", max_examples),
-        ):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}, expected at least 1")
+        _require_counts(
+            seq_len=seq_len, batch_size=batch_size, stride=stride, max_examples=max_examples
+        )
+        if not 0 <= val_fraction < 1:
+            raise UsageError(f"val_fraction is {val_fraction}, expected a share in [0, 1)")
         if (dataset_id is None) == (files is None):
             raise UsageError("give either dataset_id or files")
         if dataset_id is not None and names_files(dataset_id) and not Path(dataset_id).is_dir():
             dataset_id, files = None, dataset_id  # a folder may be a Hugging Face dataset
-        self._source: TextSource = (
-            HubTexts(
+        self._source: TextSource
+        if dataset_id is not None:
+            self._source = HubTexts(
                 dataset_id,
                 split=split,
                 text_field=text_field,
                 config_name=config_name,
                 streaming=streaming,
             )
-            if dataset_id is not None
-            else FileTexts(
+        else:
+            self._source = FileTexts(
                 _path_list(files),
                 text_field=text_field,
                 reader_bytes=reader_bytes,
                 budget_bytes=budget_bytes,
             )
-        )
-        if not 0 <= val_fraction < 1:
-            raise UsageError(f"val_fraction is {val_fraction}, expected a share in [0, 1)")
         if val_fraction:
             self._source = KeptTexts(self._source, val_fraction)
         self._encoder = make_encoder(tokenizer, end_of_text=end_of_text)
@@ -391,6 +386,12 @@ class EndlessBatches:
     def close(self) -> None:
         """Stop reading; the next batch would be the first of the next epoch."""
         self._batches = None
+
+
+def _require_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{name} is {value}, expected at least 1")
 
 
 def _path_list(files: PathLike | Sequence[PathLike] | None) -> list[PathLike]:

@@ -42,6 +42,9 @@ from lowtide.training.trainer import Trainer, TrainResult
 
 __all__ = ["train"]
 
+Note = Callable[[str], None]
+"""Tells the user something; only the first process does."""
+
 
 def _require_shape(model: ModelSettings, config: GPTConfig, folder: Path, next_step: str) -> None:
     """Refuse a shape that was asked for where the weights have another."""
@@ -92,70 +95,19 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
         if group.is_first:
             tell(text)
 
-    require_same_settings(group, settings)  # before anything is removed
-    if group.is_first:
-        if settings.run.overwrite:
-            run.clear()
-        run.find_whole(note, set_aside=True)
-    group.wait()
-    require_same_checkpoint(group, run.root, run.find_whole(note))
+    _agree(settings, run, group, note)
     settings = replace_settings(settings, overwrite=False)  # done: not again in the loop
-    base_dir = None
-    if settings.run.init_from_model is not None and not run.exists():
-        if group.is_first:
-            find_base(settings)
-        group.wait()
-        base_dir = find_base(settings)
-    asked = settings.model.seq_len
-    settings = fit_context(settings, _known_shape(run, base_dir))
-    if (context := settings.model.seq_len) < asked:
-        note(f"rows of {context} tokens: the context of {run.root if run.exists() else base_dir}")
-    if run.exists():
-        known = optimizer_of(run.load_numbers())
-        settings = continued_settings(run.root, settings, optimizer=known)
+    base_dir = _find_base_dir(settings, run, group)
+    settings = _as_the_run_has_them(settings, run, base_dir, note)
     program = None
     if group.on_cpu:
         program = program_here(
             0, device=settings.machine.device, backend=settings.computing.backend
         )
         refuse_hopeless(settings, program=program, is_running=True)
-    base_tokenizer = None
-    if base_dir is not None and has_tokenizer(base_dir):
-        base_tokenizer = Tokenizer.load(base_dir)
-    if not group.is_first:  # the first process may have to tokenize; the others find it done
-        group.wait()
-    data = open_training_data(settings, note=note, tokenizer=base_tokenizer)
-    if group.is_first:
-        group.wait()
-    if base_tokenizer is not None and base_tokenizer.fingerprint != data.tokenizer.fingerprint:
-        raise DataError(
-            f"{settings.run.init_from_model} was trained with tokenizer {base_tokenizer.name} "
-            f"({base_tokenizer.fingerprint[:12]}), the data was made with {data.tokenizer.name} "
-            f"({data.tokenizer.fingerprint[:12]})",
-            path=base_dir,
-            next_step=f"lowtide prepare … --tokenization {base_dir} makes data that fits",
-        )
-    config = _shape(settings, run, data, base_dir)
-    if run.exists() or base_dir is not None:
-        require_weights(base_dir or run.newest_dir(), config)
-    backend = backend_of(settings)
-    model = backend.new_model(
-        config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
-    )
-    is_new = base_dir is None and not run.exists()
-    counts = settings.learning.first_embedding == "cooccurrence"
-    if base_dir is not None and counts:
-        note("--first-embedding: the embedding is that of the model to start from")
-    if is_new and counts:
-        _set_first_embedding(backend, model, data.train, settings.learning.seed, group, note)
-    if base_dir is not None:
-        backend.load_weights(model, base_dir)
-        run.source_dir = base_dir
-        note(f"starting from {base_dir}")
-        if text := foreign_note(data.tokenizer, config):
-            note(text)
+    data = _open_data(settings, group, base_dir, note)
     trainer = Trainer(
-        model,
+        _make_model(settings, run, group, data, base_dir, note),
         data=data.train,
         val_data=data.val,
         eval_data=data.others,
@@ -167,13 +119,101 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
     return trainer.fit()
 
 
+def _agree(settings: TrainSettings, run: RunFolder, group: Group, note: Note) -> None:
+    """See that all processes have the same settings and checkpoint; clear the run if asked."""
+    require_same_settings(group, settings)  # before anything is removed
+    if group.is_first:
+        if settings.run.overwrite:
+            run.clear()
+        run.find_whole(note, set_aside=True)
+    group.wait()
+    require_same_checkpoint(group, run.root, run.find_whole(note))
+
+
+def _find_base_dir(settings: TrainSettings, run: RunFolder, group: Group) -> Path | None:
+    """The folder of the model that a new run starts from."""
+    if settings.run.init_from_model is None or run.exists():
+        return None
+    if group.is_first:
+        find_base(settings)  # may have to make it; the others find it
+    group.wait()
+    return find_base(settings)
+
+
+def _as_the_run_has_them(
+    settings: TrainSettings, run: RunFolder, base_dir: Path | None, note: Note
+) -> TrainSettings:
+    """Settings to go on with: rows that fit the weights' context, and what the run began with."""
+    asked = settings.model.seq_len
+    settings = fit_context(settings, _known_shape(run, base_dir))
+    if (context := settings.model.seq_len) < asked:
+        note(f"rows of {context} tokens: the context of {run.root if run.exists() else base_dir}")
+    if not run.exists():
+        return settings
+    known = optimizer_of(run.load_numbers())
+    return continued_settings(run.root, settings, optimizer=known)
+
+
+def _open_data(
+    settings: TrainSettings, group: Group, base_dir: Path | None, note: Note
+) -> TrainingData:
+    """Open or make the data; ids of another tokenizer than the base model's are refused."""
+    base = None
+    if base_dir is not None and has_tokenizer(base_dir):
+        base = Tokenizer.load(base_dir)
+    if not group.is_first:  # the first process may have to tokenize; the others find it done
+        group.wait()
+    data = open_training_data(settings, note=note, tokenizer=base)
+    if group.is_first:
+        group.wait()
+    if base is not None and base.fingerprint != data.tokenizer.fingerprint:
+        raise DataError(
+            f"{settings.run.init_from_model} was trained with tokenizer {base.name} "
+            f"({base.fingerprint[:12]}), the data was made with {data.tokenizer.name} "
+            f"({data.tokenizer.fingerprint[:12]})",
+            path=base_dir,
+            next_step=f"lowtide prepare … --tokenization {base_dir} makes data that fits",
+        )
+    return data
+
+
+def _make_model(
+    settings: TrainSettings,
+    run: RunFolder,
+    group: Group,
+    data: TrainingData,
+    base_dir: Path | None,
+    note: Note,
+) -> Model:
+    """The network with its first weights: random, counted, or those of the base model."""
+    config = _shape(settings, run, data, base_dir)
+    if run.exists() or base_dir is not None:
+        require_weights(base_dir or run.newest_dir(), config)
+    backend = backend_of(settings)
+    model = backend.new_model(
+        config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
+    )
+    counts = settings.learning.first_embedding == "cooccurrence"
+    if base_dir is not None:
+        if counts:
+            note("--first-embedding: the embedding is that of the model to start from")
+        backend.load_weights(model, base_dir)
+        run.source_dir = base_dir
+        note(f"starting from {base_dir}")
+        if text := foreign_note(data.tokenizer, config):
+            note(text)
+    elif counts and not run.exists():
+        _set_first_embedding(backend, model, data.train, settings.learning.seed, group, note)
+    return model
+
+
 def _set_first_embedding(
     backend: Backend,
     model: Model,
     data: Any,
     seed: int,
     group: Group,
-    note: Callable[[str], None],
+    note: Note,
 ) -> None:
     """Begin with an embedding made of counts of neighbours, which a stream does not have yet."""
     config = model.config
