@@ -29,8 +29,7 @@ SAME_JOB = {
     "backend", "devices", "engine", "evaluation", "feeding", "loss", "muon", "network",
     "optimizers", "kernels",  # of a way to train: torch, JAX, offloaded
     "encoding", "job", "plan", "running",  # of a way to prepare
-    "batches", "heldout", "identity", "learning", "needs", "reports", "texts", "training", "trial",
-    # of what the folder is about
+    "heldout", "learning", "needs", "training", "trial",  # of what the folder is about
 }  # fmt: skip
 
 # The same role in two stages or backends, or a protocol and what has it.

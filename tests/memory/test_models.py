@@ -42,7 +42,7 @@ CASES = {
         "--device cpu --memory",
         "600MiB",
         3 * MIB,
-        "import lowtide.training.texts as t, pathlib\n"
+        "import lowtide.training.texttokens as t, pathlib\n"
         "real = t.pretokenize_file\n"
         "def hold(**options):\n"
         "    held.append(pathlib.Path(options['file']).read_text())\n"

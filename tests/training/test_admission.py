@@ -21,7 +21,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.program import MIB, Program
 from lowtide.model.sizing import suitable_vocabulary
 from lowtide.tokenizer import Tokenizer
-from lowtide.training import admission, data, textneeds, texts
+from lowtide.training import admission, data, textneeds, texttokens
 from lowtide.training.admission import refuse_hopeless
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
@@ -73,7 +73,7 @@ def test_the_first_advice_is_for_tokenizing_too(tmp_path, tokenization, memory):
         refuse_hopeless(train_settings(memory=memory, **options), program=PROGRAM)
     settings = train_settings(memory=advice(first.value), **options)
     refuse_hopeless(settings, program=PROGRAM)
-    assert texts.find_text_tokens(settings, print, None).is_file()
+    assert texttokens.find_text_tokens(settings, print, None).is_file()
 
 
 def test_the_first_advice_is_for_text_without_a_place_to_cut(tmp_path):
@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_keeps_its_tokens_where_flags_are_left_out(tmp_path, 
     words += ["--device", "cpu", "--eval-iters", "1", "--batch-size", "2", "--max-iters"]
     first = [*words, "1", "--tokenization", "char", *shape]
     assert cli.main([str(word) for word in first]) == 0
-    monkeypatch.setattr(texts, "pretokenize_file", None)  # tokenizing again would be an error
+    monkeypatch.setattr(texttokens, "pretokenize_file", None)  # tokenizing again would be an error
     assert cli.main([str(word) for word in [*words, "2"]]) == 0
     before = (tmp_path / "model/data/tokens.npy").read_bytes()
     assert cli.main([str(word) for word in [*words, "3", "--tokenization", "gpt2"]]) == 2

@@ -15,7 +15,7 @@ from lowtide.files import read_json, write_json
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import data as data_module
-from lowtide.training import texts
+from lowtide.training import texttokens
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.settings import TrainSettings
 
@@ -301,7 +301,7 @@ def test_a_large_text_is_better_tokenized_once(
 ) -> None:
     _, notes = open_data(tmp_path, input_file=text, tokenization="char")
     assert "lowtide pretokenize" not in notes
-    monkeypatch.setattr(texts, "_LARGE_BYTES", text.stat().st_size)
+    monkeypatch.setattr(texttokens, "_LARGE_BYTES", text.stat().st_size)
     _, notes = open_data(tmp_path, input_file=text, tokenization="char", model_name="other")
     folder = tmp_path / "runs" / "other" / "data"
     assert f"lowtide pretokenize {text} --tokenization {folder} does it once" in notes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from lowtide.training import reports
+from lowtide.training import runmetrics
 from lowtide.training.environment import peak_flops
-from lowtide.training.reports import Pace
+from lowtide.training.runmetrics import Pace
 
 
 def test_a_run_writes_what_it_was_made_with(make_trainer, monkeypatch):
@@ -30,7 +30,7 @@ def test_peaks_are_known_by_name():
 
 def test_speed_is_of_training_alone(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(reports.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(runmetrics.time, "monotonic", lambda: now[0])
 
     class One:
         def item(self):

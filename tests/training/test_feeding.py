@@ -10,7 +10,7 @@ import torch
 
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
-from lowtide.training import batches, feeding
+from lowtide.training import batchsources, feeding
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.feeding import Feed, open_batches
 from lowtide.training.settings import train_settings
@@ -111,7 +111,7 @@ def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
     made = {}
     patched = SimpleNamespace(plan_rows=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "BatchLoader", lambda data, **options: made.update(options))
+        patch.setattr(batchsources, "BatchLoader", lambda data, **options: made.update(options))
         for device in ("cpu", "cuda"):
             open_batches(patched, settings, ProcessGroup(1, 2, torch.device(device)), rows=4)
             assert made == {

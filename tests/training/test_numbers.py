@@ -143,7 +143,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "longest_line(part_bytes)": 1_048_576,
     },
     "training.rates": {"_SIDE": 8_192, "_COPIED_BYTES": 134_217_728, "_SECONDS": 0.8},
-    "training.reports": {"_OVERFITTING_GAP": 0.3},
+    "training.runmetrics": {"_OVERFITTING_GAP": 0.3},
     "training.results": {
         "_MOST_SHOWN": 10_000,
         "evaluation_windows(first)": 0,
@@ -231,7 +231,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_GROWTH_BYTES": 25_165_824,
         "_SMALL_WINDOW": 10_485_760,
     },
-    "training.texts": {
+    "training.texttokens": {
         "_HEAD_BYTES": 33_554_432,
         "_LARGE_BYTES": 67_108_864,
         "_STRETCH_BYTES": 2_097_152,

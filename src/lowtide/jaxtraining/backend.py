@@ -20,7 +20,7 @@ from lowtide.jaxtraining.feeding import JaxFeed
 from lowtide.jaxtraining.trees import JaxGPT
 from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
-from lowtide.training.batches import BatchSource
+from lowtide.training.batchsources import BatchSource
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 

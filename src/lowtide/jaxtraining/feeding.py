@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import DataError
-from lowtide.training.batches import BatchSource
+from lowtide.training.batchsources import BatchSource
 
 __all__ = ["JaxFeed"]
 

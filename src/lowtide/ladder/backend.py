@@ -22,7 +22,7 @@ from lowtide.ladder.network import PackedGPT
 from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
 from lowtide.model.devices import cap_device_memory, device_memory, pick_device
-from lowtide.training.batches import BatchSource
+from lowtide.training.batchsources import BatchSource
 from lowtide.training.counters import Counters
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.feeding import Feed

@@ -37,7 +37,7 @@ from lowtide.training.rungs import program_of, smallest_rung
 from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.textneeds import least_text_bytes, text_budget_bytes
-from lowtide.training.texts import count_vocabulary, find_stream_tokenizer, find_text_tokens
+from lowtide.training.texttokens import count_vocabulary, find_stream_tokenizer, find_text_tokens
 
 __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hopeless"]
 

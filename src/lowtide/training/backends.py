@@ -23,7 +23,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.packages import naming_missing_packages
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.batches import BatchSource
+from lowtide.training.batchsources import BatchSource
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.results import EvalSums
 from lowtide.training.saving import Snapshot

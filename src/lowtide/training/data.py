@@ -36,7 +36,7 @@ from lowtide.training.heldout import hold_out
 from lowtide.training.results import require_same_tokenizer
 from lowtide.training.settinggroups import DataSettings
 from lowtide.training.settings import TrainSettings
-from lowtide.training.texts import find_stream_tokenizer, find_text_tokens
+from lowtide.training.texttokens import find_stream_tokenizer, find_text_tokens
 
 __all__ = ["TrainingData", "open_training_data"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowtide.training.batches import BatchSource, open_batches
+from lowtide.training.batchsources import BatchSource, open_batches
 
 __all__ = ["BatchSource", "Feed", "open_batches"]
 

@@ -23,14 +23,14 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import Checkpoint, RunFolder
 from lowtide.training.diagnostics import Diagnostics
-from lowtide.training.reports import (
+from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator
+from lowtide.training.runmetrics import (
     MetricSinks,
     Pace,
     describe_evaluation,
     describe_overfitting,
     evaluation_row,
 )
-from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator
 from lowtide.training.saving import CheckpointSaver
 from lowtide.training.settings import TrainSettings
 from lowtide.training.signals import StopSignals

@@ -32,10 +32,10 @@ from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import model_config
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.firstembedding import first_embedding
-from lowtide.training.identity import optimizer_of
 from lowtide.training.offloading import RUNGS
 from lowtide.training.resuming import continued_settings, require_own_run, run_exists
 from lowtide.training.rungs import choose_rung
+from lowtide.training.runidentity import optimizer_of
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.trainer import Trainer, TrainResult

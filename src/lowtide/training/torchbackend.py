@@ -20,7 +20,7 @@ from lowtide.model.devices import cap_device_memory, device_memory, pick_device
 from lowtide.model.gpt import GPT
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.weights import load_weights, portable_tensors
-from lowtide.training.batches import BatchSource
+from lowtide.training.batchsources import BatchSource
 from lowtide.training.counters import Counters
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.feeding import Feed

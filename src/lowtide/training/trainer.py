@@ -31,15 +31,13 @@ from lowtide.training.agreement import (
     require_same_settings,
 )
 from lowtide.training.backends import Engine, Group, Model, as_model, backend_of
-from lowtide.training.batches import BatchSource, open_batches, row_length
+from lowtide.training.batchsources import BatchSource, open_batches, row_length
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.environment import describe_environment
 from lowtide.training.fitting import rows_in_budget, rows_of_process, rows_on_device
-from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
 from lowtide.training.loop import Loop
-from lowtide.training.reports import MetricSinks, describe_coverage
 from lowtide.training.results import EvalResult, ForgettingWatch, RunEvaluator, TrainResult
 from lowtide.training.resuming import (
     change_settings,
@@ -50,6 +48,8 @@ from lowtide.training.resuming import (
     write_settings,
 )
 from lowtide.training.rungs import host_budget_bytes
+from lowtide.training.runidentity import optimizer_of, require_same_model, weights_fingerprint
+from lowtide.training.runmetrics import MetricSinks, describe_coverage
 from lowtide.training.saving import CheckpointSaver
 from lowtide.training.schedule import RunLength, total_steps
 from lowtide.training.settings import TrainSettings

@@ -9,10 +9,10 @@ import torch
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.progress import Progress
-from lowtide.training import reports
+from lowtide.training import runmetrics
 from lowtide.training.counters import Counters
 from lowtide.training.evaluation import EvalResult
-from lowtide.training.reports import (
+from lowtide.training.runmetrics import (
     MetricSinks,
     Pace,
     describe_coverage,
@@ -138,7 +138,7 @@ def test_twenty_times_is_not_too_often_and_more_is():
 
 def test_the_pace_of_a_run(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(reports.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(runmetrics.time, "monotonic", lambda: now[0])
     pace = Pace(1000, 6.0, step=10)
     counters = Counters(*(torch.tensor(float(n)) for n in (5, 4, 3, 2, 1)))
     state = RunState(step=20, last_loss=1.5, elapsed_seconds=9.0, micro_batch=4)
@@ -177,7 +177,7 @@ def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, mon
         def close(self):
             closed.append("closed")
 
-    monkeypatch.setattr(reports, "EventFile", Board)
+    monkeypatch.setattr(runmetrics, "EventFile", Board)
     settings = train_settings(tensorboard=True, checkpoints_dir=tmp_path, model_name="m")
     with pytest.raises(ConnectionError), MetricSinks(settings, progress, True) as sinks:
         sinks.write({"event": "step", "step": 3, "loss": 1.5, "sample": "text"})
@@ -188,7 +188,7 @@ def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, mon
     ended = []
     run = types.SimpleNamespace(finish=lambda exit_code: ended.append(exit_code))
     wandb = types.SimpleNamespace(init=lambda **options: run)
-    monkeypatch.setattr(reports, "import_package", lambda package, what: wandb)
+    monkeypatch.setattr(runmetrics, "import_package", lambda package, what: wandb)
     with pytest.raises(ConnectionError), MetricSinks(train_settings(wandb=True), progress, True):
         raise ConnectionError
     assert ended == [1]

@@ -11,8 +11,8 @@ from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors, save_weights
-from lowtide.training import identity
-from lowtide.training.identity import optimizer_of, require_same_model, weights_fingerprint
+from lowtide.training import runidentity
+from lowtide.training.runidentity import optimizer_of, require_same_model, weights_fingerprint
 
 
 def make_model(seed=0, **changes):
@@ -50,8 +50,8 @@ def test_the_optimizer_is_known_by_its_moments(numbers, name):
 def test_a_run_goes_on_with_the_model_it_began_from_or_has_now(tmp_path, monkeypatch):
     model = make_model()
     known, has = [None], [False]
-    monkeypatch.setattr(identity, "read_identity", lambda root: {"weights": known[0]})
-    monkeypatch.setattr(identity, "_has_weights", lambda model, run: has[0])
+    monkeypatch.setattr(runidentity, "read_identity", lambda root: {"weights": known[0]})
+    monkeypatch.setattr(runidentity, "_has_weights", lambda model, run: has[0])
     run = SimpleNamespace(
         root=tmp_path / "mine", load_config=lambda: model.config, load_module_config=lambda: None
     )
@@ -78,4 +78,4 @@ def test_weights_are_compared_name_by_name(tmp_path):
         (dict(list(tensors.items())[1:]), False),
     ):
         save_weights(tmp_path / "model.safetensors", saved)
-        assert identity._has_weights(model, run) is same
+        assert runidentity._has_weights(model, run) is same

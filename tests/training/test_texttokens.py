@@ -9,9 +9,9 @@ from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError
 from lowtide.loader.texts import FileTexts
 from lowtide.tokenizer import Tokenizer
-from lowtide.training import texts
+from lowtide.training import texttokens
 from lowtide.training.settings import train_settings
-from lowtide.training.texts import count_vocabulary, find_text_tokens
+from lowtide.training.texttokens import count_vocabulary, find_text_tokens
 
 TEXT = "Ebbe und Flut.<|endoftext|>\r\nZwei Tage, three days; 潮が引く。\n" * 50
 
@@ -45,8 +45,8 @@ def test_ids_are_those_of_pretokenize_and_made_once(
     )
     assert np.array_equal(np.load(path), np.load(expected.path))
     assert any("tokenized" in note for note in notes)
-    monkeypatch.setattr(texts, "pretokenize_file", None)
-    monkeypatch.setattr(texts, "train_tokenizer", None)
+    monkeypatch.setattr(texttokens, "pretokenize_file", None)
+    monkeypatch.setattr(texttokens, "train_tokenizer", None)
     assert find_text_tokens(chosen, notes.append, None) == path
 
 
@@ -56,14 +56,14 @@ def test_a_sample_has_no_long_stretch_without_a_place_to_cut(settings, notes, tm
     (tmp_path / "stream.txt").write_bytes(words + b"a" * (7 << 20) + b"\nthe end")
     chosen = settings(input_file=None, dataset_id=str(tmp_path / "stream.txt"), tokenization=None)
     found = FileTexts([chosen.data.dataset_id])
-    texts._write_head(tmp_path / "head.txt", found, None)
+    texttokens._write_head(tmp_path / "head.txt", found, None)
     sample = (tmp_path / "head.txt").read_bytes()
     assert sample.replace(b"<|endoftext|>", b"") == (tmp_path / "stream.txt").read_bytes()
     parts = sample.split(b"<|endoftext|>")
     assert len(parts) == 5 and parts[0].startswith(words)  # ordinary text stays as it is
     stretches = [len(part) for part in parts[1:-1]]
-    assert max(stretches) <= texts._STRETCH_BYTES + texts._LOOK_BYTES
-    tokenizer = texts.find_stream_tokenizer(chosen, notes.append, None)
+    assert max(stretches) <= texttokens._STRETCH_BYTES + texttokens._LOOK_BYTES
+    tokenizer = texttokens.find_stream_tokenizer(chosen, notes.append, None)
     assert max(map(len, tokenizer.vocabulary.values())) <= 1024
 
 
