@@ -252,6 +252,8 @@ def skipped_parts(tree: ast.Module) -> set[int]:
             parts = list(node.decorator_list)  # frozen, slots: promises to programmers
         elif isinstance(node, ast.JoinedStr | ast.Assert):
             parts = [node]  # words, and what only programmers see
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
+            parts = [node]  # of zip: an assertion as well
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             parts = [node]
         for part in parts:
@@ -403,10 +405,9 @@ def drawn_before(text: str) -> list[Mutant]:
 
 
 def tracked_files() -> list[str]:
-    """The repository's files: as git has them, or all in folders that are not hidden or built."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, text=True
-    )
+    """The repository's files: as git sees them, or all in folders that are not hidden or built."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
     if listed.returncode == 0:
         return [name for name in listed.stdout.split("\0") if name]
     top = [path for path in ROOT.iterdir() if path.name not in ("build", "carry", "shared")]

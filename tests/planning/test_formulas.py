@@ -1,0 +1,219 @@
+"""Bytes that formulas say, over a grid of shapes and settings: the numbers that they have said.
+
+Plans and budgets are compared with measured peaks elsewhere, within a tenth or so. Here every term
+counts: a summand that is lost changes a number of the table. Where a formula is meant to change,
+`python tests/planning/test_formulas.py` writes the table anew; its diff shows what changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.classifier import resources as classifier_resources
+from lowtide.classifier.settings import ClassifierSettings
+from lowtide.corpus.inputs import InputFile, InputList
+from lowtide.dataset import pretokenizingplan
+from lowtide.dataset import resources as dataset_resources
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.loader import footprint as loader_footprint
+from lowtide.memory import MemoryBudget
+from lowtide.model import inference, sizing
+from lowtide.model.config import GPTConfig
+from lowtide.model.program import Program
+from lowtide.settings import build_settings
+from lowtide.tokenizer import countingplan, learning
+from lowtide.tokenizer import footprint as tokenizer_footprint
+from lowtide.training import footprint, offloading
+from lowtide.training.settings import TrainSettings
+
+TABLE = Path(__file__).with_name("formulas.json")
+PROGRAM = Program(1_000_000, 3_000_000, extra_bytes={"recompute": 50, "8bit": 600, "compile": 7000})
+MIB = 1 << 20
+SHAPES: dict[str, dict[str, Any]] = {
+    "gpt2": {"layout": "gpt2", "width": 96},
+    "qwen3": {"layout": "qwen3", "num_kv_heads": 2},
+    "untied": {"layout": "llama", "tie_weights": False, "mlp_bias": True},
+    "olmo2": {"layout": "olmo2", "attention_bias": True},
+    "tide": {"layout": "tide", "width": 64},
+    "windows": {"layout": "mistral", "sliding_window": 16, "window_layers": (0, 2)},
+    "long": {"layout": "qwen3", "vocab_size": 70_000, "num_layers": 9},
+}
+TRAINING: dict[str, dict[str, Any]] = {
+    "adamw": {"optimizer": "adamw"},
+    "muon": {"optimizer": "muon", "gradient_accumulation_steps": 3},
+    "half": {"optimizer": "adamw", "use_mixed_precision": True, "compile": True},
+    "again": {"optimizer": "muon", "activation_checkpointing": True, "loss_chunk_tokens": 100},
+    "again, half": {"activation_checkpointing": True, "use_mixed_precision": True},
+    "8 bits": {"optimizer": "adamw", "use_8bit_optimizer": True, "num_workers": 0},
+    "jax": {"optimizer": "muon", "backend": "jax", "batch_size": 4},
+    "counted": {"optimizer": "auto", "first_embedding": "cooccurrence"},
+}
+
+
+def shape(name: str) -> GPTConfig:
+    known = {"vocab_size": 500, "context_length": 512, "num_layers": 3, "width": 128}
+    return GPTConfig(**{**known, "num_heads": 4, **SHAPES[name]})
+
+
+def training(name: str, **more: Any) -> TrainSettings:
+    known = {"model_name": "none", "checkpoints_dir": "no folder", "seq_len": 128}
+    return build_settings(TrainSettings, {**known, "batch_size": 8, **TRAINING[name], **more})
+
+
+def numbers_of(value: Any) -> dict[str, Any]:
+    """Fields and properties of a dataclass that are numbers."""
+    names = [field.name for field in dataclasses.fields(value)]
+    names += [name for name in dir(type(value)) if isinstance(getattr(type(value), name), property)]
+    found = {name: getattr(value, name) for name in names}
+    return {name: number for name, number in found.items() if isinstance(number, int | float)}
+
+
+def train_rows() -> Iterator[tuple[str, Any]]:
+    for name, kind, on_gpu in itertools.product(SHAPES, TRAINING, (False, True)):
+        if kind == "jax" and (on_gpu or name not in ("gpt2", "qwen3", "tide")):
+            continue
+        if name in ("untied", "olmo2", "windows") and kind not in ("adamw", "again, half"):
+            continue  # their blocks differ, and nothing else
+        settings = training(kind)
+        for rows in (None, 2):
+            found = footprint.planned_bytes(
+                shape(name), settings, micro_batch=rows, on_gpu=on_gpu, program=PROGRAM
+            )
+            place = "GPU" if on_gpu else "CPU"
+            yield f"training of {name}, {kind}, {place}, {rows} rows", numbers_of(found)
+
+
+def offload_rows() -> Iterator[tuple[str, Any]]:
+    for name, rung, half, optimizer in itertools.product(
+        ("qwen3", "long"), offloading.RUNGS[1:], (False, True), ("adamw", "muon")
+    ):
+        settings = training("adamw", optimizer=optimizer, offload=rung, use_mixed_precision=half)
+        label = f"offload of {name}, {rung}, {optimizer}{', half' if half else ''}"
+        yield f"{label}: traffic", numbers_of(offloading.step_traffic(shape(name), settings))
+        for on_gpu in (False, True):
+            if not on_gpu and rung not in ("packed", "disk"):
+                continue
+            found = footprint.planned_bytes(
+                shape(name), settings, micro_batch=2, on_gpu=on_gpu, program=PROGRAM
+            )
+            assert found.offloaded is not None
+            row = {**numbers_of(found), **numbers_of(found.offloaded)}
+            yield f"{label}, {'GPU' if on_gpu else 'CPU'}", row
+
+
+def running_rows() -> Iterator[tuple[str, Any]]:
+    for name, generates, backend, rows, tokens in itertools.product(
+        ("gpt2", "qwen3", "windows"), (False, True), ("torch", "jax"), (1, 700), (30, 512)
+    ):
+        found = inference.planned_bytes(
+            shape(name), rows=rows, tokens=tokens, program=PROGRAM, generates=generates,
+            backend=backend, tokenizer_bytes=77,
+        )  # fmt: skip
+        verb = "generating" if generates else "evaluating"
+        yield f"{verb} with {name}, {backend}, {rows} rows of {tokens}", numbers_of(found)
+    for megabytes in (90, 100, 150):
+        config = shape("gpt2").replace(context_length=50_000)
+        context = inference.fit_context(config, megabytes * MIB, program=PROGRAM)
+        yield f"context in {megabytes} MiB", context
+
+
+def sizing_rows() -> Iterator[tuple[str, Any]]:
+    for name in SHAPES:
+        config = shape(name)
+        counts = [sizing.count_parameters(config, embeddings=each) for each in (False, True)]
+        yield f"parameters of {name}", [*counts, sizing.flops_per_token(config, 100)]
+    for size, text in itertools.product((10**5, 10**7, 10**9), (None, 10**4, 10**8)):
+        found = sizing.suitable_vocabulary(size, text)
+        yield f"vocabulary of {size:,} parameters and a text of {text}", found
+    for size, layout in itertools.product((10**5, 10**6, 10**8, 3 * 10**9), ("qwen3", "gpt2")):
+        made = sizing.shape_for_parameters(size, vocab_size=1000, layout=layout)
+        yield f"shape of {size:,} parameters in {layout}", numbers_of(made)
+    for vocabulary, on_gpu in itertools.product((300, 50_304, 10**6), (False, True)):
+        tokens = sizing.loss_chunk_tokens(vocabulary, on_gpu=on_gpu)
+        yield f"chunk of {vocabulary:,} ids, {'GPU' if on_gpu else 'CPU'}", tokens
+
+
+def make_inputs(compression: str | None) -> InputList:
+    rows = [InputFile(n, Path(f"{n}.txt"), "text", compression, 10**7 + n, 1, 2) for n in range(3)]
+    return InputList(rows)
+
+
+def text_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    for size, workers in itertools.product((10**4, 10**7, 10**10), (1, 2, 4, 9)):
+        yield (
+            f"tokenizer of {size:,} bytes, {workers} workers",
+            [
+                tokenizer_footprint.planned_peak_bytes(size, vocab_size=9000, num_workers=workers),
+                tokenizer_footprint.planned_peak_bytes(
+                    size, vocab_size=900, num_workers=workers, distinct_bytes=size // 3
+                ),
+                countingplan.smallest_budget_bytes(workers),
+                countingplan.needed_bytes(workers, is_plain=False, reading=5, held_bytes=size),
+                dataset_resources.planned_bytes(size, num_workers=workers, budget_bytes=300 * MIB),
+                dataset_resources.planned_table_bytes(num_workers=workers, budget_bytes=3000 * MIB),
+            ],
+        )
+    for size, keeps, near in itertools.product((10**5, 10**9), (False, True), (False, True)):
+        needed = dataset_resources.planned_disk_bytes(
+            size, one_pass_bytes=50 * MIB, token_bytes=4, keeps_text=keeps, near_copies=near
+        )
+        yield f"disk of {size:,} bytes{', kept' * keeps}{', near copies' * near}", needed
+    for tokens in (65_535, 65_536, 65_537):
+        yield f"file of {tokens:,} tokens", learning.file_bytes(1000, 30, num_tokens=tokens)
+    for stretch, text, most in itertools.product((10**6, 10**8), (10**6, 10**9), (None, 9, 999)):
+        needed = learning.repeated_bytes(stretch, text_bytes=text, max_token_bytes=most)
+        yield f"repeated {stretch:,} of {text:,}, tokens of {most}", needed
+    for characters in (10, 100_000):
+        yield f"{characters:,} characters", pretokenizingplan.character_bytes(characters)
+    for length, mixed, stride in itertools.product((64, 1024), (0, 500), (None, 10)):
+        yield (
+            f"stream of {length}, {mixed} mixed, stride {stride}",
+            loader_footprint.planned_bytes(
+                seq_len=length, shuffle_buffer_size=mixed, stride=stride
+            ),
+        )
+    monkeypatch.setattr(classifier_resources, "reader_bytes", lambda inputs, options: 12_345)
+    for megabytes, compression, workers in itertools.product((500, 3000), (None, "gzip"), (1, 6)):
+        label = f"in {megabytes} MiB, {compression or 'plain'}, {workers} workers"
+        budget = MemoryBudget(megabytes * MIB, used_bytes=100 * MIB)
+        classifying = ClassifierSettings(
+            good=("a",), other=("b",), out_dir=Path("c"), num_workers=workers, max_examples=5000,
+            buckets=10_000,
+        )  # fmt: skip
+        shares = classifier_resources.plan_shares(classifying, budget, make_inputs(compression))
+        yield f"classifier {label}", [numbers_of(shares), budget.remaining_bytes]
+        budget = MemoryBudget(megabytes * MIB, used_bytes=100 * MIB)
+        preparing = build_settings(
+            PrepareSettings, {"input_files": ["a"], "out_dir": "c", "num_workers": workers}
+        )
+        given = dataset_resources.Inputs(
+            num_files=3, num_in_order=2 if compression else 0, reader_bytes=12_345
+        )
+        shares = dataset_resources.plan_shares(preparing, budget, given)
+        yield f"preparing {label}", [numbers_of(shares), budget.remaining_bytes]
+
+
+def compute() -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        rows = [*train_rows(), *offload_rows(), *running_rows(), *sizing_rows(), *text_rows(patch)]
+    assert len(dict(rows)) == len(rows)
+    return json.loads(json.dumps(dict(rows)))
+
+
+def test_every_term_of_a_formula_counts() -> None:
+    found, known = compute(), json.loads(TABLE.read_text())
+    assert list(found) == list(known)
+    for name, numbers in known.items():
+        assert found[name] == numbers, f"{name} ({__doc__})"
+
+
+if __name__ == "__main__":
+    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in compute().items())
+    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
