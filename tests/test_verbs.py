@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lowtide import modelverbs
+from lowtide.training import admission
+from lowtide.training.settings import TrainSettings
 from lowtide.verbs import VERBS
 
 ROOT = Path(__file__).parent.parent
@@ -54,3 +59,17 @@ def test_no_settings_import_tyro_by_themselves() -> None:
         "    assert 'tyro.conf' not in sys.modules, name"
     )
     subprocess.run([sys.executable, "-c", code, *modules], check=True)
+
+
+def test_a_run_tells_where_it_is_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGUSR1 prints to stderr, from the first moment on."""
+    told: list[Any] = []
+    monkeypatch.setattr(modelverbs.faulthandler, "register", lambda *a, **k: told.append((a, k)))
+
+    def admit(settings: TrainSettings) -> None:
+        raise RuntimeError("asked")
+
+    monkeypatch.setattr(admission, "admit", admit)
+    with pytest.raises(RuntimeError, match="asked"):
+        modelverbs.run_train(TrainSettings())
+    assert told == [((signal.SIGUSR1,), {"file": 2})]

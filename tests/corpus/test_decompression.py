@@ -201,3 +201,12 @@ def test_skippable_frames_are_skipped_and_strangers_refused():
     for wrong in (b"abcd", b"\x28\xb5", (0x184D2A60).to_bytes(4, "little") + header):
         with pytest.raises((ValueError, EOFError)):
             decompression.read_zstd_frame(io.BytesIO(wrong))
+
+
+def test_the_dictionary_of_the_older_format_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.xz"
+    for size in (1 << 16, 3 << 20):
+        filters = [{"id": lzma.FILTER_LZMA1, "preset": 0, "dict_size": size}]
+        path.write_bytes(lzma.compress(TEXT, format=lzma.FORMAT_ALONE, filters=filters))
+        assert decompression._xz_dictionary_bytes(path.read_bytes()[:64]) == size
+    assert decompression._xz_dictionary_bytes(b"no such file, and no such number") == 0

@@ -134,3 +134,21 @@ def test_no_more_than_so_many_files_are_one_group(monkeypatch: pytest.MonkeyPatc
     inputs = [InputFile(n, Path(f"{n}.txt"), "text", None, size_bytes=1) for n in range(3000)]
     streams = reading.plan_streams(inputs, ReadingSettings())
     assert [len(stream.inputs) for stream in streams] == [1024, 1024, 952]
+
+
+def test_a_group_is_as_large_as_a_block_and_no_larger(tmp_path: Path) -> None:
+    """Files up to a quarter of a block share it: exactly one block of bytes, or of many files."""
+    options = ReadingSettings(block_bytes=400)
+
+    def groups(*sizes: int) -> list[int]:
+        folder = tmp_path / "-".join(map(str, sizes))
+        folder.mkdir()
+        for number, size in enumerate(sizes):
+            (folder / f"{number:02d}.txt").write_bytes(b"x" * size)
+        streams = reading.plan_streams(expand_inputs([folder]), options)
+        return [len(stream.inputs) for stream in streams]
+
+    assert groups(100, 100, 100, 100) == [4]
+    assert groups(100, 100, 100, 99, 2) == [4, 1]
+    assert groups(100, 100, 100, 100, 100, 100, 100, 100) == [4, 4]  # each begins with nothing
+    assert groups(100, 101, 100) == [1, 1, 1]  # more than a quarter: a stream of its own

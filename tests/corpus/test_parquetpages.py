@@ -157,3 +157,20 @@ def test_a_long_header_is_read_whole() -> None:
         b"\x18" + varint(size) + b"s" * size + b"\x15" + varint(4) + b"\x15" + varint(8) + b"\0"
     )
     assert parquetpages._read_header(io.BytesIO(header), 0)[0] == {1: None, 2: 2, 3: 4}
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("null", [False, True])
+def test_the_window_of_a_page_is_read_behind_its_levels(
+    tmp_path: Path, version: str, null: bool
+) -> None:
+    """Where they stand before the texts and unpacked, the zstd frame begins after them."""
+    texts = [chr(97 + number % 26) * 1000 for number in range(300)]
+    options: dict[str, Any] = {"use_dictionary": False, "data_page_version": version}
+    given = [*texts, None] if null else texts
+    path = tmp_path / "a.parquet"
+    plain = pages_of(path, given, compression="none", **options)
+    packed = pages_of(path, given, compression="zstd", **options)
+    assert plain.streamed_bytes is not None and packed.streamed_bytes is not None
+    window = packed.streamed_bytes - plain.streamed_bytes
+    assert 300_000 <= window <= packed.unpacked_bytes  # of a text so short, all of it

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
+from lowtide.loader import ordering
 from lowtide.loader.ordering import (
     check_order,
     derive_seed,
@@ -134,3 +135,12 @@ def test_windows_are_cut_elsewhere_in_every_later_epoch():
     assert shifts(19, 1) == [whole[19]]
     assert shifts(25, 0) == []
     assert shifts(10, 50, seed=4) != whole[10:]
+
+
+@pytest.mark.parametrize("size", [255, 256, 257])
+def test_the_border_between_tables_and_ciphers_is_the_native_one(size: int) -> None:
+    assert ordering._TABLE_SIZE == 256
+    for seed, epoch in ((3, 0), (2**63, 5)):
+        native = order_indices("shuffle", seed=seed, size=size, first=epoch * size, count=size)
+        plain = [permuted_index(n, seed=seed, epoch=epoch, size=size) for n in range(size)]
+        assert native.tolist() == plain

@@ -396,3 +396,12 @@ def test_a_long_text_is_encoded_in_parts_and_resumed_inside_one(
         resumed = make([path], **options)
         resumed.load_state_dict(states[stop])
         assert next(iter(resumed))["input_ids"].tolist() == whole[stop + 1]
+
+
+def test_memory_is_that_of_windows_and_of_reading(
+    text_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "reader_bytes", lambda inputs, options: 12_345)
+    held = planned_bytes(seq_len=16, shuffle_buffer_size=10, stride=5)
+    assert make(text_files, stride=5).memory_bytes == held + 12_345
+    assert make(text_files, stride=5, streaming=False).memory_bytes == 0

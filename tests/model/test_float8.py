@@ -56,6 +56,7 @@ KERNELS = textwrap.dedent(
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-2, equal_nan=True)
     wanted = torch.randint(333, (72, 3))
     wanted[3, 1:], wanted[4, 2] = -1, -1
+    wanted[5:9] = torch.tensor([[0, 1, 2], [1, 0, 2], [1, 2, 0], [332, 332, 332]])  # the borders
     broken = logits.clone()
     broken[5, 7] = torch.nan  # which makes the loss of all none
     every = ({"cap": 2.0, "ahead": (0.5, 0.25)}, {"ahead": (0.5,)}, {"cap": 15.0})

@@ -100,3 +100,19 @@ def test_a_config_file_that_leaves_the_rung_open_is_planned(tmp_path: Path) -> N
     (tmp_path / "run.json").write_text('{"target_params": 1000000000, "offload": "auto"}')
     plan = make_plan(config_file=tmp_path / "run.json", **MACHINE)
     assert plan.chosen is not None and plan.chosen.settings.machine.offload == "gradients"
+
+
+def test_nothing_is_measured_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe knows nothing of disks: their speed alone is no reason for one."""
+    measured: list[int] = []
+
+    def measure() -> None:
+        measured.append(1)
+
+    monkeypatch.setattr(speed, "find_gpu", lambda: Gpu("A", 1, 1))
+    monkeypatch.setattr(speed, "_measure", measure)
+    find_rates(PlanSettings(gpu_flops="100T", link_speed="25GB"))
+    assert not measured
+    find_rates(PlanSettings(gpu_flops="100T", disk_speed="3GB"))
+    find_rates(PlanSettings(link_speed="25GB", disk_speed="3GB"))
+    assert len(measured) == 2

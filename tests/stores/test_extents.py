@@ -185,3 +185,51 @@ def test_a_folder_that_was_removed_is_made_again_for_all_who_read(
         assert read(cache, first) == data
     assert open_files(tmp_path) == before
     assert cache.folder.used_bytes() == BASE + EXTENT
+
+
+def test_threads_are_started_once_and_no_more_than_there_may_be(
+    big: CachedObject, tmp_path: Path
+) -> None:
+    cache = open_cache(tmp_path / "c", BASE + 4 * EXTENT)
+    for number in range(2):
+        cache.fetch_ahead(0, [Extent(big, number)])
+        cache.wait_until_idle()
+        started = [thread.name for thread in cache._threads]
+        assert started == [f"lowtide-fetch-{place}" for place in range(extents.FETCH_THREADS)]
+
+
+def test_uses_that_are_over_are_forgotten_and_those_that_come_again_are_not(
+    big: CachedObject, tmp_path: Path
+) -> None:
+    cache = open_cache(tmp_path / "c", BASE + 4 * EXTENT)
+    later, over, again, other, gone = parts = [Extent(big, number) for number in range(5)]
+    for extent in (later, over, again):
+        read(cache, extent)
+    cache._uses = {
+        later.name: PlannedUse(0, 11),
+        over.name: PlannedUse(0, 10),
+        again.name: PlannedUse(0, 10, again=99),
+        other.name: PlannedUse(1, 5),  # which another reader waits for
+        gone.name: PlannedUse(0, 50),  # planned, and not in the cache
+    }
+    cache._positions = {0: 10}
+    cache._forget_uses(0)
+    assert set(cache._uses) == {later.name, again.name, other.name}
+    assert len(parts) == 5
+
+
+def test_only_what_is_farther_away_than_a_limit_is_removed(
+    big: CachedObject, tmp_path: Path
+) -> None:
+    cache = open_cache(tmp_path / "c", BASE + 4 * EXTENT)
+    parts = [Extent(big, number) for number in range(4)]
+    for extent in parts:
+        read(cache, extent)
+    far = {extent.name: (float(number), False) for number, extent in enumerate(parts)}
+    with cache.folder.counting() as count:
+        before = count.bytes
+        cache.folder.evict(count, 10 * EXTENT, far.__getitem__, beyond=1.0)
+        assert names(cache) == {extent.name for extent in parts[:2]}
+        assert before - count.bytes == 2 * EXTENT
+        cache.folder.evict(count, 1, far.__getitem__, beyond=-1.0)  # the farthest one is enough
+        assert names(cache) == {parts[0].name}

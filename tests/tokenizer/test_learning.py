@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,3 +129,20 @@ def test_more_memory_never_learns_less_of_one_long_piece(share: float, tmp_path:
             work_dir=tmp_path,
         )
     assert len(merges) == 24
+
+
+@pytest.mark.parametrize(("longest", "share"), [(0, 7 / 8), (10**9, 0.5)])
+def test_rounds_get_most_of_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, share: float
+) -> None:
+    given: list[int] = []
+
+    def learner(tie_break: str, *, file_dir: str, memory_bytes: int) -> Any:
+        given.append(memory_bytes)
+
+    needed = planned_bytes(Sizes.distinct_bytes, Sizes.distinct)
+    monkeypatch.setattr(learning._native, "RoundLearner", learner)
+    monkeypatch.setattr(Sizes, "longest_piece", longest)
+    total = needed if share < 0.6 else 20 * MIB  # half of full speed's is less there
+    picked(total - 8, tmp_path)
+    assert given == [needed // 2 if longest else 20 * MIB - 8 - (20 * MIB - 8) // 8]

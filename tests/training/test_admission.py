@@ -368,3 +368,31 @@ def test_a_stream_that_is_given_is_counted(tmp_path, make_trainer, val_fraction)
         files=tmp_path / "a.txt", tokenizer=Tokenizer.from_characters("some wrd\n"), streaming=False
     )
     assert stored.memory_bytes == 0
+
+
+def test_a_stream_whose_tokenizer_is_learned_needs_what_its_file_does(tmp_path):
+    """Of a sample, or with a tokenizer that is there, nothing is learned from all of the text."""
+    path = tmp_path / "t.txt"
+    path.write_text("some words, and then some more of them. " * 500)
+
+    def needed(**more):
+        return textneeds.text_budget_bytes(
+            train_settings(checkpoints_dir=tmp_path, **SMALL, **more)
+        )
+
+    learned = needed(dataset_id=str(path), vocab_size=300)
+    assert 200 * MIB < learned <= needed(input_file=path, vocab_size=300)  # which it encodes, too
+    assert (
+        textneeds.least_text_bytes(
+            train_settings(checkpoints_dir=tmp_path, dataset_id=str(path), vocab_size=300, **SMALL)
+        )
+        > 200 * MIB
+    )
+    assert needed(dataset_id=str(path)) == 0
+    assert needed(dataset_id=str(path), vocab_size=300, tokenization="gpt2") == 0
+    assert needed(dataset_id="some/name", vocab_size=300) == 0
+    assert needed(dataset_id=str(tmp_path / "none.txt"), vocab_size=300) == 0
+    (tmp_path / "model" / "data" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "model" / "data" / "tokenizer" / "tokenizer.json").write_text("{}")
+    assert needed(dataset_id=str(path), vocab_size=300) == 0
+    assert needed(dataset_id=str(path), vocab_size=300, overwrite=True) == learned

@@ -20,7 +20,7 @@ from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.reporting.runs import RunReader
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer
-from lowtide.training import evaluating
+from lowtide.training import evaluating, likelihood
 from lowtide.training.evaluating import evaluate
 from lowtide.training.evaluation import score_rows
 from lowtide.training.likelihood import TaskResult, answer_questions, score_choices
@@ -234,3 +234,17 @@ def test_a_refusal_names_what_the_largest_of_all_tasks_needs(run, tmp_path, monk
     tasks = [str(tmp_path / "short.jsonl"), str(tmp_path / "longer.jsonl")]
     evaluate(model_name=str(run), tasks=tasks, device="cpu")
     assert asked[0] == max(asked) > min(asked)
+
+
+def test_questions_come_in_groups_by_number_and_by_length(monkeypatch):
+    monkeypatch.setattr(likelihood, "_GROUP", 3)
+    monkeypatch.setattr(likelihood, "_GROUP_CHARACTERS", 20)
+
+    def sizes(*characters):
+        questions = [Question("c" * (count - 2), ("a", "b"), 0) for count in characters]
+        return [len(group) for group in likelihood._iter_groups(questions)]
+
+    assert sizes(2, 2, 2, 2) == [3, 1]
+    assert sizes(2, 2, 2) == [3]
+    assert sizes(10, 10, 9, 10, 2) == [2, 3]  # 20 is enough; 19 is not, and each group counts anew
+    assert sizes(20, 19, 19) == [1, 2]
