@@ -389,7 +389,6 @@ def test_a_stream_whose_tokenizer_is_learned_needs_what_its_file_does(tmp_path):
         > 200 * MIB
     )
     assert needed(dataset_id=str(path)) == 0
-    assert needed(dataset_id=str(path), vocab_size=300, tokenization="gpt2") == 0
     assert needed(dataset_id="some/name", vocab_size=300) == 0
     assert needed(dataset_id=str(tmp_path / "none.txt"), vocab_size=300) == 0
     (tmp_path / "model" / "data" / "tokenizer").mkdir(parents=True)
