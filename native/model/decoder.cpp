@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "model/decoder_kernels.hpp"
 #include "model/row_kernels.hpp"
 #include "model/thread_pool.hpp"
 
@@ -14,19 +13,28 @@ namespace {
 constexpr size_t kBlockNumbers = 65536;    // of a matrix, that a thread takes at once
 constexpr size_t kThreadNumbers = 200000;  // below that, waking a second thread takes longer
 constexpr size_t kOutputs = 4;             // rows of a matrix that the kernel reads side by side
+constexpr size_t kManyRows = 12;  // so many make it worth to widen a matrix's numbers once for all
 
 }  // namespace
 
 Decoder::Decoder(const DecoderShape& shape, std::vector<DecoderLayer> layers)
     : shape_(shape), layers_(std::move(layers)) {}
 
-void Decoder::linear(const float* x, const float* weight, const float* bias, float* y, size_t in,
+void Decoder::linear(const float* x, const Matrix& weight, const float* bias, float* y, size_t in,
                      size_t out) const {
   const size_t block =
       std::max(kOutputs, kBlockNumbers / std::max<size_t>(in, 1) / kOutputs * kOutputs);
   const size_t threads = in * out * count_ < kThreadNumbers ? 1 : num_threads_;
+  const bool is_widened = weight.kind != NumberKind::float32 && count_ >= kManyRows;
   run_blocks(out, block, threads, [&](size_t first, size_t end) {
-    multiply_rows(x, weight, bias, y, count_, in, out, first, end);
+    if (!is_widened) {
+      multiply_rows(x, weight, bias, y, count_, in, out, first, end);
+      return;
+    }
+    std::vector<float> wide((end - first) * in);
+    widen(weight, first * in, wide.data(), wide.size());
+    multiply_rows(x, {wide.data()}, bias == nullptr ? nullptr : bias + first, y + first, count_, in,
+                  out, 0, end - first);
   });
 }
 
@@ -68,7 +76,7 @@ void Decoder::turn(const DecoderLayer& layer, const DecoderTables& tables) {
 void Decoder::open_gates(const float* gate, const float* bias, const float* x, size_t heads) {
   for (size_t i = 0; i < count_; ++i) {
     float* const row = gates_.data() + i * heads;
-    multiply_rows(x + i * shape_.width, gate, bias, row, 1, shape_.gate_inputs, heads, 0, heads);
+    multiply_rows(x + i * shape_.width, {gate}, bias, row, 1, shape_.gate_inputs, heads, 0, heads);
     open_row(row, heads);
   }
 }
@@ -82,7 +90,7 @@ void Decoder::attend(const DecoderLayer& layer, const DecoderTables& tables, flo
   linear(normed_.data(), layer.query_key_value, layer.query_key_value_bias, heads_.data(),
          shape_.width, joint);
   turn(layer, tables);
-  if (layer.start_values != nullptr) {
+  if (layer.start_values.numbers != nullptr) {
     linear(normed_start_.data(), layer.start_values, nullptr, added_.data(), shape_.width,
            kv * head_dim);
     open_gates(layer.value_gate, layer.value_gate_bias, normed_.data(), kv);
@@ -143,7 +151,7 @@ void Decoder::run_mlp(const DecoderLayer& layer, const float* x, float* y) {
 
 void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const int64_t* ids,
                    const int64_t* positions, const int64_t* slots, size_t count, float* logits,
-                   size_t num_threads) {
+                   size_t num_logits, size_t num_threads) {
   positions_ = positions;
   slots_ = slots;
   count_ = count;
@@ -158,7 +166,7 @@ void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const
   gates_.resize(count * shape_.num_heads);
   for (size_t i = 0; i < count; ++i) {
     float* const row = x_.data() + i * width;
-    std::memcpy(row, tables.embedding + static_cast<size_t>(ids[i]) * width, width * sizeof(float));
+    widen(tables.embedding, static_cast<size_t>(ids[i]) * width, row, width);
     if (tables.positions != nullptr) {
       add_row(tables.positions + static_cast<size_t>(positions[i]) * width, row, width);
     }
@@ -193,9 +201,11 @@ void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const
     }
     add_row(added_.data(), x_.data(), count * width);
   }
-  norm(x_.data(), tables.final_norm, tables.final_norm_bias, normed_.data(), width);
+  count_ = num_logits;
+  norm(x_.data() + (count - num_logits) * width, tables.final_norm, tables.final_norm_bias,
+       normed_.data(), width);
   linear(normed_.data(), tables.head, nullptr, logits, width, shape_.vocab_size);
-  for (size_t i = 0; shape_.cap > 0.0f && i < count; ++i) {
+  for (size_t i = 0; shape_.cap > 0.0f && i < num_logits; ++i) {
     cap_row(shape_.cap, logits + i * shape_.vocab_size, shape_.vocab_size);
   }
 }

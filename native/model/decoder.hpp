@@ -5,12 +5,15 @@
 // What a row computes does not depend on the rows beside it nor on the number of threads, to the
 // bit: every sum is one chain over the same numbers in the same order.
 //
-// Memory:  of each row a few numbers as wide as the network; weights and cache are the caller's
+// Memory:  of each row a few numbers as wide as the network, and of a prompt's rows kBlockNumbers
+//          for each thread; weights and cache are the caller's
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "model/decoder_kernels.hpp"
 
 namespace lowtide {
 
@@ -23,18 +26,19 @@ struct DecoderShape {
   bool has_layer_norm, norms_after, is_gated;
 };
 
-// Null where a network has no such part. Matrices are [out, in].
+// Null where a network has no such part.
 struct DecoderLayer {
   const float *attention_norm, *attention_norm_bias, *mlp_norm, *mlp_norm_bias;
-  const float *query_key_value, *query_key_value_bias, *output, *output_bias;
-  const float *up, *up_bias, *down, *down_bias;  // up: gate and up, where the MLP is gated
+  const float *query_key_value_bias, *output_bias, *up_bias, *down_bias;
   const float *query_norm, *key_norm;
-  const float *mix, *head_gate, *head_gate_bias, *start_values, *value_gate, *value_gate_bias;
-  size_t window;  // tokens that it looks at; 0: all
+  const float *mix, *head_gate, *head_gate_bias, *value_gate, *value_gate_bias;
+  Matrix query_key_value, output, up, down, start_values;  // up: gate and up, if the MLP is gated
+  size_t window;                                           // tokens that it looks at; 0: all
 };
 
 struct DecoderTables {
-  const float *embedding, *positions, *final_norm, *final_norm_bias, *head;
+  Matrix embedding, head;
+  const float *positions, *final_norm, *final_norm_bias;
   const float *cos, *sin;  // [positions, head_dim / 2], where heads are turned
 };
 
@@ -48,11 +52,12 @@ class Decoder {
  public:
   Decoder(const DecoderShape& shape, std::vector<DecoderLayer> layers);
 
-  // Reads ids [count] at their positions, into rows `slots` of the cache; the logits of the tokens
-  // after them go to [count, vocab_size].
+  // Reads ids [count] at their positions, into rows `slots` of the cache; several of one row where
+  // they follow each other. The logits of the tokens after the last `num_logits` of them go to
+  // [num_logits, vocab_size].
   void step(const DecoderTables& tables, const DecoderCache& cache, const int64_t* ids,
             const int64_t* positions, const int64_t* slots, size_t count, float* logits,
-            size_t num_threads);
+            size_t num_logits, size_t num_threads);
 
   size_t num_layers() const { return layers_.size(); }
   const DecoderShape& shape() const { return shape_; }
@@ -64,7 +69,7 @@ class Decoder {
   void norm(const float* x, const float* weight, const float* bias, float* y, size_t width) const;
   void turn(const DecoderLayer& layer, const DecoderTables& tables);
   void open_gates(const float* gate, const float* bias, const float* x, size_t heads);
-  void linear(const float* x, const float* weight, const float* bias, float* y, size_t in,
+  void linear(const float* x, const Matrix& weight, const float* bias, float* y, size_t in,
               size_t out) const;
 
   DecoderShape shape_;

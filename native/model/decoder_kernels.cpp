@@ -10,16 +10,60 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kLanes = 8;        // numbers of one vector
-constexpr size_t kOutputs = 4;      // rows of a matrix that are read side by side
-constexpr size_t kRows = 3;         // rows of x whose sums fit the registers with those
+constexpr size_t kLanes = 8;    // numbers of one vector
+constexpr size_t kOutputs = 4;  // rows of a matrix that are read side by side
+constexpr size_t kRows = 3;     // rows of x whose sums fit the registers with those
+constexpr size_t kGroupNumbers = 65536;
 constexpr size_t kPositions = 128;  // keys whose products are kept at once
 
 using Vector = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
+using Bits = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+using Halves = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t)), aligned(2)));
+
+// How the numbers of a matrix become float32, exactly: a vector of them, or one.
+struct Float32 {
+  using Number = float;
+  [[gnu::always_inline]] static Vector load(const float* from) {
+    return *reinterpret_cast<const Vector*>(from);
+  }
+  static float one(const float* from) { return *from; }
+};
+
+template <typename WIDENED>
+struct Half {
+  using Number = uint16_t;
+  [[gnu::always_inline]] static Vector load(const uint16_t* from) {
+    const Halves halves = *reinterpret_cast<const Halves*>(from);
+    return WIDENED::of(__builtin_convertvector(halves, Bits));
+  }
+  static float one(const uint16_t* from) {
+    Halves halves = {};
+    halves[0] = *from;
+    return WIDENED::of(__builtin_convertvector(halves, Bits))[0];
+  }
+};
+
+struct BFloat16 : Half<BFloat16> {
+  [[gnu::always_inline]] static Vector of(Bits bits) {
+    return reinterpret_cast<Vector>(bits << 16);
+  }
+};
+
+// The exponent is 5 bits with a bias of 15: shifted into place it is 112 too small, which a product
+// mends for the smallest numbers too; infinities and what is no number keep their exponent.
+struct Float16 : Half<Float16> {
+  [[gnu::always_inline]] static Vector of(Bits bits) {
+    const Bits sign = (bits & 0x8000u) << 16, body = (bits & 0x7FFFu) << 13;
+    const Vector scaled = reinterpret_cast<Vector>(body) * 0x1p112f;
+    const Bits is_endless = reinterpret_cast<Bits>(body >= (0x7C00u << 13)) & 0x7F800000u;
+    return reinterpret_cast<Vector>(reinterpret_cast<Bits>(scaled) | is_endless | sign);
+  }
+};
 
 // ROWS x OUTPUTS sums, each a chain of its own: which of them are made together changes no bit.
-template <size_t ROWS, size_t OUTPUTS>
-[[gnu::always_inline]] inline void multiply_block(const float* x, const float* weight,
+template <typename KIND, size_t ROWS, size_t OUTPUTS>
+[[gnu::always_inline]] inline void multiply_block(const float* x,
+                                                  const typename KIND::Number* weight,
                                                   const float* bias, float* y, size_t in,
                                                   size_t out) {
   Vector sums[ROWS][OUTPUTS] = {};
@@ -27,7 +71,7 @@ template <size_t ROWS, size_t OUTPUTS>
   for (; k + kLanes <= in; k += kLanes) {
 #pragma GCC unroll 4
     for (size_t j = 0; j < OUTPUTS; ++j) {
-      const Vector column = *reinterpret_cast<const Vector*>(weight + j * in + k);
+      const Vector column = KIND::load(weight + j * in + k);
 #pragma GCC unroll 3
       for (size_t i = 0; i < ROWS; ++i) {
         sums[i][j] += *reinterpret_cast<const Vector*>(x + i * in + k) * column;
@@ -39,40 +83,86 @@ template <size_t ROWS, size_t OUTPUTS>
       const Vector& lanes = sums[i][j];
       float sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
                   ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-      for (size_t rest = k; rest < in; ++rest) sum += x[i * in + rest] * weight[j * in + rest];
+      for (size_t rest = k; rest < in; ++rest) {
+        sum += x[i * in + rest] * KIND::one(weight + j * in + rest);
+      }
       y[i * out + j] = sum + (bias == nullptr ? 0.0f : bias[j]);
     }
   }
 }
 
-template <size_t OUTPUTS>
-[[gnu::always_inline]] inline void multiply_all(const float* x, const float* weight,
+template <typename KIND, size_t OUTPUTS>
+[[gnu::always_inline]] inline void multiply_all(const float* x, const typename KIND::Number* weight,
                                                 const float* bias, float* y, size_t num_rows,
                                                 size_t in, size_t out) {
   size_t i = 0;
   for (; i + kRows <= num_rows; i += kRows) {
-    multiply_block<kRows, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
+    multiply_block<KIND, kRows, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
   }
   if (num_rows - i == 2) {
-    multiply_block<2, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
+    multiply_block<KIND, 2, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
   } else if (num_rows - i == 1) {
-    multiply_block<1, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
+    multiply_block<KIND, 1, OUTPUTS>(x + i * in, weight, bias, y + i * out, in, out);
   }
+}
+
+template <typename KIND>
+[[gnu::always_inline]] inline void multiply(const float* x, const typename KIND::Number* weight,
+                                            const float* bias, float* y, size_t num_rows, size_t in,
+                                            size_t out, size_t first, size_t end) {
+  // Rows of x by as many as a core's cache holds beside a block of the matrix.
+  const size_t group = std::max<size_t>(kGroupNumbers / std::max<size_t>(in, 1) / kRows, 1) * kRows;
+  for (size_t row = 0; row < num_rows; row += group) {
+    const size_t rows = std::min(group, num_rows - row);
+    const float* const part = x + row * in;
+    float* const found = y + row * out;
+    size_t j = first;
+    for (; j + kOutputs <= end; j += kOutputs) {
+      multiply_all<KIND, kOutputs>(part, weight + j * in, bias == nullptr ? nullptr : bias + j,
+                                   found + j, rows, in, out);
+    }
+    for (; j < end; ++j) {
+      multiply_all<KIND, 1>(part, weight + j * in, bias == nullptr ? nullptr : bias + j, found + j,
+                            rows, in, out);
+    }
+  }
+}
+
+template <typename KIND>
+[[gnu::always_inline]] inline void widen_all(const typename KIND::Number* from, float* y,
+                                             size_t count) {
+  size_t k = 0;
+  for (; k + kLanes <= count; k += kLanes) {
+    *reinterpret_cast<Vector*>(y + k) = KIND::load(from + k);
+  }
+  for (; k < count; ++k) y[k] = KIND::one(from + k);
 }
 
 }  // namespace
 
 LOWTIDE_CLONES
-void multiply_rows(const float* x, const float* weight, const float* bias, float* y,
-                   size_t num_rows, size_t in, size_t out, size_t first, size_t end) {
-  size_t j = first;
-  for (; j + kOutputs <= end; j += kOutputs) {
-    multiply_all<kOutputs>(x, weight + j * in, bias == nullptr ? nullptr : bias + j, y + j,
-                           num_rows, in, out);
+void widen(const Matrix& matrix, size_t first, float* y, size_t count) {
+  if (matrix.kind == NumberKind::bfloat16) {
+    widen_all<BFloat16>(static_cast<const uint16_t*>(matrix.numbers) + first, y, count);
+  } else if (matrix.kind == NumberKind::float16) {
+    widen_all<Float16>(static_cast<const uint16_t*>(matrix.numbers) + first, y, count);
+  } else {
+    std::memcpy(y, static_cast<const float*>(matrix.numbers) + first, count * sizeof(float));
   }
-  for (; j < end; ++j) {
-    multiply_all<1>(x, weight + j * in, bias == nullptr ? nullptr : bias + j, y + j, num_rows, in,
-                    out);
+}
+
+LOWTIDE_CLONES
+void multiply_rows(const float* x, const Matrix& weight, const float* bias, float* y,
+                   size_t num_rows, size_t in, size_t out, size_t first, size_t end) {
+  if (weight.kind == NumberKind::bfloat16) {
+    multiply<BFloat16>(x, static_cast<const uint16_t*>(weight.numbers), bias, y, num_rows, in, out,
+                       first, end);
+  } else if (weight.kind == NumberKind::float16) {
+    multiply<Float16>(x, static_cast<const uint16_t*>(weight.numbers), bias, y, num_rows, in, out,
+                      first, end);
+  } else {
+    multiply<Float32>(x, static_cast<const float*>(weight.numbers), bias, y, num_rows, in, out,
+                      first, end);
   }
 }
 

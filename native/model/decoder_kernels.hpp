@@ -2,8 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace lowtide {
+
+enum class NumberKind : uint8_t { float32, bfloat16, float16 };
+
+// The numbers of a matrix [out, in] as files have them; sums are float32 whatever they are.
+struct Matrix {
+  const void* numbers = nullptr;
+  NumberKind kind = NumberKind::float32;
+};
 
 // y = x * rsqrt(mean(x^2) + eps) * weight; all ones where there is no weight.
 void norm_row(const float* x, const float* weight, float eps, float* y, size_t width);
@@ -25,8 +34,11 @@ void cap_row(float cap, float* x, size_t width);                         // cap 
 // Gates 2 * sigmoid(x) in place.
 void open_row(float* x, size_t width);
 
+// Numbers [first, first + count) of a matrix as float32.
+void widen(const Matrix& matrix, size_t first, float* y, size_t count);
+
 // y[i][j] = sum of x[i][k] * weight[j][k], plus bias[j] if there is one, for j in [first, end).
-void multiply_rows(const float* x, const float* weight, const float* bias, float* y,
+void multiply_rows(const float* x, const Matrix& weight, const float* bias, float* y,
                    size_t num_rows, size_t in, size_t out, size_t first, size_t end);
 
 }  // namespace lowtide

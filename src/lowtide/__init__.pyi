@@ -285,7 +285,7 @@ def generate(
     num_samples: int = 1,
     batch_size: int = 8,
     seed: int | None = None,
-    backend: Literal['auto', 'torch', 'jax'] = 'auto',
+    backend: Literal['auto', 'native', 'torch', 'jax'] = 'auto',
     device: str = 'auto',
     memory: str | None = None,
     config_file: str | Path | None = None,
@@ -314,7 +314,8 @@ def generate(
         batch_size: Texts written at once, fewer where the budget asks for it; each is what it
             is alone.
         seed: The same seed gives the same text; random if not given. Samples count up from it.
-        backend: What computes; auto takes torch, or jax where only that is installed.
+        backend: What computes; auto takes native code on a CPU, else torch, or jax if only that
+            is there.
         device: cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto.
         memory: Budget of resident memory, such as 2GiB; half of what is available if not given.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.

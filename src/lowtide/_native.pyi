@@ -621,12 +621,14 @@ class Decoder:
         eps: float,
         cap: float,
         layers: Sequence[Sequence[int]],
+        kinds: Sequence[Sequence[int]],
         windows: Sequence[int],
         /,
     ) -> None: ...
     def step(
         self,
         tables: Sequence[int],
+        kinds: Sequence[int],
         num_positions: int,
         keys: Sequence[int],
         values: Sequence[int],
@@ -636,6 +638,7 @@ class Decoder:
         positions: npt.NDArray[np.int64],
         slots: npt.NDArray[np.int64],
         logits: int,
+        num_logits: int,
         num_threads: int,
         /,
     ) -> None: ...

@@ -1,6 +1,6 @@
-"""NVIDIA's GPUs as their driver reports them; no framework is imported.
+"""GPUs as their drivers report them; no framework is imported.
 
-Out:     Gpu: name, memory, and how much of it is free
+Out:     Gpu: name, memory, and how much of it is free (NVIDIA's); whether there is any at all
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["CUDA_CONTEXT_BYTES", "Gpu", "find_gpu"]
+__all__ = ["CUDA_CONTEXT_BYTES", "Gpu", "find_gpu", "has_accelerator"]
 
+_OTHER_DEVICES = ("/dev/kfd", "/dev/accel0", "/dev/vfio/0")  # AMD's GPUs, TPUs
 CUDA_CONTEXT_BYTES = 600 << 20
 """What a process holds on a GPU before its first tensor."""
 
@@ -40,3 +43,10 @@ def find_gpu(number: int = 0) -> Gpu | None:
         return Gpu(name.strip(), int(total) << 20, int(free) << 20)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
+
+
+def has_accelerator() -> bool:
+    """True if this machine has a GPU or a TPU that torch or JAX might use."""
+    if sys.platform == "darwin" or any(Path(name).exists() for name in _OTHER_DEVICES):
+        return True
+    return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and find_gpu() is not None

@@ -5,12 +5,12 @@ import torch
 
 from lowtide.errors import UsageError
 from lowtide.files import write_json
-from lowtide.generation.continuations import Rows
-from lowtide.generation.decoding import generate_text, iter_tokens, stream_text
+from lowtide.generation.decoding import generate_text, iter_tokens, open_rows, stream_text
 from lowtide.generation.generating import generate
 from lowtide.generation.prompts import Prompt, longest_prompt
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
 from lowtide.model.config import GPTConfig
+from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.tokenizer import Tokenizer
@@ -58,14 +58,12 @@ def test_the_penalty_of_a_row_is_its_own(model, tokenizer):
 
 def test_a_prompt_that_several_texts_begin_with_is_read_once(model, monkeypatch):
     read = []
-    real = GPT.next_logits
+    real = DecoderSteps.read
     monkeypatch.setattr(
-        GPT,
-        "next_logits",
-        lambda self, ids, cache: read.append(ids.shape) or real(self, ids, cache),
+        DecoderSteps, "read", lambda self, slot, ids: read.append(ids) or real(self, slot, ids)
     )
     found = [s.tolist() for s in iter_tokens(model, [1, 2, 3], num_samples=4, max_new_tokens=5)]
-    assert read == [(1, 3)] and len(found) == 5 and len(found[0]) == 4
+    assert read == [(1, 2, 3)] and len(found) == 5 and len(found[0]) == 4
 
 
 def test_no_more_than_a_few_texts_wait_for_an_earlier_one(model, tokenizer):
@@ -83,7 +81,7 @@ def test_no_more_than_a_few_texts_wait_for_an_earlier_one(model, tokenizer):
 
 
 def test_rows_are_given_back(model):
-    rows = Rows(model, 2)
+    rows = open_rows(model, 2)
     assert rows.begin([1], max_new_tokens=4) == 0 and not rows.is_full
     assert rows.begin([2, 3], max_new_tokens=4) == 1 and rows.is_full
     assert [slot for slot, _ in rows.step()] == [0, 1]
@@ -144,10 +142,10 @@ def test_batches_have_sizes(batch_size):
 
 
 def test_the_oldest_ids_leave_the_penalty(model):
-    rows = Rows(model, 1, sampling=SamplingSettings(0.0, 0, 1.0, 1.5), context=4)
+    rows = open_rows(model, 1, sampling=SamplingSettings(0.0, 0, 1.0, 1.5), context=4)
     rows.begin([1, 2, 3], max_new_tokens=9)
     row, ids = rows._rows[0], [1, 2, 3]
     for written in range(1, 6):
         ids += [token for _, token in rows.step()]
-        assert sorted(row.seen[0].tolist()) == sorted(ids[-4:]), written
+        assert sorted(row.chooser.seen.tolist()) == sorted(ids[-4:]), written
         assert list(row.ids) == ids[-2:]  # no more than the half that a full context goes on with

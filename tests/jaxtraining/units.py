@@ -14,13 +14,11 @@ import numpy as np
 import pytest
 
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.generation.settings import SamplingSettings
 from lowtide.jaxtraining import engine, evaluation, network, optimizers
 from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
 from lowtide.jaxtraining.engine import Counters, JaxEngine
 from lowtide.jaxtraining.evaluation import LossSums
 from lowtide.jaxtraining.feeding import JaxFeed
-from lowtide.jaxtraining.generation import _shares, choose_token
 from lowtide.jaxtraining.loss import weighted_loss
 from lowtide.jaxtraining.muon import half_precision, orthogonalize
 from lowtide.jaxtraining.optimizers import Rules
@@ -271,36 +269,6 @@ def check_losses_that_are_added_up():
         assert sums.totals() == (8.0, 8.0, float((ids + 1).sum() + 3))
     eighth = 1 / 8
     assert asked == [[eighth, eighth, eighth, 0], [0, 0, 0, 0], [eighth, 0, 0, 0]]
-
-
-def check_tokens_that_are_drawn():
-    logits = np.array([1.0, 3.0, 2.0, -1.0], np.float32)
-    plain = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
-    greedy = SamplingSettings(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=2.0)
-    dice = np.random.default_rng(0)
-    assert choose_token(logits, [], greedy, dice=dice) == 1
-    assert choose_token(logits, [1], greedy, dice=dice) == 2  # 3 / 2 is less than 2
-    assert choose_token(logits, [], greedy, banned=[1], dice=dice) == 2
-    assert choose_token(np.full(3, -4.0), [0, 2, 9], greedy, dice=dice) == 1  # made smaller yet
-    assert choose_token(np.array([np.nan, 1.0]), [], greedy, dice=dice) == 1
-    assert logits.tolist() == [1.0, 3.0, 2.0, -1.0]
-    wanted = np.exp(logits) / np.exp(logits).sum()
-    np.testing.assert_allclose(_shares(logits, plain), wanted, rtol=1e-6)
-    drawn = [choose_token(logits, [], plain, dice=dice) for _ in range(400)]
-    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 400, wanted, atol=0.08)
-    cold = SamplingSettings(temperature=0.1, top_k=0, top_p=1.0, repetition_penalty=1.0)
-    assert [choose_token(logits, [], cold, dice=dice) for _ in range(50)].count(1) > 45
-
-    def left(top_k, top_p):
-        made = SamplingSettings(temperature=1.0, top_k=top_k, top_p=top_p, repetition_penalty=1.0)
-        shares = _shares(logits, made)
-        np.testing.assert_allclose(shares.sum(), 1, rtol=1e-9)
-        return np.flatnonzero(shares).tolist()
-
-    assert left(1, 1.0) == [1] and left(2, 1.0) == [1, 2] and left(3, 1.0) == [0, 1, 2]
-    assert left(4, 1.0) == left(9, 1.0) == [0, 1, 2, 3]
-    assert left(0, 0.0) == [1] and left(0, 0.5) == [1] and left(0, 0.7) == [1, 2]
-    assert left(0, 0.99) == [0, 1, 2, 3] and left(2, 0.99) == [1, 2]
 
 
 def check_loss_in_chunks():

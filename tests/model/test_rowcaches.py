@@ -6,31 +6,14 @@ import torch
 
 from lowtide import _native
 from lowtide.model.config import GPTConfig
+from lowtide.model.decoder import ArrayCache, DecoderSteps
 from lowtide.model.families import FAMILIES
 from lowtide.model.gpt import GPT
-from lowtide.model.rowcaches import RowCache, Steps
+from lowtide.model.rowcaches import RowCache, TensorSteps, open_steps
+
+from .networks import make_model
 
 LENGTHS = (5, 1, 11)
-
-
-def make_model(layout, **changes):
-    family = FAMILIES[layout]
-    window = 5 if family.windows != "none" else 0
-    options = {
-        "num_kv_heads": 0 if layout == "gpt2" else 2,
-        "head_dim": 0 if layout == "gpt2" else 6,
-        "tie_weights": layout == "gpt2",
-        "attention_bias": family.qkv_bias is None,
-        "mlp_bias": family.mlp_bias is None,
-        "sliding_window": window,
-        "window_layers": (1,) if window else (),
-    }
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(61, 32, 3, 36, 4, layout=layout, **{**options, **changes})).eval()
-    with torch.no_grad():  # gains, biases and gates too, so that a mix-up of any two shows
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +21,8 @@ def ids():
     return torch.randint(61, (3, 24), generator=torch.Generator().manual_seed(1)).tolist()
 
 
-def begin(model, ids, slots=(0, 1, 2), capacity=32):
-    steps = Steps(model, len(slots))
+def begin(model, ids, slots=(0, 1, 2), capacity=32, *, make=open_steps):
+    steps = make(model, len(slots))
     steps.cache.reserve(capacity)
     for place, slot in enumerate(slots):
         steps.read(place, ids[slot][: LENGTHS[slot]])
@@ -50,37 +33,34 @@ def begin(model, ids, slots=(0, 1, 2), capacity=32):
 @torch.inference_mode()
 def test_each_row_is_what_a_whole_pass_computes_and_what_it_is_alone(layout, ids):
     model = make_model(layout)
-    assert Steps(model, 1)._native is not None
-    together, plain = begin(model, ids), begin(model, ids)
-    plain._native = None  # as elsewhere than on a CPU
+    assert isinstance(open_steps(model, 1), DecoderSteps)
+    together, plain = begin(model, ids), begin(model, ids, make=TensorSteps)
     alone = [begin(model, ids, (slot,), 26 + slot) for slot in range(3)]
     for step in range(8):
         new = [ids[slot][LENGTHS[slot] + step] for slot in range(3)]
-        found = together.step([0, 1, 2], new)
+        found = torch.from_numpy(together.step([0, 1, 2], new))
         torch.testing.assert_close(plain.step([0, 1, 2], new), found, rtol=1e-4, atol=1e-4)
         for slot in range(3):
             whole = model(torch.tensor([ids[slot][: LENGTHS[slot] + step + 1]]))[0, -1]
             torch.testing.assert_close(found[slot], whole, rtol=1e-4, atol=1e-4)
-            assert torch.equal(alone[slot].step([0], [new[slot]])[0], found[slot])
+            assert np.array_equal(alone[slot].step([0], [new[slot]])[0], found[slot])
 
 
 @torch.inference_mode()
 def test_rows_rest_begin_anew_and_may_come_in_any_order(ids):
     model = make_model("llama")
-    for is_native in (True, False):
-        steps = begin(model, ids)
-        if not is_native:
-            steps._native = None
-        first = steps.step([2, 0], [7, 8])
+    for make in (open_steps, TensorSteps):
+        steps = begin(model, ids, make=make)
+        first = torch.as_tensor(steps.step([2, 0], [7, 8]))
         assert steps.cache.lengths == [6, 1, 12]
         for row, (slot, token) in enumerate(((2, 7), (0, 8))):
             whole = model(torch.tensor([[*ids[slot][: LENGTHS[slot]], token]]))[0, -1]
             torch.testing.assert_close(first[row], whole, rtol=1e-4, atol=1e-4)
-        again = steps.read(2, ids[0][:3])
+        again = torch.as_tensor(steps.read(2, ids[0][:3]))
         whole = model(torch.tensor([ids[0][:3]]))[0, -1]
         torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-4)
         steps.cache.copy(2, 1, 3)
-        both = steps.step([1, 2], [4, 4])
+        both = torch.as_tensor(steps.step([1, 2], [4, 4]))
         assert torch.equal(both[0], both[1]) and steps.cache.lengths == [6, 4, 4]
 
 
@@ -93,19 +73,21 @@ def test_threads_and_many_rows_change_no_bit(ids):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            steps = Steps(model, rows)
+            steps = open_steps(model, rows)
             steps.cache.reserve(8)
             for slot in range(rows):
                 steps.read(slot, [slot + 1, 2])
             found.append(steps.step(range(rows), [5] * rows))
         finally:
             torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0][:1], found[2])
+    assert np.array_equal(found[0], found[1]) and np.array_equal(found[0][:1], found[2])
 
 
-def test_room_grows_and_keeps_what_is_there():
+@pytest.mark.parametrize("kind", [RowCache, ArrayCache])
+def test_room_grows_and_keeps_what_is_there(kind):
     config = GPTConfig(8, 100, 2, 8, 2)
-    cache = RowCache(config, 2, "cpu", torch.float32)
+    more = ("cpu", torch.float32) if kind is RowCache else ()
+    cache = kind(config, 2, *more)
     cache.reserve(3)
     assert cache.capacity == 64
     cache.keys[1][1, 0, 2] = 7.0
@@ -117,7 +99,7 @@ def test_room_grows_and_keeps_what_is_there():
 
 
 def test_half_precision_and_other_networks_do_without_native_code():
-    assert Steps(make_model("qwen3").to(torch.bfloat16), 1)._native is None
+    assert isinstance(open_steps(make_model("qwen3").to(torch.bfloat16), 1), TensorSteps)
 
 
 @torch.inference_mode()
@@ -137,32 +119,28 @@ def test_half_precision_rows_are_close_to_whole_passes(ids):
         ({"positions": [32]}, "no room"),
         ({"slots": [1]}, "not in the cache"),
         ({"slots": [0, 0]}, "position and row"),
+        ({"num_logits": 2}, "logits follow ids"),
     ],
 )
 def test_what_lies_outside_is_refused(changes, message):
-    steps = Steps(make_model("qwen3"), 1)
-    steps.cache.reserve(32)
-    cache, model = steps.cache, steps.model
-    given = {"ids": [1], "positions": [0], "slots": [0], **changes}
-    tables = [model.embedding.weight, None, model.final_norm.weight, None, model.output_weight]
-    addresses = [0 if t is None else t.data_ptr() for t in (*tables, *model.tables(1))]
-    room = torch.empty(2, 61)
+    network = open_steps(make_model("qwen3"), 1).network
+    cache = ArrayCache(network.config, 1)
+    cache.reserve(32)
+    given = {"slots": [0], "positions": [0], "ids": [1], "num_logits": 1, **changes}
     with pytest.raises(ValueError, match=message):
-        steps._native._decoder.step(
-            addresses,
-            64,
-            [t.data_ptr() for t in cache.keys],
-            [t.data_ptr() for t in cache.values],
-            1,
-            cache.capacity,
-            *(np.array(given[name], np.int64) for name in ("ids", "positions", "slots")),
-            room.data_ptr(),
-            1,
-        )
+        network.step(cache, **given)
 
 
 def test_networks_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="20 parts"):
-        _native.Decoder([8, 8, 2, 2, 4, 8, 8, 0, 0, 0, 1], 1e-6, 0.0, [[1]], [0])
+    sizes = [8, 8, 2, 2, 4, 8, 8, 0, 0, 0, 1]
+    layer = [1] * 12 + [0] * 8
+    for parts, kinds, message in (
+        ([[1]], [[0]], "20 parts"),
+        ([layer], [], "kinds of numbers"),
+        ([layer], [[1] + [0] * 19], "norms, biases and gates are float32"),
+        ([layer], [[0] * 4 + [3] + [0] * 15], "no such kind"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _native.Decoder(sizes, 1e-6, 0.0, parts, kinds, [0] * len(parts))
     with pytest.raises(ValueError, match="share keys"):
-        _native.Decoder([8, 8, 3, 2, 4, 8, 8, 0, 0, 0, 1], 1e-6, 0.0, [], [])
+        _native.Decoder([8, 8, 3, *sizes[3:]], 1e-6, 0.0, [], [], [])

@@ -647,16 +647,29 @@ def call_model() -> None:
 def call_decoder(at: int) -> None:
     sizes = [8, 4, 2, 1, 2, 4, 4, 0, 0, 0, 1]
     layer = [at] * 12 + [0] * 8
+    kinds = [0] * 20
     for place, number in itertools.product(range(len(sizes)), (*FEW, 1 << 40)):
         changed = [*sizes[:place], number, *sizes[place + 1 :]]
-        call("Decoder", _native.Decoder, changed, 1e-6, 0.0, [layer], [0])
+        call("Decoder", _native.Decoder, changed, 1e-6, 0.0, [layer], [kinds], [0])
     for layers in ([[0] * 20], [[at] * 19], [layer, [at] * 20], [[at] * 17 + [at, 0, 0]]):
-        call("Decoder", _native.Decoder, sizes, 1e-6, 0.0, layers, [0] * len(layers))
-    call("Decoder", _native.Decoder, sizes, 1e-6, 0.0, [layer], [])
-    decoder = _native.Decoder(sizes, 1e-6, 0.0, [layer], [0])
+        call(
+            "Decoder",
+            _native.Decoder,
+            sizes,
+            1e-6,
+            0.0,
+            layers,
+            [kinds] * len(layers),
+            [0] * len(layers),
+        )
+    call("Decoder", _native.Decoder, sizes, 1e-6, 0.0, [layer], [kinds], [])
+    for wrong_kinds in ([], [[]], [[3] * 20], [[1] * 20], [[-1] * 20], [[0] * 21]):
+        call("Decoder", _native.Decoder, sizes, 1e-6, 0.0, [layer], wrong_kinds, [0])
+    decoder = _native.Decoder(sizes, 1e-6, 0.0, [layer], [kinds], [0])
     one = np.zeros(1, np.int64)
     good: dict[str, Any] = {
-        "tables": [at, 0, at, 0, at, at, at],
+        "tables": [at, at, 0, at, 0, at, at],
+        "kinds": [0, 0],
         "num_positions": 4,
         "keys": [at],
         "values": [at],
@@ -666,10 +679,11 @@ def call_decoder(at: int) -> None:
         "positions": one,
         "slots": one,
         "logits": at,
+        "num_logits": 1,
         "num_threads": 1,
     }
     call("Decoder.step", decoder.step, *good.values())
-    fields = ("num_positions", "num_rows", "capacity", "num_threads")
+    fields = ("num_positions", "num_rows", "capacity", "num_logits", "num_threads")
     vary("Decoder.step", decoder.step, good, fields, FEW, positional=True)
     vary("Decoder.step", decoder.step, good, ("logits",), (0, -1), positional=True)
     for field, number in itertools.product(("ids", "positions", "slots"), (-1, 99, 1 << 62)):
@@ -678,6 +692,8 @@ def call_decoder(at: int) -> None:
     for field, value in (
         ("tables", [0] * 7),
         ("tables", [at] * 6 + [0]),
+        ("kinds", [3, 0]),
+        ("kinds", [0]),
         ("keys", []),
         ("values", [0]),
         ("ids", np.zeros(2, np.int64)),

@@ -1,28 +1,60 @@
 """Several continuations at once: each begins, goes on and ends by itself, in a row of one cache.
 
-In:      a GPT; prompts as ids, each with a seed of its own
+In:      steps of a network (Steps); prompts as ids, each with a seed of its own
 Out:     the next id of every row, step by step
 Memory:  a cache of keys and values for the rows, as long as the longest of them
 
 A text is the same alone and beside others: prompts are read one by one, a step computes each row by
-itself (model/rowcaches.py), and every row draws from its own generator.
+itself, and every row draws from its own generator. Neither torch nor JAX is imported here.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor
+__all__ = ["Chooser", "Rows", "Steps"]
 
-from lowtide.generation.sampling import choose_tokens
-from lowtide.generation.settings import SamplingSettings
-from lowtide.model.gpt import GPT
-from lowtide.model.rowcaches import Steps
 
-__all__ = ["Rows"]
+class RowStore(Protocol):
+    """Keys and values of the rows."""
+
+    lengths: list[int]
+
+    def reserve(self, positions: int) -> None:
+        """Make room for rows of so many tokens."""
+        ...
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let a row begin as another one does."""
+        ...
+
+
+class Steps(Protocol):
+    """A network that writes several texts at once."""
+
+    @property
+    def cache(self) -> RowStore:
+        """Where its rows are."""
+        ...
+
+    def read(self, slot: int, ids: Sequence[int]) -> Any:
+        """Begin a row anew with these ids; logits [V] of the token after them."""
+        ...
+
+    def step(self, slots: Sequence[int], ids: Sequence[int]) -> Any:
+        """Add one id to each of these rows; logits [rows, V] of the tokens after them."""
+        ...
+
+
+class Chooser(Protocol):
+    """Chooses the tokens of one text, by its seed and the tokens so far."""
+
+    def choose(self, logits: Any, banned: Sequence[int]) -> int:
+        """The next token after logits [V], never one of `banned`."""
+        ...
 
 
 @dataclass
@@ -32,11 +64,9 @@ class _Row:
     ids: deque[int]
     """The newest of the prompt and of what was written: as many as a full context goes on with."""
     prompt: tuple[int, ...]
-    generator: torch.Generator
+    chooser: Chooser
     banned: tuple[int, ...]
     """Never the first token."""
-    seen: Tensor
-    """Ids that the penalty looks at [1, N], unordered."""
     written: int = 0
 
 
@@ -46,31 +76,32 @@ class _Read:
 
     prompt: tuple[int, ...] = ()
     slot: int = -1
-    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    logits: Any = None
 
 
 class Rows:
-    """Up to `num_rows` texts that a model writes at once."""
+    """Up to `num_rows` texts that a network writes at once.
+
+    `make_chooser` is called with the ids of a prompt, how many ids a text may have that are looked
+    at, and its seed.
+    """
 
     def __init__(
         self,
-        model: GPT,
+        steps: Steps,
+        make_chooser: Callable[[Sequence[int], int, int | None], Chooser],
         num_rows: int,
         *,
-        sampling: SamplingSettings | None = None,
-        vocab_size: int | None = None,
+        context: int,
         banned: Sequence[int] = (),
-        context: int | None = None,
     ) -> None:
-        self.sampling = sampling or SamplingSettings()
-        self.vocab_size = vocab_size or model.config.vocab_size
         self.banned = tuple(banned)
-        self.context = context or model.config.context_length
+        self.context = context
         self.num_rows = num_rows
-        self._steps = Steps(model, num_rows)
+        self._steps = steps
+        self._make_chooser = make_chooser
         self._rows: list[_Row | None] = [None] * num_rows
         self._read = _Read()
-        self._device = model.device
 
     @property
     def is_full(self) -> bool:
@@ -90,22 +121,19 @@ class Rows:
         ids = list(prompt_ids)[-self.context :]
         size = min(self.context, len(ids) + max_new_tokens)
         self._steps.cache.reserve(size)
-        seen = torch.full((1, size), ids[0], dtype=torch.long, device=self._device)
-        seen[0, : len(ids)] = torch.tensor(ids)
-        generator = _seeded(self._device, seed)
         newest = deque(ids, maxlen=max(1, self.context // 2))
-        self._rows[slot] = _Row(newest, tuple(ids), generator, tuple(banned_first), seen)
+        chooser = self._make_chooser(ids, size, seed)
+        self._rows[slot] = _Row(newest, tuple(ids), chooser, tuple(banned_first))
         return slot
 
     def end(self, slot: int) -> None:
         """Make a row free for another text."""
         self._rows[slot] = None
 
-    @torch.inference_mode()
     def step(self) -> list[tuple[int, int]]:
         """Write one more token of every text; return rows and ids."""
         going: list[tuple[int, _Row]] = []
-        logits: dict[int, Tensor] = {}
+        logits: dict[int, Any] = {}
         for slot, row in enumerate(self._rows):
             if row is None:
                 continue
@@ -122,47 +150,26 @@ class Rows:
             logits.update({slot: found[i] for i, (slot, _) in enumerate(going)})
         return [(slot, self._choose(slot, logits[slot])) for slot in sorted(logits)]
 
-    def _read_prompt(self, slot: int, row: _Row) -> Tensor:
+    def _read_prompt(self, slot: int, row: _Row) -> Any:
         if row.prompt == self._read.prompt:
             if slot != self._read.slot:
                 self._steps.cache.copy(self._read.slot, slot, len(row.prompt))
             self._steps.cache.lengths[slot] = len(row.prompt)
             return self._read.logits
         logits = self._refill(slot, row.prompt)
-        self._read = _Read(row.prompt, slot, logits.clone())
+        self._read = _Read(row.prompt, slot, logits)
         return logits
 
-    def _refill(self, slot: int, ids: Sequence[int]) -> Tensor:
+    def _refill(self, slot: int, ids: Sequence[int]) -> Any:
         if slot == self._read.slot:
             self._read = _Read()
         return self._steps.read(slot, ids)
 
-    def _choose(self, slot: int, logits: Tensor) -> int:
+    def _choose(self, slot: int, logits: Any) -> int:
         row = self._rows[slot]
         assert row is not None
         banned = self.banned if row.written else (*self.banned, *row.banned)
-        token = int(
-            choose_tokens(
-                logits[None],
-                row.seen,
-                self.sampling,
-                vocab_size=self.vocab_size,
-                banned=banned,
-                generator=row.generator,
-            )
-        )
-        # A ring: the oldest id goes once the context is full of newer ones.
-        row.seen[0, (len(row.prompt) + row.written) % row.seen.shape[1]] = token
+        token = row.chooser.choose(logits, banned)
         row.written += 1
         row.ids.append(token)
         return token
-
-
-def _seeded(device: torch.device, seed: int | None) -> torch.Generator:
-    """Return a generator of random numbers; without a seed another one each time."""
-    generator = torch.Generator(device)
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return generator

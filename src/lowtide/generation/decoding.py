@@ -7,18 +7,23 @@ Memory:  a cache of keys and values for the texts that are written at once (rows
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from lowtide.generation.continuations import Rows
+from lowtide.generation.drawing import ArrayChooser
 from lowtide.generation.prompts import Prompt
+from lowtide.generation.sampling import TensorChooser
 from lowtide.generation.settings import BATCH_SIZE, MOST_TEXTS, GenerateSettings, SamplingSettings
-from lowtide.generation.textstreams import Start, TextStream, ends, iter_starts, not_text
+from lowtide.generation.textstreams import iter_starts, not_text
+from lowtide.generation.writing import write_texts
+from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
+from lowtide.model.rowcaches import open_steps
 from lowtide.model.weights import NETWORKS
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
@@ -26,7 +31,29 @@ from lowtide.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from lowtide.keywordtypes import GenerateKeywords
 
-__all__ = ["WRITER", "generate_text", "iter_tokens", "stream_pieces", "stream_text"]
+__all__ = ["WRITER", "generate_text", "iter_tokens", "open_rows", "stream_pieces", "stream_text"]
+
+
+def open_rows(
+    model: GPT,
+    num_rows: int,
+    *,
+    sampling: SamplingSettings | None = None,
+    vocab_size: int | None = None,
+    banned: Sequence[int] = (),
+    context: int | None = None,
+) -> Rows:
+    """Rows for texts of a model; native code writes them on a CPU, torch elsewhere."""
+    settings, size = sampling or SamplingSettings(), vocab_size or model.config.vocab_size
+    context = context or model.config.context_length
+    steps = open_steps(model, num_rows)
+    if isinstance(steps, DecoderSteps):
+        chooser = functools.partial(ArrayChooser, sampling=settings, vocab_size=size)
+    else:
+        chooser = functools.partial(
+            TensorChooser, sampling=settings, vocab_size=size, device=model.device
+        )
+    return Rows(steps, chooser, num_rows, context=context, banned=banned)
 
 
 def iter_tokens(
@@ -48,7 +75,7 @@ def iter_tokens(
     token stays bounded and positions never run out. `context` is the model's if not given. Every
     sample has a seed of its own, counted up from the one given.
     """
-    rows = Rows(
+    rows = open_rows(
         model,
         num_samples,
         sampling=sampling,
@@ -65,24 +92,6 @@ def iter_tokens(
         )
     for _ in range(max_new_tokens):
         yield torch.tensor([token for _, token in rows.step()])
-
-
-@dataclass
-class _Text:
-    """A text under way."""
-
-    number: int
-    stream: TextStream
-    left: int
-    """Tokens that may still come."""
-
-    def feed(self, token: int) -> str:
-        self.left -= 1
-        return self.stream.feed(token)
-
-    @property
-    def is_over(self) -> bool:
-        return self.left == 0 or self.stream.finished
 
 
 def stream_text(
@@ -139,7 +148,7 @@ def stream_pieces(
 ) -> Iterator[tuple[int, str]]:
     """Yield pieces of texts with the texts' numbers; an empty one follows the last of each."""
     context = context or model.config.context_length
-    rows = Rows(
+    rows = open_rows(
         model,
         batch_size,
         sampling=sampling,
@@ -150,48 +159,7 @@ def stream_pieces(
     starts = iter_starts(
         tokenizer, prompts, num_samples=num_samples, context=context, begin=begin, seed=seed
     )
-    return _write(rows, tokenizer, starts, max_new_tokens, stop)
-
-
-def _write(
-    rows: Rows,
-    tokenizer: Tokenizer,
-    starts: Iterator[Start],
-    max_new_tokens: int,
-    stop: Sequence[str],
-) -> Iterator[tuple[int, str]]:
-    """Begin texts as rows become free, and yield what is written."""
-    texts: dict[int, _Text] = {}
-    count, is_more = 0, True
-    while True:
-        first = min((text.number for text in texts.values()), default=count)
-        # Texts that are over wait for an earlier one: only so many begin before it has ended.
-        while is_more and not rows.is_full and count - first < 4 * rows.num_rows:
-            start = next(starts, None)
-            if start is None:
-                is_more = False
-                break
-            slot = rows.begin(
-                start.ids,
-                max_new_tokens=max_new_tokens,
-                seed=start.seed,
-                # Without a prompt the first token may not be end-of-text: the text would be empty.
-                banned_first=ends(tokenizer) if start.is_empty else (),
-            )
-            texts[slot] = _Text(count, TextStream(tokenizer, stop), max_new_tokens)
-            count += 1
-        if not texts:
-            return
-        for slot, token in rows.step():
-            text = texts[slot]
-            if piece := text.feed(token):
-                yield text.number, piece
-            if text.is_over:
-                if piece := text.stream.end():
-                    yield text.number, piece
-                yield text.number, ""
-                rows.end(slot)
-                del texts[slot]
+    return write_texts(rows, tokenizer, starts, max_new_tokens=max_new_tokens, stop=stop)
 
 
 @overload

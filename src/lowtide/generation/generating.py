@@ -1,10 +1,10 @@
-"""`lowtide generate`: prompts and their continuations, computed by torch or by JAX.
+"""`lowtide generate`: prompts and their continuations, computed by native code, torch or JAX.
 
 In:      GenerateSettings
 Out:     pieces of text to print
 Memory:  the network, a cache of keys and values, texts that wait for an earlier one
 
-Neither backend is imported here: a machine needs only the one that is installed on it.
+No backend is imported here: a machine needs only the one that is installed on it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lowtide.generation.textstreams import note_unknown
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import find_model_dir, load_config
+from lowtide.model.decoderweights import held_bytes
 from lowtide.model.inference import budget_of, fit_context, fit_rows
 from lowtide.model.networks import Networks
 from lowtide.model.program import program_here
@@ -32,7 +33,11 @@ from lowtide.tokenizer.needs import vocabulary_bytes
 
 __all__ = ["Writer", "generate"]
 
-_MODULES = {"torch": "lowtide.generation.decoding", "jax": "lowtide.jaxtraining.generation"}
+_MODULES = {
+    "native": "lowtide.generation.nativewriting",
+    "torch": "lowtide.generation.decoding",
+    "jax": "lowtide.jaxtraining.generation",
+}
 
 
 class Writer(Protocol):
@@ -83,6 +88,8 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
         require_vocabulary(tokenizer, config, folder)
         begin = begin_token(read_sections(tokenizer, folder))
         context = config.context_length
+        tokens = min(context, longest_prompt(settings) + settings.max_new_tokens)
+        held = held_bytes(folder, config) if backend == "native" else 0
         if writer.networks.is_cpu(place):
             context = fit_context(
                 config,
@@ -90,23 +97,25 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
                 program=program,
                 backend=backend,
                 tokenizer_bytes=tokenizer_bytes,
+                weight_bytes=held,
+                wanted=tokens,
             )
             if context < config.context_length:
                 progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
         total = num_prompts * settings.num_samples
         wanted = rows = min(settings.batch_size, total, writer.most_rows)
         if writer.networks.is_cpu(place) and rows > 1:
-            tokens = min(context, longest_prompt(settings) + settings.max_new_tokens)
             rows = fit_rows(
                 config,
                 rows,
                 budget,
-                tokens=tokens,
+                tokens=min(context, tokens),
                 program=program,
                 is_running=True,
                 generates=True,
                 backend=backend,
                 tokenizer_bytes=tokenizer_bytes,
+                weight_bytes=held,
             )
             if rows < wanted:
                 progress.note(f"the budget has room for {counted(rows, 'text')} at once")

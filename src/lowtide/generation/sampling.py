@@ -13,7 +13,44 @@ from torch import Tensor
 
 from lowtide.generation.settings import SamplingSettings
 
-__all__ = ["choose_tokens", "filter_logits"]
+__all__ = ["TensorChooser", "choose_tokens", "filter_logits"]
+
+
+class TensorChooser:
+    """Chooses the tokens of one text, whose newest ids the penalty looks at."""
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        size: int,
+        seed: int | None,
+        sampling: SamplingSettings,
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        self.seen = torch.full((1, size), ids[0], dtype=torch.long, device=device)
+        self.seen[0, : len(ids)] = torch.tensor(ids)
+        self._count, self._sampling, self._vocab_size = len(ids), sampling, vocab_size
+        self._generator = torch.Generator(device)
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
+
+    def choose(self, logits: Tensor, banned: Sequence[int]) -> int:
+        """The next token after logits [V]; never one of `banned`, nor one beyond the vocabulary."""
+        token = choose_tokens(
+            logits[None],
+            self.seen,
+            self._sampling,
+            vocab_size=self._vocab_size,
+            banned=banned,
+            generator=self._generator,
+        )
+        # A ring: the oldest id goes once the context is full of newer ones.
+        self.seen[0, self._count % self.seen.shape[1]] = token[0]
+        self._count += 1
+        return int(token)
 
 
 def choose_tokens(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lowtide.packages import choose_backend
+from lowtide.gpus import has_accelerator
+from lowtide.packages import choose_backend, has_package
 from lowtide.settings import require
 
 __all__ = ["BATCH_SIZE", "MOST_TEXTS", "PRESETS", "GenerateSettings", "SamplingSettings"]
@@ -85,8 +86,8 @@ class GenerateSettings:
     """Texts written at once, fewer where the budget asks for it; each is what it is alone."""
     seed: int | None = None
     """The same seed gives the same text; random if not given. Samples count up from it."""
-    backend: Literal["auto", "torch", "jax"] = "auto"
-    """What computes; auto takes torch, or jax where only that is installed."""
+    backend: Literal["auto", "native", "torch", "jax"] = "auto"
+    """What computes; auto takes native code on a CPU, else torch, or jax if only that is there."""
     device: str = "auto"
     """cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto."""
     memory: str | None = None
@@ -104,8 +105,17 @@ class GenerateSettings:
         self.sampling()
 
     def chosen_backend(self) -> str:
-        """The backend, where none was asked for the one that is installed."""
+        """The backend, where none was asked for the one that fits the device and is installed."""
+        if self.backend == "native" or (
+            self.backend == "auto" and (self.device == "cpu" or self._finds_cpu())
+        ):
+            return "native"
         return choose_backend(self.backend, "generating")
+
+    def _finds_cpu(self) -> bool:
+        """True if auto means the CPU: nothing else is there, or no package that could use it."""
+        has_framework = has_package("torch") or has_package("jax")
+        return self.device == "auto" and not (has_framework and has_accelerator())
 
     def sampling(self) -> SamplingSettings:
         """Return the preset with what was given on top."""

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lowtide.generation.drawing import choose_token
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
 from lowtide.generation.textstreams import ends, iter_starts, iter_texts, not_text
@@ -26,7 +27,6 @@ from lowtide.tokenizer import Tokenizer
 
 __all__ = [
     "WRITER",
-    "choose_token",
     "generate_text",
     "iter_tokens",
     "stream_pieces",
@@ -88,47 +88,6 @@ def iter_tokens(
         fresh = [token]
         seen = [*seen, token][-context:]
         yield np.array([token])
-
-
-def choose_token(
-    logits: Any,
-    seen: Sequence[int],
-    settings: SamplingSettings,
-    *,
-    banned: Sequence[int] = (),
-    dice: np.random.Generator,
-) -> int:
-    """Return an id by the rules of generation/sampling.py; NumPy draws the random numbers."""
-    # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
-    logits = np.nan_to_num(logits.copy())
-    logits[list(banned)] = -np.inf
-    if settings.repetition_penalty != 1.0:
-        places = np.unique(np.minimum(np.array(seen, np.int64), logits.size - 1))
-        picked = logits[places]
-        penalty = settings.repetition_penalty
-        logits[places] = np.where(picked > 0, picked / penalty, picked * penalty)
-    if settings.temperature < 1e-4:  # dividing by less would overflow
-        return int(logits.argmax())
-    shares = _shares(logits / settings.temperature, settings)
-    return int(dice.choice(shares.size, p=shares))
-
-
-def _shares(logits: Any, settings: SamplingSettings) -> Any:
-    """Return the share of each token after top-k and top-p; the likeliest always stays."""
-    logits = logits.astype(np.float64)
-    if 0 < settings.top_k < logits.size:
-        smallest = np.partition(logits, -settings.top_k)[-settings.top_k]
-        logits = np.where(logits < smallest, -np.inf, logits)
-    shares = np.exp(logits - logits.max())
-    shares /= shares.sum()
-    if settings.top_p < 1.0:
-        order = np.argsort(-shares, kind="stable")
-        before = np.cumsum(shares[order]) - shares[order]
-        left_out = before >= settings.top_p
-        left_out[0] = False
-        shares[order[left_out]] = 0.0
-        shares /= shares.sum()
-    return shares
 
 
 def stream_pieces(

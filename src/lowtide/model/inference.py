@@ -12,6 +12,8 @@ from pathlib import Path
 from lowtide.errors import BudgetError, DataError
 from lowtide.memory import default_budget_bytes, format_size, parse_size
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.decoder import step_bytes
+from lowtide.model.decoderweights import held_bytes
 from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
 from lowtide.tokenizer.needs import vocabulary_bytes
@@ -35,6 +37,8 @@ LONGEST_USUAL = 4096
 """Tokens of a row by default, if the context is longer."""
 PROMPT_PART = 1024
 """Tokens of a prompt that are read at once."""
+_DRAWN_BYTES = 48  # of each token of a vocabulary, where one is drawn in native generating
+_CONVERTED_BYTES = 16 * PROMPT_PART * PROMPT_PART  # of a tensor that is converted as it is read
 TOKEN_BYTES = 360
 """Of a vocabulary: 18 MiB for GPT-2's, half of them while it is read or written."""
 
@@ -62,13 +66,14 @@ class InferenceNeed:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget to give for it: a tenth to spare."""
-        return int(self.total_bytes * _MARGIN)
+        """The budget to give for it: a tenth of all but the weights to spare, which are exact."""
+        return self.weights + int((self.total_bytes - self.weights) * _MARGIN)
 
     @property
     def running_budget_bytes(self) -> int:
         """The same after the program was measured in the process that computes."""
-        return self.program + int((self.total_bytes - self.program) * _MARGIN)
+        exact = self.weights + self.program
+        return exact + int((self.total_bytes - exact) * _MARGIN)
 
 
 def planned_bytes(
@@ -80,11 +85,22 @@ def planned_bytes(
     generates: bool = False,
     backend: str = "torch",
     tokenizer_bytes: int = 0,
+    weight_bytes: int = 0,
 ) -> InferenceNeed:
     """The memory it takes to run `rows` rows of `tokens` tokens at once.
 
-    `tokenizer_bytes` is what the tokenizer's files say that it takes, where they are known.
+    `tokenizer_bytes` is what the tokenizer's files say that it takes, where they are known;
+    `weight_bytes` what weights take that are held as they are stored.
     """
+    if backend == "native":
+        working = step_bytes(config, rows=rows, tokens=tokens) + _DRAWN_BYTES * config.vocab_size
+        return InferenceNeed(
+            weights=weight_bytes,
+            working=max(working, _CONVERTED_BYTES),
+            cache=_cache_bytes(config, rows, tokens),
+            program=program.trained_bytes,
+            tokenizer=max(config.vocab_size * TOKEN_BYTES, tokenizer_bytes),
+        )
     if backend == "jax" and not generates:
         tokens = filled_tokens(tokens, config.context_length)
     # Prompts are read one by one; later all rows have one token at a time.
@@ -102,14 +118,18 @@ def planned_bytes(
     chunk = rows if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
     # The logits, their logarithms, and what the C library keeps of the chunk before.
     logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
-    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * tokens
     return InferenceNeed(
         weights=4 * count_parameters(config),
         working=max(block + logits, 4 * config.vocab_size * config.width),
-        cache=4 * numbers * rows if generates else 0,
+        cache=_cache_bytes(config, rows, tokens) if generates else 0,
         program=program.trained_bytes,
         tokenizer=max(config.vocab_size * TOKEN_BYTES, tokenizer_bytes),
     )
+
+
+def _cache_bytes(config: GPTConfig, rows: int, tokens: int) -> int:
+    """Keys and values of rows that are so long, in float32."""
+    return 4 * 2 * config.num_layers * config.num_kv_heads * config.head_dim * tokens * rows
 
 
 def filled_tokens(tokens: int, context: int) -> int:
@@ -138,14 +158,18 @@ def fit_context(
     program: Program,
     backend: str = "torch",
     tokenizer_bytes: int = 0,
+    weight_bytes: int = 0,
+    wanted: int | None = None,
 ) -> int:
     """Tokens of the context, halved from the model's, whose cache the budget holds; refuse if none.
 
     Published contexts are long, and their whole cache is often larger than the weights; a prompt
-    and its continuation are seldom as long.
+    and its continuation are seldom as long. Fewer than PROMPT_PART are taken where no more are
+    `wanted`.
     """
     context = config.context_length
-    while context > PROMPT_PART:
+    least = min(PROMPT_PART, wanted or PROMPT_PART)
+    while context > least:
         need = planned_bytes(
             config,
             rows=1,
@@ -154,10 +178,11 @@ def fit_context(
             generates=True,
             backend=backend,
             tokenizer_bytes=tokenizer_bytes,
+            weight_bytes=weight_bytes,
         )
         if need.running_budget_bytes <= budget_bytes:
             return context
-        context = max(PROMPT_PART, context // 2)
+        context = max(least, context // 2)
     fit_rows(
         config,
         1,
@@ -168,6 +193,7 @@ def fit_context(
         generates=True,
         backend=backend,
         tokenizer_bytes=tokenizer_bytes,
+        weight_bytes=weight_bytes,
     )
     return context
 
@@ -198,6 +224,7 @@ def refuse_hopeless(
     try:
         folder = find_model_dir(model_name, checkpoints_dir)
         config = load_config(folder)
+        held = held_bytes(folder, config) if backend == "native" else 0
     except DataError:
         return  # reported when it is loaded
     fit_rows(
@@ -211,6 +238,7 @@ def refuse_hopeless(
         text_bytes=text_bytes,
         backend=backend,
         tokenizer_bytes=vocabulary_bytes(tokenization or folder),
+        weight_bytes=held,
     )
 
 
@@ -226,6 +254,7 @@ def fit_rows(
     text_bytes: int = 0,
     backend: str = "torch",
     tokenizer_bytes: int = 0,
+    weight_bytes: int = 0,
 ) -> int:
     """The largest number of rows, halved from `rows`, that the budget holds; refuse if none does.
 
@@ -241,6 +270,7 @@ def fit_rows(
             generates=generates,
             backend=backend,
             tokenizer_bytes=tokenizer_bytes,
+            weight_bytes=weight_bytes,
         )
         need = replace(need, text=text_bytes)
         if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget_bytes:

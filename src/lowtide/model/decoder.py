@@ -1,0 +1,223 @@
+"""A network in native code: one more token of each of several texts, or the tokens of a prompt.
+
+In:      GPTConfig, weights as arrays; ids of a prompt for one row, or the next id of several rows
+Out:     logits of the token after them
+Memory:  weights as they were given, bfloat16 in two bytes; keys and values [rows, K, capacity, E]
+         of each layer; some rows as wide as the network for each of PROMPT_ROWS tokens
+
+Sums are float32 whatever the weights are. What is computed for a token is the same to the bit,
+whatever rows and tokens are beside it and on any number of threads. No torch: native/model/
+decoder.cpp reads the arrays where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lowtide import _native
+from lowtide.memory import usable_cores
+from lowtide.model.config import GPTConfig
+from lowtide.model.rope import frequencies, table_factor
+from lowtide.model.tide import num_gate_inputs
+
+__all__ = ["PROMPT_ROWS", "Array", "ArrayCache", "DecoderNetwork", "DecoderSteps", "step_bytes"]
+
+Array = np.ndarray[Any, Any]
+
+PROMPT_ROWS = 128
+"""Tokens of a prompt that are read at once: enough that reading the weights costs little."""
+_ROUND = 64  # positions by which a cache grows
+_FIRST_POSITIONS = 1024  # of rotary tables
+_BLOCK_NUMBERS = 65536  # of a matrix, widened at once by each thread; as in decoder.cpp
+_HEAD_NORMS = ("none", "head", "whole")
+_KINDS = {"float32": 0, "uint16": 1, "float16": 2}  # uint16: the bits of bfloat16
+_PARTS = (
+    *("attention_norm.weight", "attention_norm.bias", "mlp_norm.weight", "mlp_norm.bias"),
+    *("attention.query_key_value.weight", "attention.query_key_value.bias"),
+    *("attention.output.weight", "attention.output.bias"),
+    *("mlp.up.weight", "mlp.up.bias", "mlp.down.weight", "mlp.down.bias"),
+    *("attention.query_norm.weight", "attention.key_norm.weight"),
+    *("mix", "attention.head_gate.weight", "attention.head_gate.bias"),
+    *("attention.start_values.weight", "attention.value_gate.weight", "attention.value_gate.bias"),
+)  # in the order of native/bindings/decoder.cpp
+
+
+class DecoderNetwork:
+    """Weights under the names of our parameters, and the native code over them."""
+
+    def __init__(
+        self, config: GPTConfig, weights: Mapping[str, Array], *, num_threads: int | None = None
+    ) -> None:
+        self.config = config
+        self._num_threads = num_threads or usable_cores()
+        family = config.family
+        self._weights = dict(weights)  # kept as long as their addresses are used
+        sizes = (
+            *(config.vocab_size, config.width, config.num_heads, config.num_kv_heads),
+            *(config.head_dim, config.mlp_width, num_gate_inputs(config)),
+            _HEAD_NORMS.index(family.query_key_norm),
+            *(family.norm == "layer", family.norms_after, family.gated_mlp),
+        )
+        layers = [
+            [self._part(layer, name) for name in _PARTS] for layer in range(config.num_layers)
+        ]
+        self._decoder = _native.Decoder(
+            sizes,
+            config.norm_eps,
+            config.cap,
+            [[_address(part) for part in parts] for parts in layers],
+            [[_kind(part) for part in parts] for parts in layers],
+            [config.window_of(layer) for layer in range(config.num_layers)],
+        )
+        self._turns: tuple[Array, Array] | None = None
+
+    def _part(self, layer: int, name: str) -> Array | None:
+        if name.startswith("mlp.up.") and self.config.family.gated_mlp:
+            name = name.replace("up", "gate_up")
+        return self._weights.get(f"blocks.{layer}.{name}")
+
+    def _tables(self, positions: int) -> tuple[list[Array | None], int]:
+        """The tables of a step, and how many positions they have."""
+        find = self._weights.get
+        head = find("embedding.weight" if self.config.tie_weights else "head.weight")
+        found = [find("embedding.weight"), head, None]
+        found += [find("final_norm.weight"), find("final_norm.bias")]
+        if self.config.family.learned_positions:
+            found[2] = find("positions.weight")
+            return [*found, None, None], self.config.context_length
+        if self._turns is None or len(self._turns[0]) < positions:
+            longer = max(_FIRST_POSITIONS, 1 << (positions - 1).bit_length())
+            self._turns = turn_tables(self.config, min(longer, self.config.context_length))
+        return [*found, *self._turns], len(self._turns[0])
+
+    def step(
+        self,
+        cache: ArrayCache,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        ids: Sequence[int],
+        *,
+        num_logits: int,
+    ) -> Array:
+        """Read ids at their positions of the cache's rows; logits of the last `num_logits`."""
+        tables, num_positions = self._tables(max(positions) + 1)
+        logits = np.empty((num_logits, self.config.vocab_size), np.float32)
+        self._decoder.step(
+            [_address(table) for table in tables],
+            [_kind(table) for table in tables[:2]],
+            num_positions,
+            [_address(keys) for keys in cache.keys],
+            [_address(values) for values in cache.values],
+            len(cache.lengths),
+            cache.capacity,
+            np.array(ids, np.int64),
+            np.array(positions, np.int64),
+            np.array(slots, np.int64),
+            _address(logits),
+            num_logits,
+            self._num_threads,
+        )
+        return logits
+
+
+class ArrayCache:
+    """Keys and values of texts that are written at once, each of a length of its own."""
+
+    def __init__(self, config: GPTConfig, num_rows: int) -> None:
+        self.config = config
+        self.capacity = 0
+        self.lengths = [0] * num_rows
+        shape = (num_rows, config.num_kv_heads, 0, config.head_dim)
+        self.keys = [np.zeros(shape, np.float32) for _ in range(config.num_layers)]
+        self.values = [np.zeros(shape, np.float32) for _ in range(config.num_layers)]
+
+    def reserve(self, positions: int) -> None:
+        """Make room for rows of so many tokens, a layer at a time."""
+        if positions <= self.capacity:
+            return
+        rounded = -(-positions // _ROUND) * _ROUND
+        self.capacity = min(rounded, max(self.config.context_length, positions))
+        for arrays in (self.keys, self.values):
+            for layer, old in enumerate(arrays):
+                new = np.zeros((*old.shape[:2], self.capacity, old.shape[3]), np.float32)
+                new[:, :, : old.shape[2]] = old
+                arrays[layer] = new
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let a row begin as another one does."""
+        for arrays in (self.keys, self.values):
+            for array in arrays:
+                array[target, :, :length] = array[source, :, :length]
+        self.lengths[target] = length
+
+
+class DecoderSteps:
+    """A network that writes up to `num_rows` texts at once."""
+
+    def __init__(self, network: DecoderNetwork, num_rows: int) -> None:
+        self.network = network
+        self.cache = ArrayCache(network.config, num_rows)
+
+    def read(self, slot: int, ids: Sequence[int]) -> Array:
+        """Begin a row anew with these ids, a part at a time; logits [V] of the token after them."""
+        self.cache.reserve(len(ids))
+        self.cache.lengths[slot] = 0
+        logits = np.empty((0, 0), np.float32)
+        for first in range(0, len(ids), PROMPT_ROWS):
+            part = ids[first : first + PROMPT_ROWS]
+            end = first + len(part)
+            logits = self.network.step(
+                self.cache,
+                [slot] * len(part),
+                range(first, end),
+                part,
+                num_logits=int(end == len(ids)),
+            )
+        self.cache.lengths[slot] = len(ids)
+        return logits[0]
+
+    def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array:
+        """Add one id to each of these rows; logits [rows, V] of the tokens after them."""
+        positions = [self.cache.lengths[slot] for slot in slots]
+        logits = self.network.step(self.cache, slots, positions, ids, num_logits=len(ids))
+        for slot in slots:
+            self.cache.lengths[slot] += 1
+        return logits
+
+
+def step_bytes(config: GPTConfig, *, rows: int, tokens: int) -> int:
+    """What reading prompts and writing `rows` texts of `tokens` tokens takes beside their cache."""
+    heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    found = max(config.num_heads * config.head_dim, config.width)
+    of_row = 4 * config.width + heads + 2 * found + 2 * config.mlp_width + config.num_heads
+    at_once = max(rows, min(tokens, PROMPT_ROWS))
+    turns = 3 * min(max(_FIRST_POSITIONS, 2 * tokens), config.context_length) * config.head_dim
+    widened = usable_cores() * max(_BLOCK_NUMBERS, 4 * max(config.mlp_width, config.width, found))
+    return 4 * (at_once * of_row + turns + widened + rows * config.vocab_size)
+
+
+def turn_tables(config: GPTConfig, positions: int) -> tuple[Array, Array]:
+    """Cosines and sines [positions, E / 2] of the angles that queries and keys are turned by."""
+    turns = np.array(frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
+    if config.family.float32_turns and config.rope_scaling is None:
+        exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / config.head_dim
+        turns = np.float32(config.rope_theta) ** -exponents
+    places = np.arange(positions, dtype=np.float32)
+    angles = np.outer(places, turns.astype(np.float32))
+    factor = np.float32(table_factor(config.rope_scaling))
+    return np.cos(angles) * factor, np.sin(angles) * factor
+
+
+def _address(array: Array | None) -> int:
+    return 0 if array is None else array.ctypes.data
+
+
+def _kind(array: Array | None) -> int:
+    """What the native code calls the numbers of an array, which must lie row by row."""
+    if array is None:
+        return 0
+    assert array.flags.c_contiguous
+    return _KINDS[array.dtype.name]

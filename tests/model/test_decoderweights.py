@@ -1,0 +1,121 @@
+"""Weights for native code: held as they are stored, of every family, and as exact as ever."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide.errors import DataError, UsageError
+from lowtide.files import write_json
+from lowtide.model.decoder import PROMPT_ROWS, DecoderSteps, turn_tables
+from lowtide.model.decoderweights import NETWORKS, held_bytes, load_decoder
+from lowtide.model.families import FAMILIES
+from lowtide.model.gpt import rotary_tables
+from lowtide.model.rope import RopeScaling
+from lowtide.model.rowcaches import open_steps
+from lowtide.model.weights import load_model, portable_tensors, save_weights
+
+from .networks import make_model
+
+DTYPES = {
+    "float32": (torch.float32, 4),
+    "bfloat16": (torch.bfloat16, 2),
+    "float16": (torch.half, 2),
+}
+
+
+def save(folder, model, dtype, changed=()):
+    folder.mkdir()
+    write_json(folder / "config.json", model.config.to_huggingface())
+    tensors = portable_tensors(model.state_dict(), model.config, dtype)
+    tensors |= {name: tensors[name].float() for name in changed}
+    save_weights(folder / "model.safetensors", tensors)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", FAMILIES)
+def test_stored_numbers_give_the_logits_of_the_same_numbers_in_float32(layout, dtype, tmp_path):
+    """To the bit: what is stored in two bytes is widened exactly, and sums are the same."""
+    kind, item = DTYPES[dtype]
+    folder = save(tmp_path / "model", make_model(layout), kind)
+    network = load_decoder(folder)
+    matrices = [w for name, w in network._weights.items() if name.endswith("output.weight")]
+    assert {w.itemsize for w in matrices} == {item}
+    held = sum(w.nbytes for w in network._weights.values())
+    assert held_bytes(folder, network.config) == held
+    ids = np.random.default_rng(0).integers(0, 61, 20).tolist()
+    found, wide = DecoderSteps(network, 2), open_steps(load_model(folder), 2)
+    for steps in (found, wide):
+        steps.cache.reserve(32)
+    assert np.array_equal(found.read(1, ids), wide.read(1, ids))  # many rows: numbers widened first
+    assert np.array_equal(found.step([1], [5]), wide.step([1], [5]))
+    whole = load_model(folder)(torch.tensor([[*ids, 5]]))[0, -1]
+    torch.testing.assert_close(
+        torch.from_numpy(found.network.step(found.cache, [1], [20], [5], num_logits=1)[0]),
+        whole,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_special_numbers_of_float16_are_widened_exactly(tmp_path):
+    """The smallest, the largest, infinities and zeros of both signs."""
+    model = make_model("llama")
+    bits = np.array([0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x8000, 0x3555], "<u2")
+    with torch.no_grad():
+        model.embedding.weight[1, :9] = torch.from_numpy(bits.view("<f2").astype("<f4"))
+    folder = save(tmp_path / "model", model, torch.half)
+    network = load_decoder(folder)
+    stored = network._weights["embedding.weight"]
+    assert stored.dtype == np.float16 and np.array_equal(stored[1, :9].view("<u2"), bits)
+    steps, wide = DecoderSteps(network, 1), open_steps(load_model(folder), 1)
+    for each in (steps, wide):
+        each.cache.reserve(8)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(steps.read(0, [1]), wide.read(0, [1]), equal_nan=True)
+
+
+def test_a_parameter_of_several_types_is_held_in_float32(tmp_path):
+    model = make_model("llama")
+    name = "model.layers.1.self_attn.k_proj.weight"
+    folder = save(tmp_path / "model", model, torch.bfloat16, changed=[name])
+    weights = load_decoder(folder)._weights
+    assert weights["blocks.1.attention.query_key_value.weight"].dtype == np.float32
+    assert weights["blocks.0.attention.query_key_value.weight"].dtype == np.uint16
+    assert weights["blocks.0.attention_norm.weight"].dtype == np.float32
+
+
+def test_parts_of_a_prompt_change_no_bit(monkeypatch, tmp_path):
+    network = load_decoder(save(tmp_path / "model", make_model("mistral"), torch.bfloat16))
+    ids = np.random.default_rng(0).integers(0, 61, 30).tolist()
+    found = []
+    for rows in (PROMPT_ROWS, 13, 5, 1):
+        monkeypatch.setattr("lowtide.model.decoder.PROMPT_ROWS", rows)
+        steps = DecoderSteps(network, 1)
+        found.append(steps.read(0, ids))
+        assert steps.cache.lengths == [30]
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("scaling", [None, RopeScaling("linear", 2.0), RopeScaling("yarn", 4.0, 8)])
+@pytest.mark.parametrize("layout", ["qwen3", "olmo2"])
+def test_angles_are_torch_s(layout, scaling):
+    config = make_model(layout, rope_scaling=scaling).config
+    for ours, theirs in zip(turn_tables(config, 32), rotary_tables(config, 32), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=2e-6)
+
+
+def test_only_the_cpu_computes(tmp_path):
+    assert NETWORKS.open("auto") == NETWORKS.open("cpu")
+    with pytest.raises(UsageError, match="computes on the CPU"):
+        NETWORKS.open("cuda")
+
+
+def test_weights_that_are_not_the_configs_are_refused_before_they_are_read(tmp_path):
+    folder = save(tmp_path / "model", make_model("llama"), torch.bfloat16)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 7}))
+    with pytest.raises(DataError, match=r"config\.json says"):
+        load_decoder(folder)
