@@ -133,7 +133,8 @@ COMMANDS: list[tuple[list[str], str | None]] = [
     (["train", "--input-file", "text.txt", "--max-iters", "1"], "torch"),
     (["train", "--dataset-dir", "data", "--max-iters", "1"], "torch"),
     (["evaluate", "--model-name", "made", "--dataset-dir", "data"], "torch"),
-    (["generate", "--model-name", "made"], "torch"),
+    (["generate", "--model-name", "made"], None),
+    (["generate", "--model-name", "made", "--backend", "torch"], "torch"),
     (["demo", "--text", "text.txt"], "torch"),
     (["completion", "bash"], None),
 ]
