@@ -151,6 +151,18 @@ def test_many_rounds_equal_one_in_memory(
     assert list(tmp_path.iterdir()) == []
 
 
+# Numbers counted up: so many pairs of digits are equally frequent that no threshold tells them apart.
+@TIE_BREAKS
+@pytest.mark.parametrize(("memory_bytes", "target"), [(100_000, 160), (1 << 20, 1500)])
+def test_pairs_of_the_same_counts_are_merged_in_rounds(
+    tie_break: str, memory_bytes: int, target: int, tmp_path: Path
+) -> None:
+    counts = {b" %05d" % number: 1 for number in range(40_000)}
+    learner = _native.RoundLearner(tie_break, file_dir=str(tmp_path), memory_bytes=memory_bytes)
+    found = learn_with(learner, counts, target=target, merges_per_call=64)
+    assert found == learn(counts, target=target, tie_break=tie_break)
+
+
 def test_the_file_gets_shorter_as_pieces_become_tokens(tmp_path: Path) -> None:
     learner = _native.RoundLearner("cs336", file_dir=str(tmp_path), memory_bytes=2 << 20)
     counts = many_words("abcd", length=16, num_words=4000)

@@ -136,7 +136,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "training.probe": {"_VOCABULARY": 62},
     "training.questions": {
-        "_LARGEST_LINE": 16_777_216,
         "_SHORT_LINE": 262_144,
         "_LINE_TIMES": 24,
         "_PART_BYTES": 1_048_576,

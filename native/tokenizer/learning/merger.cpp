@@ -130,7 +130,10 @@ bool MergeLearner::pop_best(int64_t min_frequency, uint32_t& pair) {
     queue_.pop_back();
     if (top.count == counts_[top.pair]) {
       pair = top.pair;
-      return true;
+      const Pair& best = pairs_[pair];
+      if (!stop_at_ || tokens_->before({top.count, best.left, best.right}, *stop_at_)) return true;
+      push(pair);
+      return false;
     }
     push(top.pair);
   }

@@ -25,6 +25,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "system/mapped_array.hpp"
@@ -48,6 +49,8 @@ class MergeLearner {
   // Learns until there are `target` tokens beside the bytes, or `max_merges` more merges, or no pair
   // occurs `min_frequency` times. Returns true if more could be learned.
   bool learn(size_t target, size_t max_merges, int64_t min_frequency);
+  // Only pairs that come before this one are merged from now on.
+  void stop_at(const PairCount& pair) { stop_at_ = pair; }
 
   const std::vector<Merge>& merges() const { return tokens_->merges(); }
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
@@ -113,6 +116,7 @@ class MergeLearner {
   MappedArray<Pair> pairs_;
   MappedArray<uint32_t> postings_;
   std::vector<Candidate> queue_;
+  std::optional<PairCount> stop_at_;
   int64_t threshold_ = 0;
   std::vector<Seen> with_left_, with_right_;  // by neighbour, valid where the stamp is this step's
   uint32_t stamp_ = 0;

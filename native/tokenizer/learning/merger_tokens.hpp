@@ -20,6 +20,11 @@ struct Merge {
   uint32_t left, right, token;  // 0 to 255: bytes; 256 + n: the n-th token made
 };
 
+struct PairCount {
+  int64_t count;
+  uint32_t left, right;
+};
+
 // A limit for the bytes of a token. Text that repeats itself without a place to cut has tokens as long
 // as itself, which take many times their size wherever the vocabulary is loaded.
 constexpr size_t kAnyLength = std::numeric_limits<size_t>::max();
@@ -73,6 +78,11 @@ class TokenTable {
     }
     const int order = tokens_[left].compare(tokens_[other_left]);
     return order != 0 ? order > 0 : tokens_[right].compare(tokens_[other_right]) > 0;
+  }
+  // Whether a pair is merged before another one.
+  bool before(const PairCount& a, const PairCount& b) const {
+    if (a.count != b.count) return a.count > b.count;
+    return before(a.left, a.right, b.left, b.right);
   }
 
  private:

@@ -37,6 +37,8 @@ class PairPlaces {
 class PairLinks {
  public:
   explicit PairLinks(const PairPlaces& places) : places_(places), bits_(places.size() / 64 + 1) {}
+  const PairPlaces& places() const { return places_; }
+  void link(uint32_t left, uint32_t right) { set(places_.of(left, right), true); }
   void set(size_t bucket, bool value) {
     const uint64_t bit = uint64_t{1} << bucket % 64;
     bits_[bucket / 64] = value ? bits_[bucket / 64] | bit : bits_[bucket / 64] & ~bit;

@@ -4,6 +4,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "tokenizer/learning/pair_ranking.hpp"
+
 namespace lowtide {
 
 namespace {
@@ -18,6 +20,7 @@ constexpr size_t kMostSegments = size_t{1} << 28;
 constexpr int64_t kDepth = 16;  // a round tries to go down to this part of the last threshold
 constexpr size_t kBarrenRounds = 8;
 constexpr size_t kMergesAtOnce = 4;
+constexpr size_t kRankedBytes = 64;  // of a pair that is counted exactly
 
 struct TooSmall : std::bad_alloc {
   const char* what() const noexcept override {
@@ -69,7 +72,7 @@ bool RoundLearner<Symbol>::learn(size_t target, size_t max_merges, int64_t min_f
   if (most == 0) throw std::runtime_error("more tokens than symbols can tell apart");
   // A few at a time: where there are few letters, each merge changes much of the text, and what the
   // learner holds of it grows quickly.
-  size_t left = std::min(max_merges, most);
+  size_t left = takes_one_ ? 1 : std::min(max_merges, most);
   bool more = true, has_room = true;
   while (more && has_room && left > 0) {
     const size_t step = std::min(left, kMergesAtOnce);
@@ -79,12 +82,12 @@ bool RoundLearner<Symbol>::learn(size_t target, size_t max_merges, int64_t min_f
     merges_done_.store(merges().size(), std::memory_order_relaxed);
   }
   if (merges().size() >= target) return false;
-  if (more && has_room) return true;
-  if (!more && threshold_ <= min_frequency) {
+  if (more && has_room && !takes_one_) return true;
+  if (!more && !stop_ && threshold_ <= min_frequency) {
     is_done_ = true;
     return false;
   }
-  if (!more) ceiling_ = threshold_;
+  if (!more) ceiling_ = stop_ ? threshold_ + 1 : threshold_;
   end_round();
   return true;
 }
@@ -99,6 +102,7 @@ void RoundLearner<Symbol>::begin_round(int64_t min_frequency) {
   threshold_ = lowest_ = std::max(min_frequency, ceiling_ / kDepth);
   while (!collect()) continue;
   learner_ = std::make_unique<MergeLearner>(tokens_);
+  if (stop_) learner_->stop_at(*stop_);
   for (size_t number = 0; number < table_->size(); ++number) {
     const std::span<const Symbol> symbols = table_->segment(number);
     learner_->add_word(symbols.data(), symbols.size(), table_->count(number));
@@ -162,9 +166,13 @@ bool RoundLearner<Symbol>::make_room(size_t length) {
 // merge, and rare pairs that share buckets are to blame, there will be more buckets instead.
 template <typename Symbol>
 bool RoundLearner<Symbol>::raise_threshold() {
+  if (is_ranked_) return link_fewer();
   const bool can_grow = sketch_.mean() > ceiling_ / 8 && parts_ < kMostParts;
   const bool is_last = threshold_ + 1 >= ceiling_;
-  if (is_last && !can_grow) throw TooSmall();
+  if (is_last && !can_grow) {
+    rank_pairs();
+    return false;
+  }
   int64_t raised = threshold_ + (ceiling_ - threshold_) / 3;
   if (parts_ == 1 && !table_->fits(1)) {  // full, not in front of one very long segment
     const auto [low, largest] = table_->low_bound(sketch_);
@@ -182,8 +190,72 @@ bool RoundLearner<Symbol>::raise_threshold() {
   return true;
 }
 
+// Counts the pairs near the top exactly and links the first of them. Where there are too many to
+// count, only those of the highest count there can be are looked for.
+template <typename Symbol>
+void RoundLearner<Symbol>::rank_pairs() {
+  table_ = nullptr;
+  const size_t most = std::max<size_t>(memory_bytes_ / kSketchPart / kRankedBytes, 16);
+  threshold_ = std::max(lowest_, ceiling_ / 2);
+  std::optional<PairCount> first, dropped;
+  while (true) {
+    find_links();
+    PairRanking ranking(*tokens_, most);
+    if (first) ranking.skip_before(*first);
+    count_linked_pairs(words_, *links_, *tokens_, ranking);
+    dropped = ranking.dropped();
+    if (dropped && threshold_ + 1 < ceiling_) {
+      threshold_ += std::max<int64_t>(1, (ceiling_ - threshold_) / 2);
+      continue;
+    }
+    ranked_ = ranking.ranked(threshold_);
+    if (!ranked_.empty() || !dropped) break;
+    first = dropped;  // no pair before it is as frequent as its bound
+  }
+  is_ranked_ = true;
+  num_linked_ = ranked_.size();
+  if (ranked_.empty()) return;
+  ceiling_ = ranked_.front().count + 1;
+  if (dropped) {
+    ranked_.push_back({threshold_, dropped->left, dropped->right});
+    link_first(num_linked_);
+  }
+}
+
+template <typename Symbol>
+bool RoundLearner<Symbol>::link_fewer() {
+  if (num_linked_ <= 1) throw TooSmall();
+  link_first(num_linked_ / 2);
+  find_links();
+  table_->cut(*links_);
+  return true;
+}
+
+// Links so many pairs, or fewer: see the header for what makes a round exact.
+template <typename Symbol>
+void RoundLearner<Symbol>::link_first(size_t most) {
+  num_linked_ = most;
+  threshold_ = ranked_[most].count;
+  if (tokens_->tie_break() == TieBreak::kHuggingFace) {
+    stop_ = ranked_[most];
+    return;
+  }
+  while (num_linked_ > 0 && ranked_[num_linked_ - 1].count == threshold_) --num_linked_;
+  ++threshold_;
+  if (num_linked_ == 0) {
+    num_linked_ = 1;
+    threshold_ = ranked_.front().count;
+    takes_one_ = true;
+  }
+}
+
 template <typename Symbol>
 void RoundLearner<Symbol>::find_links() {
+  if (is_ranked_) {
+    links_.emplace(sketch_.places());
+    for (size_t i = 0; i < num_linked_; ++i) links_->link(ranked_[i].left, ranked_[i].right);
+    return;
+  }
   const auto least = static_cast<uint32_t>(std::min<int64_t>(threshold_, PairSketch::kMost));
   links_.emplace(sketch_.places());
   const size_t counted = sketch_.part();
@@ -223,6 +295,9 @@ void RoundLearner<Symbol>::end_round() {
   learner_ = nullptr;
   replace();
   table_ = nullptr;
+  is_ranked_ = takes_one_ = false;
+  ranked_.clear();
+  stop_.reset();
 }
 
 template <typename Symbol>

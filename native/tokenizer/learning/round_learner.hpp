@@ -16,6 +16,14 @@
 // next round goes deeper. The threshold is as low as memory allows: when the segments do not fit, it
 // is raised, and the segments that are there already are cut once more.
 //
+// Where the pairs at the top have the same counts, such as those of digits in numbers that are counted
+// up, no threshold is high enough. Then the pairs near the top are counted exactly, and only the first
+// of them in the order of merging are linked, half as many each time the segments do not fit, down to
+// one. The round ends before the first one that is not linked. A pair that a merge makes across a cut
+// is no more frequent than the one that was cut there; of the same count, it comes later by the rule of
+// Hugging Face, because its token is the youngest. By the rule of cs336 it may come earlier: then pairs
+// of the same count are linked all together, or one is, and merged by itself.
+//
 // Nor is anything ever merged across a pair that would make too long a token: it is not counted, and
 // words are cut there.
 //
@@ -67,6 +75,9 @@ class RoundLearner {
   bool cut_and_add(std::span<const Symbol> symbols, uint64_t count);
   bool make_room(size_t length);
   bool raise_threshold();
+  void rank_pairs();
+  bool link_fewer();
+  void link_first(size_t most);
   void find_links();
   void count_part(size_t part);
   void end_round();
@@ -78,6 +89,11 @@ class RoundLearner {
   PairSketch sketch_;               // of the pairs in words_
   size_t parts_ = 1;                // that it is made in
   std::optional<PairLinks> links_;  // the pairs that may reach the threshold
+  bool is_ranked_ = false;          // links_ are the first of ranked_
+  std::vector<PairCount> ranked_;   // the pairs near the top, in the order of merging
+  size_t num_linked_ = 0;           // of ranked_
+  std::optional<PairCount> stop_;   // the round ends before this pair
+  bool takes_one_ = false;          // the round ends after one merge
   int64_t threshold_ = 0;           // of this round
   int64_t lowest_ = 0;              // that this round tries
   int64_t ceiling_ = 0;             // all pairs are below it; 0: not known yet

@@ -23,7 +23,6 @@ from lowtide.files import open_file
 
 __all__ = ["Question", "held_text_bytes", "iter_questions", "longest_line"]
 
-_LARGEST_LINE = 16 << 20
 _SHORT_LINE = 256 << 10
 _LINE_TIMES = 24  # a line, its text at 4 bytes a character, that with a choice, and ids of it
 _PART_BYTES = 1 << 20
@@ -84,7 +83,7 @@ def held_text_bytes(longest_line: int) -> int:
     >>> held_text_bytes(2000), held_text_bytes(10_000_000) // 1_000_000
     (0, 240)
     """
-    return 0 if longest_line <= _SHORT_LINE else _LINE_TIMES * min(longest_line, _LARGEST_LINE)
+    return 0 if longest_line <= _SHORT_LINE else _LINE_TIMES * longest_line
 
 
 def _iter_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -95,11 +94,7 @@ def _iter_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             next_step="name a .jsonl file, such as a validation set of ARC or HellaSwag",
         )
     with path.open("rb") as file:
-        number = 0
-        while line := file.readline(_LARGEST_LINE):
-            number += 1
-            if len(line) == _LARGEST_LINE:
-                raise DataError(f"line {number} has more than {_LARGEST_LINE:,} bytes", path=path)
+        for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, line
 
