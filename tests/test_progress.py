@@ -383,3 +383,15 @@ def test_a_notebook_has_one_bar_in_place() -> None:
 )
 def test_how_much_of_how_much(done: float, total: float | None, unit: str, expected: str) -> None:
     assert progress_module._share(done, total, unit) == expected
+
+
+def test_a_brief_job_writes_its_rows_together_and_starts_no_thread(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with Progress("job", stream=None, metrics_path=path, is_brief=True) as progress:
+        assert "lowtide-progress" not in {thread.name for thread in threading.enumerate()}
+        with progress.phase("first", total=1) as phase:
+            phase.update(1)
+        assert not path.exists()
+    first, end = map(json.loads, path.read_text().splitlines())
+    assert (first["phase"], first["done"], end["event"]) == ("first", 1, "end")
+    assert first["memory_bytes"] > 0

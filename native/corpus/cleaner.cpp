@@ -16,6 +16,8 @@ constexpr size_t kSampleBytes = 160;
 constexpr uint32_t kMaxEmptyLines = 2;
 constexpr uint64_t kLineSeed = 1, kDocumentSeed = 2, kRankSeed = 3;
 
+constexpr ptrdiff_t kRoomBytes = 1024;
+constexpr size_t kLongestCharacter = 4;
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
 std::string_view shorten(std::string_view text) {
@@ -116,16 +118,24 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
                                     bool ends_with_newline) {
   bool unstable = false, ascii = true, indented = true;
   uint8_t last_class = 0;
-  // Cleaning only makes an invalid byte longer: it becomes the three bytes of U+FFFD.
-  text.resize(line_begin_ + 3 * static_cast<size_t>(end - begin));
+  // Cleaning only makes an invalid byte longer: it becomes the three bytes of U+FFFD. Room is made for
+  // a part at a time: room for all that follows, at every line end inside, took quadratic time.
+  const unsigned char* room_end = begin;  // the last character before it may reach beyond it
   char* out = text.data() + line_begin_;
+  const auto make_room = [&] {
+    const size_t used = static_cast<size_t>(out - text.data());
+    room_end = begin + std::min(end - begin, kRoomBytes);
+    text.resize(used + 3 * static_cast<size_t>(room_end - begin) + kLongestCharacter);
+    out = text.data() + used;
+  };
   const auto end_part = [&](bool newline) {
     text.resize(static_cast<size_t>(out - text.data()));
     end_line(newline, unstable, ascii);
   };
   while (begin < end) {
+    if (begin >= room_end) make_room();
     if (!indented && *begin < 0x80) {
-      const size_t plain = copy_plain(begin, end, out);
+      const size_t plain = copy_plain(begin, room_end, out);
       if (plain > 0) {
         out += plain;
         begin += plain;
@@ -154,9 +164,8 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
       counts[kRuleControlCharacter].count += 1;
       counts[kRuleControlCharacter].bytes += next.size;
     } else if (kind == kClassNewline) {
-      const size_t left = 3 * static_cast<size_t>(end - begin);
       end_part(true);
-      text.resize(line_begin_ + left);
+      room_end = begin;
       out = text.data() + line_begin_;
       unstable = false, ascii = true, indented = true, last_class = 0;
       ++lines_in;

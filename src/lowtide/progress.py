@@ -163,6 +163,7 @@ class Progress:
         metrics_path: Path | None = None,
         device_memory: DeviceMemory | None = None,
         stream: TextIO | Literal["stderr"] | None = "stderr",
+        is_brief: bool = False,
     ) -> None:
         self.job = job
         self.budget_bytes = budget_bytes
@@ -182,6 +183,9 @@ class Progress:
         self._live: Live | None = None
         # A notebook's stderr is no terminal, but goes back to the beginning of its line as one.
         self._in_notebook = type(self._stream).__module__.startswith("ipykernel")
+        # Over in a moment: without a thread that shows how far it is, and rows are written together.
+        self._is_brief = is_brief
+        self._waiting_rows: list[dict[str, Any]] = []
         self._drawn = 0
         self._has_written = False
         self._started = time.monotonic()
@@ -216,7 +220,8 @@ class Progress:
                 redirect_stderr=False,
             )
             self._live.start()
-        self._thread.start()
+        if not self._is_brief:
+            self._thread.start()
         return self
 
     def __exit__(
@@ -226,7 +231,8 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        if not self._is_brief:
+            self._thread.join()
         if self._live is not None:
             self._live.stop()
         row: dict[str, Any] = {"event": "end" if error is None else "stopped"}
@@ -269,7 +275,8 @@ class Progress:
         self.phase_seconds[name] = time.monotonic() - phase.started
         row = phase.snapshot()
         self.write_metrics({**row, "phase_seconds": round(self.phase_seconds[name], 3)})
-        self.note(self._describe(row, finished=True))
+        if self._stream is not None:
+            self.note(self._describe(row, finished=True))
 
     def note(self, text: str) -> None:
         """Print one line above the bar; a command that is quiet prints warnings alone."""
@@ -300,18 +307,26 @@ class Progress:
             "time": round(time.time(), 3),
             "job": self.job,
             **{key: _json_number(value) for key, value in numbers.items()},
+        }
+        if self._is_brief and "event" not in numbers:
+            self._waiting_rows.append(row)
+            return
+        rows = [*self._waiting_rows, row]
+        self._waiting_rows = []
+        memory: dict[str, Any] = {
             "memory_bytes": tree_resident_bytes(),
             "peak_memory_bytes": self.peak_bytes,
             "budget_bytes": self.budget_bytes,
         }
         if self._device_memory is not None:
-            row["device_bytes"], row["device_total_bytes"] = self._device_memory()
+            memory["device_bytes"], memory["device_total_bytes"] = self._device_memory()
+        lines = "".join(json.dumps(row | memory) + "\n" for row in rows)
         try:
             # A pipe in its place must not keep the job waiting for a reader.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(path, flags, 0o666)
             with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
-                file.write(json.dumps(row) + "\n")
+                file.write(lines)
         except OSError as error:
             self.note(f"no more metrics: {path}: {error.strerror}")
             self.metrics_path = None

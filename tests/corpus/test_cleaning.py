@@ -245,6 +245,17 @@ def test_repetitive_lines_are_removed(line: str) -> None:
     assert counts(cleaned) == {"line_repetitive": 1}
 
 
+# Room for clean text is made in parts of a kilobyte: characters of one to four bytes across their ends.
+@pytest.mark.parametrize("letter", ["b ", "é", "漢", "\U0001f600", "\ufffd"])
+def test_carriage_returns_end_lines_of_any_length(letter: str) -> None:
+    lines = [letter * count + "é." for count in (1, 250, 255, 256, 341, 512, 1023, 1024, 3000)]
+    text = "a" + "\n".join(lines)
+    _, expected = clean(text.encode())
+    assert expected == [text]
+    assert clean(text.replace("\n", "\r").encode())[1] == expected
+    assert clean(text.replace("\n", "\u2028").encode())[1] == expected
+
+
 def test_ordinary_long_lines_are_kept() -> None:
     words = [f"word{number * 7919 % 1000}" for number in range(1000)]
     table = " | ".join(f"{number}" for number in range(400))

@@ -420,7 +420,7 @@ def test_a_damaged_npy_is_not_finished(tmp_path: Path) -> None:
 
 def test_workers_get_what_reading_leaves_of_the_budget() -> None:
     worker, slack = pretokenizingplan.WORKER_BYTES, pretokenizingplan.SLACK_BYTES
-    shared: Any = SimpleNamespace(settings=SimpleNamespace(num_workers=8))
+    shared: Any = SimpleNamespace(most_workers=8)
     for spare, workers in ((0, 3), (worker - 1, 3), (-1, 2)):
         budget = MemoryBudget(10 * worker + slack + 3 * worker + spare, used_bytes=0)
         found = pretokenizingplan.plan_workers(shared, Any, budget, stream_bytes=10 * worker)

@@ -245,7 +245,10 @@ def _encode(
     )
     metrics_path = out.with_name(f".{out.name}.{METRICS_NAME}")  # hidden
     with Progress(
-        "pretokenize", budget_bytes=budget.total_bytes, metrics_path=metrics_path
+        "pretokenize",
+        budget_bytes=budget.total_bytes,
+        metrics_path=metrics_path,
+        is_brief=source.size_bytes <= _ALONE_BYTES,
     ) as progress:
         reading = replace(reading, on_notice=progress.note)
         tokenizer = _load_tokenizer(shared, source, reading, progress)

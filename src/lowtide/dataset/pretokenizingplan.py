@@ -64,7 +64,16 @@ class SharedFiles:
             if source.format.reader_bytes is not None:  # what it imports is a part of the program
                 reader_bytes([source], reading_of(self.settings))
                 break
-        return MemoryBudget.from_setting(self.settings.memory).shares["program"]
+        return MemoryBudget(self._total_bytes).shares["program"]
+
+    @functools.cached_property
+    def _total_bytes(self) -> int:
+        return MemoryBudget.from_setting(self.settings.memory).total_bytes
+
+    @functools.cached_property
+    def most_workers(self) -> int:
+        """Workers that were asked for, or as many as there are cores."""
+        return self.settings.num_workers or usable_cores()
 
     def find_stretch(self, source: InputFile) -> Stretch:
         """The longest text that has to be held of this file and those after it."""
@@ -87,8 +96,7 @@ class SharedFiles:
 
     def make_budget(self) -> MemoryBudget:
         """The budget, of which nothing but the program is taken yet."""
-        total = MemoryBudget.from_setting(self.settings.memory).total_bytes
-        return MemoryBudget(total, used_bytes=self.program_bytes)
+        return MemoryBudget(self._total_bytes, used_bytes=self.program_bytes)
 
 
 def reading_of(settings: PretokenizeSettings) -> ReadingSettings:
@@ -123,7 +131,7 @@ def plan_workers(
 ) -> int:
     """How many workers the budget allows; one too small for a single one is refused."""
     shares = {"windows and caches": WORKER_BYTES, "reading": stream_bytes, "slack": SLACK_BYTES}
-    most = shared.settings.num_workers or usable_cores()
+    most = shared.most_workers
     if sum(shares.values()) > budget.remaining_bytes:  # refused, with what the text itself needs
         stretch = shared.find_stretch(source)
         count, unseen = shared.count_characters(source, budget.remaining_bytes)
