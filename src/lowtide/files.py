@@ -31,6 +31,7 @@ import xxhash
 
 from lowtide.errors import DataError, UsageError, warn
 from lowtide.filenames import LOCK_NAME
+from lowtide.sparelocks import give_up_lock, take_spare_lock
 
 __all__ = [
     "atomic_file",
@@ -146,18 +147,17 @@ def hold_lock(
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     lock = path / LOCK_NAME if path.is_dir() else path.with_name(f".{path.name}{LOCK_NAME}")
-    descriptor = _open_lock(lock, path, on_notice or warn)
-    try:
+    if (descriptor := take_spare_lock(lock)) is None:
+        descriptor = _open_lock(lock, path, on_notice or warn)
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its owner's name
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(_describe_owner()).encode(), 0)
+    try:
         for leftover in _iter_leftovers(path):
             _remove_unused(leftover)
         yield
     finally:
-        with contextlib.suppress(OSError):
-            lock.unlink()  # still locked: whoever opened it meanwhile sees that it is gone
-        os.close(descriptor)
+        give_up_lock(lock, descriptor)
         with contextlib.suppress(OSError):  # stops at the first folder that is not empty
             for folder in made:
                 folder.rmdir()

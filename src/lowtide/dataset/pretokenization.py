@@ -70,6 +70,7 @@ from lowtide.memory import (
 from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import Progress
 from lowtide.publishing import PublishGroup
+from lowtide.sparelocks import reusing_locks
 from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import id_bytes
@@ -145,7 +146,7 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
             )
     shared = SharedFiles(settings, sources)
     results: list[PretokenizeResult] = []
-    with files.listing_folders_once(), PublishGroup() as group:
+    with files.listing_folders_once(), reusing_locks(), PublishGroup() as group:
         for source in sources:
             out = settings.out_path or npy_path(source.path)
             results.append(_pretokenize(shared, source, out, group))
