@@ -27,16 +27,6 @@ std::string_view shorten(std::string_view text) {
   return text.substr(0, end);
 }
 
-// A character has one to four bytes, so most texts need no counting.
-bool has_fewer_chars(std::string_view text, uint64_t limit) {
-  return text.size() < 4 * limit &&
-         (text.size() < limit || count_code_points(text.data(), text.size()) < limit);
-}
-
-bool has_more_chars(std::string_view text, uint64_t limit) {  // 0: no limit
-  return limit > 0 && text.size() > limit && count_code_points(text.data(), text.size()) > limit;
-}
-
 // Orders documents by score, equal scores by a hash of the text. A hash of its own: that of the
 // document decides its split, and would favour one among documents of the same score.
 uint64_t make_rank_key(float score, std::string_view document) {

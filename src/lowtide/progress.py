@@ -183,7 +183,7 @@ class Progress:
         self._live: Live | None = None
         # A notebook's stderr is no terminal, but goes back to the beginning of its line as one.
         self._in_notebook = type(self._stream).__module__.startswith("ipykernel")
-        # Over in a moment: without a thread that shows how far it is, and rows are written together.
+        # Over in a moment: no thread shows how far it is, and its rows are written together.
         self._is_brief = is_brief
         self._waiting_rows: list[dict[str, Any]] = []
         self._drawn = 0

@@ -245,7 +245,7 @@ def test_repetitive_lines_are_removed(line: str) -> None:
     assert counts(cleaned) == {"line_repetitive": 1}
 
 
-# Room for clean text is made in parts of a kilobyte: characters of one to four bytes across their ends.
+# Room for clean text is made in parts of a kilobyte, and characters lie across their ends.
 @pytest.mark.parametrize("letter", ["b ", "é", "漢", "\U0001f600", "\ufffd"])
 def test_carriage_returns_end_lines_of_any_length(letter: str) -> None:
     lines = [letter * count + "é." for count in (1, 250, 255, 256, 341, 512, 1023, 1024, 3000)]
