@@ -35,10 +35,10 @@ def metrics_row(second: float, **values: Any) -> dict[str, Any]:
     return {
         "time": 1_000_000.0 + second,
         "job": "train",
-        **values,
         "memory_bytes": 300 * MIB,
         "peak_memory_bytes": 350 * MIB,
         "budget_bytes": 1024 * MIB,
+        **values,
     }
 
 

@@ -136,3 +136,14 @@ def test_a_file_that_was_not_read_yet_is_the_same_whatever_it_is(tmp_path: Path)
     assert file.is_same()
     file.path.unlink()
     assert not file.is_same()
+
+
+def test_a_peak_has_the_budget_of_its_job(tmp_path: Path) -> None:
+    """A dataset is prepared in little memory and verified without a limit, in the same folder."""
+    small = {"peak_memory_bytes": 30 * MIB, "budget_bytes": 9000 * MIB}
+    large = {"peak_memory_bytes": 120 * MIB, "budget_bytes": 500 * MIB}
+    for number, rows in enumerate(([small, large], [large, small], [large, small, large])):
+        path = tmp_path / f"metrics{number}.jsonl"
+        write_rows(path, [metrics_row(time, **row) for time, row in enumerate(rows)])
+        job = read_all(path)
+        assert (job.peak_bytes, job.budget_bytes) == (120 * MIB, 500 * MIB)

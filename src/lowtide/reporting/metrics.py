@@ -113,6 +113,7 @@ class JobMetrics:
     device_peak_bytes: int = 0
     device_total_bytes: int | None = None
     budget_bytes: int | None = None
+    """Of the job whose peak it is: a folder has rows of all that were done in it."""
     first_time: float | None = None
     last_time: float | None = None
     last_row: dict[str, Any] = field(default_factory=dict)
@@ -133,18 +134,21 @@ class JobMetrics:
         self.is_over_budget = bool(finite_number(row.get("over_budget_bytes")))
         self.memory.add(row.get("memory_bytes"), places=(self.seconds,))
         self.device.add(row.get("device_bytes"), places=(self.seconds,))
-        self.peak_bytes = max(
-            self.peak_bytes, int(finite_number(row.get("peak_memory_bytes")) or 0)
-        )
+        self._add_peak(row)
         peak = max(
             finite_number(row.get(key)) or 0 for key in ("device_bytes", "device_peak_bytes")
         )
         self.device_peak_bytes = max(self.device_peak_bytes, int(peak))
         self.device_total_bytes = _size(row.get("device_total_bytes"), self.device_total_bytes)
-        self.budget_bytes = _size(row.get("budget_bytes"), self.budget_bytes)
         if "phase" in row:
             self._add_phase(row)
             self.last_row = row
+
+    def _add_peak(self, row: dict[str, Any]) -> None:
+        peak = int(finite_number(row.get("peak_memory_bytes")) or 0)
+        if peak >= self.peak_bytes:
+            self.peak_bytes = peak
+            self.budget_bytes = _size(row.get("budget_bytes"), self.budget_bytes)
 
     def _advance(self, now: float) -> None:
         if self.last_time is None:
