@@ -8,7 +8,6 @@ meant to change, `python tests/test_borders.py` writes the table anew; its diff 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import itertools
 import json
 import math
@@ -21,8 +20,11 @@ from typing import Any, Literal
 
 import pytest
 
+from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import LowtideError
 from lowtide.flatsettings import group_classes, setting_fields, setting_types
+from lowtide.model.config import GPTConfig
+from lowtide.model.rope import RopeScaling
 from lowtide.settings import build_settings
 from lowtide.training.settings import EvaluateSettings
 from lowtide.verbs import VERBS
@@ -40,8 +42,18 @@ def numbers_named(cls: type[Any]) -> list[float]:
         for name in sorted(modules)
         if name.startswith("lowtide")
     ]
-    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return sorted({node.value for node in nodes if type(node.value) in (int, float)})
+    found = {value for tree in trees for node in ast.walk(tree) for value in [number_of(node)]}
+    return sorted(value for value in found if value is not None)
+
+
+def number_of(node: ast.AST) -> float | None:
+    """The number that a constant or a shift of two constants is."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):
+        left, right = number_of(node.left), number_of(node.right)
+        both = isinstance(left, int) and isinstance(right, int) and right < 64
+        return typing.cast(int, left) << typing.cast(int, right) if both else None
+    is_number = isinstance(node, ast.Constant) and type(node.value) in (int, float)
+    return typing.cast(Any, node).value if is_number else None
 
 
 def values_of(kind: Any, numbers: list[float]) -> Iterator[Any]:
@@ -104,9 +116,9 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and not math.isnan(value)
 
 
-def describe(cls: type[Any]) -> dict[str, Any]:
+def describe(cls: type[Any], least: dict[str, Any]) -> dict[str, Any]:
     """Of every setting what is taken and refused, of every two what does not go together."""
-    least, numbers, kinds = least_options(cls), numbers_named(cls), setting_types(cls)
+    numbers, kinds = numbers_named(cls), setting_types(cls)
     found: dict[str, str] = {}
     chosen: dict[str, list[Any]] = {}
     for name, field in setting_fields(cls).items():
@@ -128,25 +140,33 @@ def describe(cls: type[Any]) -> dict[str, Any]:
     return {"alone": found, "apart": apart}
 
 
-def settings_classes() -> dict[str, type[Any]]:
-    return {name: verb.settings_class() for name, verb in VERBS.items()}
+def list_cases() -> dict[str, tuple[type[Any], dict[str, Any]]]:
+    """The settings of all verbs, and shapes of models, with the least that they need."""
+    classes = {name: verb.settings_class() for name, verb in VERBS.items()}
+    cases = {name: (cls, least_options(cls)) for name, cls in classes.items()}
+    shape = {"vocab_size": 10, "context_length": 8, "num_layers": 2, "width": 8, "num_heads": 2}
+    for layout in ("qwen3", "gpt2", "tide", "mistral"):
+        cases[f"shape of {layout}"] = GPTConfig, {**shape, "layout": layout}
+    for kind in ("linear", "llama3", "yarn"):
+        stretched = {"factor": 2.0, "original_max_position_embeddings": 64}
+        cases[f"positions of {kind}"] = RopeScaling, {**stretched, "rope_type": kind}
+    cases["reading"] = ReadingSettings, {}
+    return cases
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_setting_takes_what_it_took(verb: str, tmp_path: Path, monkeypatch: Any) -> None:
+CASES = list_cases()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_setting_takes_what_it_took(case: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)  # where no file has a name that is tried
-    known = json.loads(TABLE.read_text(encoding="utf-8"))[verb]
-    found = json.loads(json.dumps(describe(settings_classes()[verb])))
+    assert answer_to(*CASES[case]) is None
+    known = json.loads(TABLE.read_text(encoding="utf-8"))[case]
+    found = json.loads(json.dumps(describe(*CASES[case])))
     assert found["alone"] == known["alone"], __doc__
     assert found["apart"] == known["apart"], __doc__
 
 
-def test_least_options_are_taken() -> None:
-    for cls in settings_classes().values():
-        assert answer_to(cls, least_options(cls)) is None
-        assert dataclasses.is_dataclass(cls)
-
-
 if __name__ == "__main__":
-    table = {name: describe(cls) for name, cls in settings_classes().items()}
+    table = {name: describe(*case) for name, case in CASES.items()}
     TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

@@ -105,6 +105,8 @@ _NATIVE_SWAPS = [
     (r"\+ 1\b", "+ 2"), (r"\btrue\b", "false"), (r"\bfalse\b", "true"),
     (r"std::min\b", "std::max"), (r"std::max\b", "std::min"),
 ]  # fmt: skip
+# Tables that hold numbers of many modules, and take seconds.
+_FORMULAS, _BORDERS = "tests/planning/test_formulas.py", "tests/test_borders.py"
 _NOT_BUILT, _NOT_JUDGED = "not built: drawn again", "not judged: --minutes"
 
 
@@ -341,12 +343,15 @@ def tests_of(mutant: Mutant) -> list[list[str]]:
         return each_once([NATIVE_TESTS[max(filter(place.startswith, NATIVE_TESTS), key=len)]])
     folder = f"tests/{mutant.stage}" if mutant.stage else "tests"
     naming = naming_tests(mutant.stage, mutant.path.stem)
-    near = [name for name in naming if str(Path(name).parent) == folder]
+    near = [name for name in naming if str(Path(name).parent) == folder or name == _FORMULAS]
     if mutant.stage:
         rest = [folder, *MORE_TESTS.get(mutant.stage, [])]
     else:
         rest = [name for name in test_files("tests") if str(Path(name).parent) == folder]
-    return each_once([[own_tests(mutant), f"{folder}/test_numbers.py"], near, [*rest, *naming]])
+    first = [own_tests(mutant), f"{folder}/test_numbers.py"]
+    # What settings take is one table for all of them.
+    (first if "setting" in mutant.path.stem else rest).append(_BORDERS)
+    return each_once([first, near, [*rest, *naming]])
 
 
 def near_tests(mutant: Mutant) -> list[list[str]]:
@@ -668,6 +673,9 @@ def main() -> None:
     if arguments.tests:
         choose = lambda mutant: [arguments.tests]  # noqa: E731
     end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
+    choose = functools.cache(choose)
+    for mutant in sample:
+        choose(mutant)  # by the tests as they are now: the working tree may change meanwhile
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
         copies = Copies(Path(root), arguments.workers)
         if arguments.leave_out:
