@@ -11,7 +11,7 @@ import pytest
 
 import lowtide
 from lowtide.errors import DataError, UsageError
-from lowtide.files import write_json
+from lowtide.files import read_json, write_json
 from lowtide.reporting.comparisons import ComparisonReader, runs_below
 from lowtide.reporting.reports import open_reader
 from lowtide.reporting.settings import ReportSettings
@@ -79,6 +79,20 @@ def test_the_table_sorts_by_values_and_the_settings_that_differ_are_there(runs: 
     assert values["best val loss"] == 3.0 and values["steps"] == 100
     assert section(page, "differences")["rows"] == [["width", "32", "64", "128"]]
     assert page["tiles"][0]["note"] == "c"
+
+
+def test_what_auto_chose_is_no_difference_to_a_run_that_says_it(tmp_path: Path) -> None:
+    """A run that went on has the name of its optimizer in its settings."""
+    roots = [write_run(tmp_path / name, [step_row(5)]) for name in ("went-on", "new", "no-steps")]
+    for root, optimizer in zip(roots, ("muon", "auto", "auto"), strict=True):
+        settings = read_json(root / "settings.json")
+        write_json(root / "settings.json", {**settings, "optimizer": optimizer})
+    step = roots[1] / "steps" / "step_00000005"
+    step.mkdir()
+    rows = [{"kind": "AdamW", "values": {}}, {"kind": "Muon", "values": {}}]
+    write_json(step / "state.json", {"step": 5, "optimizers": rows})
+    assert section(page_of(roots[:2]), "differences")["rows"] == []
+    assert section(page_of(roots), "differences")["rows"] == [["optimizer", "muon", "muon", "auto"]]
 
 
 def test_runs_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:

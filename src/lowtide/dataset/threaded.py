@@ -33,6 +33,7 @@ from lowtide.dataset.encoding import (
     add_up_blocks,
     keep_block,
 )
+from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.finishing import (
     Made,
     find_shard_tag,
@@ -43,6 +44,15 @@ from lowtide.dataset.finishing import (
 )
 from lowtide.dataset.identity import require_unchanged
 from lowtide.dataset.onepass import OnePass
+from lowtide.dataset.phases import (
+    RankedInputs,
+    noticing_changes,
+    run_cleaning,
+    run_deduplication,
+    run_encoding,
+    run_scoring,
+    run_sharding,
+)
 from lowtide.dataset.removed import Finder, RemovedText, leave_out_with, list_finders
 from lowtide.dataset.resources import Shares, check_characters
 from lowtide.dataset.seen import write_seen
@@ -56,16 +66,6 @@ from lowtide.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination
     from lowtide.dataset.near.removedcopies import NearRemovals
-from lowtide.dataset.existing import PrepareResult
-from lowtide.dataset.phases import (
-    RankedInputs,
-    noticing_changes,
-    run_cleaning,
-    run_deduplication,
-    run_encoding,
-    run_scoring,
-    run_sharding,
-)
 
 __all__ = ["Preparation"]
 

@@ -7,11 +7,12 @@ Memory:  a few hundred points per curve and run
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lowtide.errors import UsageError
+from lowtide.errors import LowtideError, UsageError
 from lowtide.memory import format_size
 from lowtide.progress import format_count, format_seconds
 from lowtide.reporting.factstable import Column, facts_table
@@ -150,7 +151,7 @@ class ComparisonReader:
         }
 
     def _differences(self, facts: list[RunFacts]) -> dict[str, Any]:
-        settings = [each.settings for each in self._readers]
+        settings = [_as_used(each) for each in self._readers]
         names = dict.fromkeys(name for one in settings for name in one)
         rows = [
             [name, *(_setting_text(one.get(name)) for one in settings)]
@@ -167,6 +168,20 @@ class ComparisonReader:
             "rows": rows,
             "empty": "All settings are the same.",
         }
+
+
+def _as_used(reader: RunReader) -> dict[str, Any]:
+    """A run's settings with the optimizer that `auto` meant: one that went on says which."""
+    settings = reader.settings
+    if settings.get("optimizer") != "auto":
+        return settings
+    from lowtide.training.checkpoints import RunFolder
+    from lowtide.training.runidentity import optimizer_of
+
+    run, known = RunFolder(reader.root), None
+    with contextlib.suppress(OSError, LowtideError):  # the checkpoint may be damaged
+        known = optimizer_of(run.load_numbers()) if run.exists() else None
+    return {**settings, "optimizer": known or "auto"}
 
 
 def _columns(curve: Series, facts: RunFacts) -> dict[str, list[float]]:
