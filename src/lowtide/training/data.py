@@ -56,19 +56,7 @@ def open_training_data(
     settings: TrainSettings, *, note: Callable[[str], None], tokenizer: Tokenizer | None = None
 ) -> TrainingData:
     """Open what the settings name; `tokenizer` is that of the model to start from."""
-    given = {
-        "--dataset-dir": settings.data.dataset_dir,
-        "--input-file": settings.data.input_file,
-        "--train-data-path": settings.data.train_data_path,
-        "--dataset-id": settings.data.dataset_id,
-    }
-    named = [name for name, value in given.items() if value is not None]
-    if len(named) != 1:
-        raise UsageError(
-            f"{' and '.join(named)} are given, expected one of them" if named
-            else "nothing to train on is given",
-            next_step=f"give one of {', '.join(given)}",
-        )  # fmt: skip
+    _require_one_source(settings.data)
     if settings.data.dataset_id is not None:
         return _open_stream(settings, note, tokenizer)
     path = settings.data.dataset_dir or settings.data.train_data_path
@@ -84,22 +72,37 @@ def open_training_data(
     if cost is not None:
         note(cost)
     val = _validation(settings, path, found, note)
-    source: Any = train
-    if settings.replay.replay_dataset_dir is not None and settings.replay.replay_fraction > 0:
-        replay = _open(
-            settings,
-            settings.replay.replay_dataset_dir,
-            found,
-            "train",
-            stride=settings.data.stride,
-        )
-        share = settings.replay.replay_fraction
-        source = Mixture(
-            {"domain": train, "replay": replay}, {"domain": 1 - share, "replay": share}
-        )
-        replay.require_cache(settings.data.order)
-        note(f"replay: {share:.0%} of the rows from {replay.source.place}")
+    source = _with_replay(settings, train, found, note)
     return TrainingData(source, val, _others(settings, found), found)
+
+
+def _require_one_source(data: DataSettings) -> None:
+    given = {
+        "--dataset-dir": data.dataset_dir,
+        "--input-file": data.input_file,
+        "--train-data-path": data.train_data_path,
+        "--dataset-id": data.dataset_id,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise UsageError(
+            f"{' and '.join(named)} are given, expected one of them" if named
+            else "nothing to train on is given",
+            next_step=f"give one of {', '.join(given)}",
+        )  # fmt: skip
+
+
+def _with_replay(
+    settings: TrainSettings, train: TokenDataset, tokenizer: Tokenizer, note: Callable[[str], None]
+) -> TokenDataset | Mixture:
+    """The data to train on, mixed with rows of an earlier dataset where that is asked for."""
+    folder, share = settings.replay.replay_dataset_dir, settings.replay.replay_fraction
+    if folder is None or share <= 0:
+        return train
+    replay = _open(settings, folder, tokenizer, "train", stride=settings.data.stride)
+    replay.require_cache(settings.data.order)
+    note(f"replay: {share:.0%} of the rows from {replay.source.place}")
+    return Mixture({"domain": train, "replay": replay}, {"domain": 1 - share, "replay": share})
 
 
 def _others(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, TokenDataset]:
