@@ -767,6 +767,7 @@ def train(
     beta1: float = 0.9,
     beta2: float = 0.95,
     ahead_weight: float = 0.0,
+    average_over: float = 0.0,
     momentum: float = 0.95,
     momentum_warmup: int = 0,
     zero_init: bool = False,
@@ -894,6 +895,8 @@ def train(
         ahead_weight: Learn the tokens after the next one too, at this weight and half of it,
             falling to nothing by two thirds of the run; losses that are shown are the next
             token's.
+        average_over: Save, evaluate and sample from a running average of the weights over this
+            share of the run; 0.1 helps where text is seen several times.
         momentum: Momentum of Muon.
         momentum_warmup: Steps in which Muon's momentum rises to --momentum from 0.1 below it.
         zero_init: Begin with blocks that add nothing: their output matrices are zero.

@@ -179,6 +179,9 @@ class TrainKeywords(TypedDict, total=False):
     ahead_weight: float
     """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by two thirds of the run; losses that are shown are the next token's."""
 
+    average_over: float
+    """Save, evaluate and sample from a running average of the weights over this share of the run; 0.1 helps where text is seen several times."""
+
     momentum: float
     """Momentum of Muon."""
 

@@ -13,6 +13,7 @@ from ..numbers_of import find_changes
 NUMBERS: dict[str, dict[str, Any]] = {
     "training.adamw": {"EagerOptimizer.zero_grad(set_to_none)": True},
     "training.admission": {"refuse_hopeless(is_running)": False},
+    "training.averaging": {"_SPAN": 5},
     "training.backends": {
         "Engine.compute(share_done)": 0.0,
         "Backend.new_model(zero_init)": False,
@@ -179,6 +180,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "LearningSettings.beta1": 0.9,
         "LearningSettings.beta2": 0.95,
         "LearningSettings.ahead_weight": 0.0,
+        "LearningSettings.average_over": 0.0,
         "LearningSettings.momentum": 0.95,
         "LearningSettings.momentum_warmup": 0,
         "LearningSettings.zero_init": False,
@@ -253,6 +255,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "device": ("mps",),
             "slurm": (True,),
             "ahead_weight": "above zero",
+            "average_over": "above zero",
             "vram": "given",
         },
         "_NOT_OFFLOADED": {
@@ -267,6 +270,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "backend": ("jax",),
             "device": ("mps",),
             "parallel": ("fsdp",),
+            "average_over": "above zero",
             "save_in_background": (True,),
         },
     },

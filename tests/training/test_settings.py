@@ -94,6 +94,7 @@ DEFAULTS = {
     "beta1": 0.9,
     "beta2": 0.95,
     "ahead_weight": 0.0,
+    "average_over": 0.0,
     "momentum": 0.95,
     "momentum_warmup": 0,
     "zero_init": False,

@@ -42,6 +42,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "device": {"device": "mps"},
     "slurm": {"slurm": True},
     "ahead_weight": {"ahead_weight": 0.1},
+    "average_over": {"average_over": 0.1},
     "vram": {"vram": "8GiB"},
 }
 

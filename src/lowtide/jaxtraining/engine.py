@@ -290,6 +290,9 @@ class JaxEngine:
         """Wait until the devices have done all they were given."""
         jax.block_until_ready((self.model.params, self.optimizer_state))
 
+    def finish(self) -> None:
+        """Leave the network as it is: its weights are those that were saved."""
+
 
 @functools.cache
 def _divided_over(group: JaxGroup) -> Callable[[str, tuple[int, ...]], Any]:

@@ -281,3 +281,6 @@ class LadderEngine:
     def wait(self) -> None:
         """Wait until the device has done all it was given."""
         self._places.wait()
+
+    def finish(self) -> None:
+        """Leave the network as it is: its weights are those that were saved."""

@@ -7,8 +7,9 @@
       best/  config.json  tokenizer.json  model.safetensors  best.json
       checksums.json in each of them: xxh3-128 of every file, compared before anything is used
 
-`state.safetensors` holds the optimizers' moments as `moments.PARAMETER.KEY`, `state.json` every
-number; there are no random states, since random numbers are a function of seed and step.
+`state.safetensors` holds the optimizers' moments as `moments.PARAMETER.KEY`, and what steps change
+as `stepped.PARAMETER` where the weights are an average of it; `state.json` holds every number.
+There are no random states, since random numbers are a function of seed and step.
 
 In:      tensors and a few numbers from the loop
 Out:     a folder per checkpoint, renamed into place when all of it is on the disk

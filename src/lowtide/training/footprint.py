@@ -69,7 +69,7 @@ class Footprint:
     weights: int
     gradients: int
     optimizer: int
-    """Moments, which stay from step to step."""
+    """Moments, which stay from step to step, and an average of the weights."""
     activations: int
     loss: int
     """A chunk of logits and its gradient, and the output matrix's gradient beside the others."""
@@ -181,6 +181,8 @@ def planned_bytes(
     accumulating = rows < settings.batch.rows_per_step
     loss = _loss_bytes(config, settings.computing, tokens, on_gpu=on_gpu, accumulating=accumulating)
     optimizer, update = _optimizer_bytes(config, settings.learning, count, settings.tokens_per_step)
+    if settings.learning.average_over > 0:
+        optimizer += 4 * count
     if on_gpu:
         activations = gpu_activations(config, settings.computing, tokens, loss)
     elif settings.computing.backend == "jax":

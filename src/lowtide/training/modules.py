@@ -197,9 +197,11 @@ class WrappedModule(nn.Module):
     def training_bytes(
         self, learning: LearningSettings, *, tokens_per_step: int, has_own_optimizer: bool
     ) -> int:
-        """Weights, gradients and moments; those of an optimizer that was given are not known."""
+        """Weights, their average, gradients and moments; those of a given optimizer are unknown."""
         gradients = [p for p in self.module.parameters() if p.requires_grad]
         held = sum(p.numel() * p.element_size() for p in (*self.module.parameters(), *gradients))
+        if learning.average_over > 0:
+            held += sum(p.numel() * p.element_size() for p in gradients)
         if has_own_optimizer:
             return held
         name = choose_optimizer(

@@ -259,6 +259,9 @@ class LearningSettings:
     ahead_weight: float = 0.0
     """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by
     two thirds of the run; losses that are shown are the next token's."""
+    average_over: float = 0.0
+    """Save, evaluate and sample from a running average of the weights over this share of the run;
+    0.1 helps where text is seen several times."""
     momentum: float = 0.95
     """Momentum of Muon."""
     momentum_warmup: int = 0
@@ -283,6 +286,8 @@ class LearningSettings:
         )
         weight, final, share = self.ahead_weight, self.final_learning_rate, self.decay_fraction
         require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")
+        over = self.average_over
+        require(0 <= over <= 1, "average_over", over, "from 0 to 1: a share of the run")
         require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")
         require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
         require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")

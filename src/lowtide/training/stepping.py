@@ -21,7 +21,9 @@ from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
+from lowtide.model.weights import TensorFile
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.averaging import WeightAverage
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import choose_optimizer, peak_learning_rate
 from lowtide.training.compiling import compile_network
@@ -78,6 +80,8 @@ class Stepper:
             model.config.vocab_size, on_gpu=group.device.type == "cuda"
         )
         self._network = wrap_model(model, group, parallel=settings.machine.parallel)
+        over, self._share_done = learning.average_over, 0.0
+        self._average = WeightAverage(model, over) if over > 0 else None
         own = model.module if isinstance(model, WrappedModule) else model
         optimizer = choose_optimizer(
             learning,
@@ -110,12 +114,18 @@ class Stepper:
         return [f"{self._group.device} has no products of 8-bit floats: bfloat16 instead"]
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights under our names, whole; all processes must ask."""
+        """The weights that a run is to give, under our names, whole; all processes must ask."""
+        if self._average is not None:
+            return whole_tensors(self._average.averaged())
         return whole_tensors(dict(self.model.state_dict()))
 
     def moments(self) -> dict[str, Tensor]:
-        """The optimizers' tensors by name, whole; all processes must ask."""
-        return whole_tensors(self.optimizers.moments())
+        """The optimizers' tensors by name, whole; all processes must ask.
+
+        With them the weights as steps change them, where those that are saved are an average.
+        """
+        stepped = {} if self._average is None else self._average.stepped()
+        return whole_tensors({**self.optimizers.moments(), **stepped})
 
     def numbers(self) -> dict[str, Any]:
         """What of the state is no tensor."""
@@ -127,6 +137,8 @@ class Stepper:
     def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
         """Take moments and numbers back; those of an old checkpoint are written anew."""
         folder = load_moments(self.optimizers, run, numbers, self._group)
+        if self._average is not None:
+            self._average.load(run.load(TensorFile)[1])
         self.scale.load_state_dict(numbers["loss_scale"])
         return folder
 
@@ -137,7 +149,7 @@ class Stepper:
         if tokenizer is not self._counted or self._byte_counts is None:
             self._counted = tokenizer
             self._byte_counts = None if tokenizer is None else token_byte_counts(tokenizer)
-        with without_dropout(self.forward):
+        with self._averaged(), without_dropout(self.forward):
             yield LossSums(
                 self.forward,
                 device=group.device,
@@ -149,16 +161,25 @@ class Stepper:
 
     def sample(self, tokenizer: Tokenizer) -> str:
         """Continue the run's sample prompt; the run's own random numbers are not touched."""
-        settings = self._settings
-        if isinstance(self.model, WrappedModule):
-            return self.model.sample(tokenizer, settings.output, seed=settings.learning.seed)
-        return generate_text(
-            self.model,
-            tokenizer,
-            settings.output.sample_prompt,
-            max_new_tokens=settings.output.sample_tokens,
-            seed=settings.learning.seed,
-        )
+        output, seed = self._settings.output, self._settings.learning.seed
+        with self._averaged():
+            if isinstance(self.model, WrappedModule):
+                return self.model.sample(tokenizer, output, seed=seed)
+            return generate_text(
+                self.model,
+                tokenizer,
+                output.sample_prompt,
+                max_new_tokens=output.sample_tokens,
+                seed=seed,
+            )
+
+    def finish(self) -> None:
+        """Leave the network with the weights that were saved."""
+        if self._average is not None:
+            self._average.exchange()
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._average is None else self._average.in_place()
 
     def device_peak_bytes(self) -> int | None:
         """The most that was held on a GPU; None on a CPU."""
@@ -189,6 +210,7 @@ class Stepper:
 
         `share_done` of the run is over: what is learned beside the next token follows it.
         """
+        self._share_done = share_done
         self.model.ahead_weights = ahead_weights(self._settings.learning.ahead_weight, share_done)
         if self.model.config.dropout > 0:
             # Random numbers are a function of the step: nothing to save, the same on any resume.
@@ -223,6 +245,8 @@ class Stepper:
         self.optimizers.step(divisor=divisor, skip=skip)
         self.scale.update(skip)
         self.optimizers.zero_grad()
+        if self._average is not None:
+            self._average.add(self.state.step, self._share_done)
         return norm, skip
 
     def _forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:

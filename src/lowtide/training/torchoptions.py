@@ -36,6 +36,7 @@ _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "device": ("mps",),
     "slurm": (True,),
     "ahead_weight": _ABOVE_ZERO,
+    "average_over": _ABOVE_ZERO,
     "vram": _GIVEN,
 }
 """By field the values that JAX cannot do: its compiler is always there and has its own kernels,
@@ -54,6 +55,7 @@ _NOT_OFFLOADED: dict[str, tuple[Any, ...] | str] = {
     "backend": ("jax",),
     "device": ("mps",),
     "parallel": ("fsdp",),
+    "average_over": _ABOVE_ZERO,
     "save_in_background": (True,),
 }
 """By field the values that --offload cannot do: blocks come one by one and have packed states of

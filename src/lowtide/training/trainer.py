@@ -169,13 +169,11 @@ class Trainer:
                     )
                 )
                 total, begun = steps.length.steps, steps.state.step
-                loop.train(
-                    stack.enter_context(
-                        progress.phase("training", total=total, unit="steps", start=begun)
-                    )
-                )
+                phase = progress.phase("training", total=total, unit="steps", start=begun)
+                loop.train(stack.enter_context(phase))
             elif group.is_first:
                 self.run.complete(self._tell)
+            steps.engine.finish()
             return _result(steps)
 
     def evaluate(self) -> dict[str, EvalResult]:
