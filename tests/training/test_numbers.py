@@ -143,7 +143,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "longest_line(part_bytes)": 1_048_576,
     },
     "training.rates": {"_SIDE": 8_192, "_COPIED_BYTES": 134_217_728, "_SECONDS": 0.8},
-    "training.runmetrics": {"_OVERFITTING_GAP": 0.3},
     "training.results": {
         "_MOST_SHOWN": 10_000,
         "evaluation_windows(first)": 0,
@@ -152,6 +151,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ForgettingWatch.__init__(learning_rate)": 0.0003,
     },
     "training.rungs": {"_HOST_SHARE": 0.9},
+    "training.runmetrics": {"_OVERFITTING_GAP": 0.3},
     "training.schedule": {
         "_MOST_WARMUP_STEPS": 100,
         "learning_rate_factor(decay_fraction)": 0.4,
