@@ -237,21 +237,3 @@ def test_the_same_command_again_touches_nothing_and_another_is_refused(tokenizer
     write_model(tmp_path / "in", tokenizers["gpt2"], layout="qwen2")
     with pytest.raises(UsageError, match="there is a model here already"):
         export(tmp_path / "in", tmp_path / "out", type="q8_0")
-
-
-def test_llama_cpp_reads_it_and_says_the_same(tokenizers, tmp_path):
-    llama_cpp = pytest.importorskip("llama_cpp")
-    tokenizer = tokenizers["gpt2"]
-    config, _ = write_model(tmp_path / "in", tokenizer, layout="llama")
-    path = export(tmp_path / "in", tmp_path / "out", type="f32")
-    model = llama_cpp.Llama(str(path), n_ctx=64, logits_all=True, verbose=False)
-    ids = tokenizer.encode(TEXT).tolist()[:40]
-    assert model.tokenize(TEXT.encode(), add_bos=False)[:40] == ids
-    model.eval(ids)
-    from lowtide.model.weights import load_model
-
-    with torch.inference_mode():
-        ours = load_model(tmp_path / "in")(torch.tensor([ids]))[0].numpy()
-    theirs = np.array(model.eval_logits)
-    assert np.array_equal(theirs.argmax(-1), ours.argmax(-1))
-    assert config.family.gguf == "llama"
