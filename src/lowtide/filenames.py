@@ -12,7 +12,9 @@ __all__ = [
     "MERGES_NAME",
     "METADATA_NAME",
     "METRICS_NAME",
+    "PIECES_NAME",
     "SETTINGS_NAME",
+    "TEKKEN_NAME",
     "TOKENIZER_CONFIG_NAME",
     "TOKENIZER_NAME",
     "VOCABULARY_NAME",
@@ -31,6 +33,8 @@ CLASSIFIER_NAME = "classifier.json"  # how a classifier was learned
 
 # Of a tokenizer: ours and Hugging Face's file, GPT-2's two, and how ours was learned.
 TOKENIZER_NAME = "tokenizer.json"
+TEKKEN_NAME = "tekken.json"
+PIECES_NAME = "tokenizer.model"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 VOCABULARY_NAME = "vocab.json"
 MERGES_NAME = "merges.txt"

@@ -19,6 +19,8 @@ from lowtide.errors import DataError
 from lowtide.filenames import (
     GENERATION_CONFIG_NAME,
     MERGES_NAME,
+    PIECES_NAME,
+    TEKKEN_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     VOCABULARY_NAME,
@@ -37,10 +39,10 @@ COMPANIONS = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
-    "tokenizer.model",
+    PIECES_NAME,
 )
 """What is copied as it is."""
-_OF_TOKENS = ("added_tokens.json", "tokenizer.model")
+_OF_TOKENS = ("added_tokens.json", PIECES_NAME)
 _LARGEST = 64 << 20
 _CLASS = "PreTrainedTokenizerFast"
 
@@ -48,7 +50,10 @@ _CLASS = "PreTrainedTokenizerFast"
 def has_tokenizer(folder: Path) -> bool:
     """True if a folder has a tokenizer in a form that is read here."""
     pair = (VOCABULARY_NAME, MERGES_NAME)
-    return (folder / TOKENIZER_NAME).is_file() or all((folder / name).is_file() for name in pair)
+    alone = (TOKENIZER_NAME, TEKKEN_NAME, PIECES_NAME)
+    return any((folder / name).is_file() for name in alone) or all(
+        (folder / name).is_file() for name in pair
+    )
 
 
 def require_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -> None:

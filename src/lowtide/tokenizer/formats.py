@@ -16,7 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lowtide.errors import DataError, UsageError
-from lowtide.filenames import MERGES_NAME, TOKENIZER_NAME, VOCABULARY_NAME
+from lowtide.filenames import (
+    MERGES_NAME,
+    PIECES_NAME,
+    TEKKEN_NAME,
+    TOKENIZER_NAME,
+    VOCABULARY_NAME,
+)
 from lowtide.files import read_json, write_bytes
 from lowtide.packages import missing_package
 from lowtide.tokenizer.bytelevel import (
@@ -30,6 +36,8 @@ from lowtide.tokenizer.bytelevel import (
 )
 from lowtide.tokenizer.huggingface import load_tokenizer_json
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+from lowtide.tokenizer.piecefiles import is_piece_file, tokenizer_json_of_pieces
+from lowtide.tokenizer.tekken import is_tekken, load_tekken
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 __all__ = [
@@ -113,10 +121,17 @@ def _load(source: str | Path) -> Vocabulary:
 
 
 def _load_file(path: Path) -> Vocabulary:
+    if is_piece_file(path):
+        from lowtide.tokenizer.package import package_vocabulary  # few tokenizers need it
+
+        return package_vocabulary(tokenizer_json_of_pieces(path), path, "pieces of SentencePiece")
     try:
         return load_tokenizer_json(path)
     except DataError as error:
         if path.suffix == ".json":
+            data = read_json(path)
+            if is_tekken(data):
+                return load_tekken(data, path)
             raise
         raise DataError(
             f"this is not a tokenizer: {error.message}",
@@ -130,8 +145,13 @@ def _load_folder(folder: Path) -> Vocabulary:
         return load_tokenizer_json(folder / TOKENIZER_NAME)
     if (folder / VOCABULARY_NAME).is_file() and (folder / MERGES_NAME).is_file():
         return _load_vocab_and_merges(folder / VOCABULARY_NAME, folder / MERGES_NAME)
+    for name in (TEKKEN_NAME, PIECES_NAME):
+        if (folder / name).is_file():
+            return _load_file(folder / name)
     raise DataError(
-        "no tokenizer.json, nor vocab.json with merges.txt, in this folder", path=folder
+        "no tokenizer.json, vocab.json with merges.txt, tekken.json nor tokenizer.model in this "
+        "folder",
+        path=folder,
     )
 
 

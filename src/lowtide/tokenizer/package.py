@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Ids = npt.NDArray[np.uint32]
 
-__all__ = ["PackageEncoder", "load_with_package", "tell_once"]
+__all__ = ["PackageEncoder", "load_with_package", "package_vocabulary", "tell_once"]
 
 CACHE_BYTES = 16 << 20
 NATIVE_CHARACTERS = 1 << 18
@@ -56,7 +56,11 @@ _MOST_TRIES = 64
 
 def load_with_package(path: Path, reason: str) -> Vocabulary:
     """Read a tokenizer.json that native code does not know, and say why it does not."""
-    source = path.read_bytes()
+    return package_vocabulary(path.read_bytes(), path, reason)
+
+
+def package_vocabulary(source: bytes, path: Path, reason: str) -> Vocabulary:
+    """The vocabulary of the text of a tokenizer.json, which `path` is named for in errors."""
     contents = _parse(source, path, reason)
     texts = TokenTexts.of(contents)
     rules = PieceRules.of(contents)
