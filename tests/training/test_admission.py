@@ -89,6 +89,12 @@ def test_the_first_advice_is_for_text_without_a_place_to_cut(tmp_path):
     assert 15 * MIB <= named[1] - named[0] <= 32 * MIB
 
 
+def test_a_text_in_a_store_is_refused_before_a_budget_is_named(tmp_path, capsys):
+    words = ["train", "--input-file", "s3://bucket/a.txt", "--memory", "1MiB"]
+    assert cli.main([*words, "--checkpoints-dir", str(tmp_path)]) == 2
+    assert "which is not read as one file" in capsys.readouterr().err
+
+
 def test_a_stored_model_needs_no_vocabulary(tmp_path, monkeypatch):
     config = GPTConfig(512, 16, 1, 32, 2)
     (tmp_path / "m").mkdir()

@@ -37,7 +37,12 @@ from lowtide.training.rungs import program_of, smallest_rung
 from lowtide.training.settinggroups import DataSettings, ModelSettings, RunSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.textneeds import least_text_bytes, text_budget_bytes
-from lowtide.training.texttokens import count_vocabulary, find_stream_tokenizer, find_text_tokens
+from lowtide.training.texttokens import (
+    count_vocabulary,
+    find_stream_tokenizer,
+    find_text_tokens,
+    require_local_text,
+)
 
 __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hopeless"]
 
@@ -47,6 +52,7 @@ def admit(settings: TrainSettings) -> None:
     _require_packages(settings)
     if ranks.is_launched():  # with several processes the first tokenizes while the others wait
         return
+    require_local_text(settings.data)  # before a budget is named that would be for nothing
     require_own_run(settings.run.folder)
     settings = fit_context(settings, known_shape(settings.run))
     goes_on = any((settings.run.folder / "steps").glob("step_*"))

@@ -44,7 +44,12 @@ from lowtide.training.settinggroups import DataSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.textneeds import OWN_TOKEN_BYTES, TOKENS_NAME
 
-__all__ = ["count_vocabulary", "find_stream_tokenizer", "find_text_tokens"]
+__all__ = [
+    "count_vocabulary",
+    "find_stream_tokenizer",
+    "find_text_tokens",
+    "require_local_text",
+]
 
 _HEAD_BYTES = 32 << 20
 _LARGE_BYTES = 64 << 20
@@ -53,6 +58,17 @@ _LARGE_BYTES = 64 << 20
 _STRETCH_BYTES = 2 << 20
 _LOOK_BYTES = 64 << 10
 _IDENTITY_NAME = "source.json"
+
+
+def require_local_text(data: DataSettings) -> None:
+    """Refuse a text that lies in an object store."""
+    path = data.input_file
+    if path is None or path.suffix == ".npy" or (url := store_url(path)) is None:
+        return
+    raise UsageError(
+        f"--input-file {url} lies in an object store, which is not read as one file",
+        next_step=f"--dataset-id {url} reads it as it trains, lowtide prepare makes a dataset",
+    )
 
 
 def find_text_tokens(
@@ -66,11 +82,7 @@ def find_text_tokens(
     assert path is not None
     if path.suffix == ".npy":
         return path
-    if (url := store_url(path)) is not None:
-        raise UsageError(
-            f"--input-file {url} lies in an object store, which is not read as one file",
-            next_step=f"--dataset-id {url} reads it as it trains, lowtide prepare makes a dataset",
-        )
+    require_local_text(settings.data)
     beside = npy_path(path)
     if beside.is_file():
         reason = _why_not_beside(settings.data, path, read_provenance(beside), known)
