@@ -539,7 +539,7 @@ def prepare_dataset(
         normalize: Unicode NFC, one kind of newline, no control characters, no runs of blanks or
             empty lines.
         lowercase: Lower-case everything (with normalize).
-        filter: Remove lines and documents by the limits below.
+        filter: Remove lines and documents by limits of length and repetition.
         min_line_chars: Remove lines with fewer characters; 0 keeps short lines, which verse,
             code and lists need.
         max_line_chars: Remove lines with more characters (data dumps, minified code); 0 for no
@@ -553,8 +553,8 @@ def prepare_dataset(
         dedup: Remove every document, and every line, that came before in the inputs.
         min_dedup_chars: Lines with fewer characters may repeat: names of speakers, brackets,
             list marks.
-        rules: Rules of text quality, in the order they are applied, such as gopher,c4,fineweb:
-            gopher (both of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb,
+        rules: Rules of text quality, in the order they are applied, such as gopher,c4,fineweb;
+            of gopher (both of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb,
             refinedweb; default: none.
         rule_limit: Other numbers for rules, such as fineweb.max-newlines=0.5; 0 switches a rule
             off. All names are in docs/quality.md.
@@ -580,7 +580,7 @@ def prepare_dataset(
             near_duplicates.jsonl.
         near_dedup_ngram: Words in an n-gram of --near-dedup.
         decontaminate: Files of evaluation items (jsonl, or globs of them) that the text should
-            not say again: by n-grams of 13 words, 8 to 12 for shorter items, that at most 10
+            not say again; by n-grams of 13 words, 8 to 12 for shorter items, that at most 10
             documents have.
         decontaminate_by: drop removes documents that say what an item says; cut only the lines
             that do.

@@ -66,7 +66,7 @@ PRETOKENIZE = {
     "encoding": "utf-8",
     "skip_bad_inputs": False,
 }
-APPEND = {"text_field": "text", "skip_bad_inputs": False, "restart": False}
+APPEND = {"text_field": "text", "skip_bad_inputs": False, "restart": False, "engine": "threads"}
 CONVERT = {
     "to": "lowtide",
     "tokenizer": "gpt2",

@@ -59,6 +59,7 @@ class ClassifierSettings(ReadingFlags, _Learning):
 
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
+    # Machine
     num_workers: int | None = None
     """Workers; default: one for each core. The result does not depend on it."""
     memory: str | None = None

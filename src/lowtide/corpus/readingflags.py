@@ -18,6 +18,7 @@ _LONGEST_SEPARATOR = 1024
 class ReadingFlags:
     """How documents are read; settings that inherit it call `check_reading`."""
 
+    # Reading
     document_separator: str = DEFAULT_SEPARATOR
     """What stands between documents in text files (\\n and \\t may be written so); "" makes each
     file one document."""

@@ -23,12 +23,13 @@ __all__ = ["NATIVE_OPTIONS", "CleaningSettings"]
 class CleaningSettings:
     """What cleaning and filtering do; each field is a flag of `lowtide prepare`."""
 
+    # Cleaning and duplicates
     normalize: bool = True
     """Unicode NFC, one kind of newline, no control characters, no runs of blanks or empty lines."""
     lowercase: bool = False
     """Lower-case everything (with normalize)."""
     filter: bool = True
-    """Remove lines and documents by the limits below."""
+    """Remove lines and documents by limits of length and repetition."""
     min_line_chars: int = 0
     """Remove lines with fewer characters; 0 keeps short lines, which verse, code and lists need."""
     max_line_chars: int = 100_000
@@ -47,9 +48,11 @@ class CleaningSettings:
     """Remove every document, and every line, that came before in the inputs."""
     min_dedup_chars: int = 20
     """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
+    # Quality, near copies, evaluation items
     rules: str = ""
-    """Rules of text quality, in the order they are applied, such as gopher,c4,fineweb: gopher (both
-    of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb, refinedweb; default: none."""
+    """Rules of text quality, in the order they are applied, such as gopher,c4,fineweb; of gopher
+    (both of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb, refinedweb; default:
+    none."""
     rule_limit: tuple[str, ...] = ()
     """Other numbers for rules, such as fineweb.max-newlines=0.5; 0 switches a rule off. All names
     are in docs/quality.md."""

@@ -59,6 +59,7 @@ def _check_engine(settings: PrepareSettings | AppendSettings) -> None:
 class _PrepareInputs:
     """What `lowtide prepare` reads and writes; the first of its flags."""
 
+    # Text and dataset
     input_files: tuple[str, ...]
     """Files, folders or globs, also of s3://, gs:// or az://: txt and jsonl, plain or .gz, .zst,
     .xz, and parquet; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
@@ -81,6 +82,11 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     """
 
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
+    common_flags: ClassVar[tuple[str, ...]] = (
+        "input_files", "out_dir", "tokenization", "val_fraction", "document_separator",
+        "text_field", "filter", "dedup", "rules", "score", "near_dedup", "decontaminate",
+        "processes", "memory", "dry_run",
+    )  # fmt: skip
 
     near_dedup: float = 0.0
     """Remove documents of whose n-grams of words at least this share is also one's that stays, such
@@ -88,14 +94,16 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     near_dedup_ngram: int = 5
     """Words in an n-gram of --near-dedup."""
     decontaminate: tuple[str, ...] = ()
-    """Files of evaluation items (jsonl, or globs of them) that the text should not say again: by
-    n-grams of 13 words, 8 to 12 for shorter items, that at most 10 documents have."""
+    """Files of evaluation items (jsonl, or globs of them) that the text should not say again;
+    by n-grams of 13 words, 8 to 12 for shorter items, that at most 10 documents have."""
     decontaminate_by: Literal["drop", "cut"] = "drop"
     """drop removes documents that say what an item says; cut only the lines that do."""
+    # Order
     shuffle: bool = True
     """Shuffle documents, all of them with all; else they stay in order."""
     seed: int = 0
     """Decides the shuffle."""
+    # Machine
     num_workers: int | None = None
     """Workers; default: one for each core. The result does not depend on it."""
     memory: str | None = None
