@@ -196,6 +196,7 @@ def evaluate(
     seq_len: int | None = None,
     dtype: str | None = None,
     tokenization: str | Path | None = None,
+    check_data: bool = True,
     backend: Literal['auto', 'torch', 'jax'] = 'auto',
     device: str = 'auto',
     memory: str | None = None,
@@ -219,6 +220,8 @@ def evaluate(
         seq_len: Tokens in a row; the model's context if not given, at most 4,096.
         dtype: Type of ids in files that do not say it (uint16, uint32, int32).
         tokenization: Tokenizer of the data, for bits per byte; the run's own if not given.
+        check_data: Compare the files of ids with their checksums meanwhile, and refuse a
+            damaged one.
         backend: What computes; auto takes torch, or jax where only that is installed.
         device: cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto.
         memory: Budget of resident memory, such as 2GiB; half of what is available if not given.
@@ -731,6 +734,7 @@ def train(
     val_fraction: float = 0.1,
     stride: int | None = None,
     order: Literal['shuffle', 'shifted', 'blocks', 'random', 'sequential'] = 'shuffle',
+    check_data: bool = True,
     model_name: str | Path = 'model',
     checkpoints_dir: str | Path = 'checkpoints',
     init_from_model: str | Path | None = None,
@@ -845,6 +849,8 @@ def train(
         order: shuffle: every window once an epoch; shifted: and cut elsewhere in every later
             epoch; blocks: shuffled blocks of 4M tokens, shuffled within 8 of them; random: with
             replacement; sequential: as stored.
+        check_data: Compare the files of ids with their checksums beside the run, and stop at a
+            damaged one.
         model_name: Name of the run; its folder is --checkpoints-dir/NAME.
         checkpoints_dir: Where runs are kept.
         init_from_model: Start from the weights of a run (its name or folder) or of a published

@@ -71,6 +71,9 @@ class TrainKeywords(TypedDict, total=False):
     order: Literal['shuffle', 'shifted', 'blocks', 'random', 'sequential']
     """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; blocks: shuffled blocks of 4M tokens, shuffled within 8 of them; random: with replacement; sequential: as stored."""
 
+    check_data: bool
+    """Compare the files of ids with their checksums beside the run, and stop at a damaged one."""
+
     model_name: str | Path
     """Name of the run; its folder is --checkpoints-dir/NAME."""
 

@@ -202,3 +202,19 @@ def test_no_file_of_an_append_given_up_stays(monkeypatch: pytest.MonkeyPatch) ->
     assert append("old.txt", restart=True).was_there
     assert snapshot(Path("out")) == before
     assert verify_dataset(dataset_dir="out").problems == []
+
+
+@pytest.mark.parametrize("name", ["train/*.bin", "train/*.docs"])
+def test_new_text_is_not_compared_with_damaged_shards(name: str) -> None:
+    prepare()
+    before = snapshot(Path("out"))
+    path = sorted(Path("out").glob(name))[1]
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="is damaged") as caught:
+        append("new.txt")
+    assert Path(str(caught.value.path)).name == path.name
+    path.write_bytes(before[path.relative_to("out").as_posix()])
+    append("new.txt")
+    assert verify_dataset(dataset_dir="out").problems == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from lowtide.cli import main
 from lowtide.dataset import layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.tokenfiles import streams
 from lowtide.dataset.verification import verify_dataset
@@ -371,3 +373,46 @@ def test_another_conversion_to_the_same_folder_is_named(
         convert_dataset(**given, out_path=out)
     convert_dataset(**given, out_path=out)
     assert convert_dataset(**given, out_path=out).was_there
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["nanogpt", "llmc", "megatron", "npy"])
+@pytest.mark.parametrize("name", ["train/*.bin", "train/*.docs"])
+def test_a_flipped_bit_is_not_exported(dataset: Path, tmp_path: Path, kind: Any, name: str) -> None:
+    """A fresh checksum would make damage look whole; the same command goes on later."""
+    copied = Path(shutil.copytree(dataset, tmp_path / "copy"))
+    path = sorted(copied.glob(name))[1]
+    whole = path.read_bytes()
+    flip(path)
+    options: dict[str, Any] = {"in_path": copied, "out_path": tmp_path / "out", "to": kind}
+    with pytest.raises(DataError) as caught:
+        convert_dataset(**options)
+    assert caught.value.path == path
+    convert_dataset(in_path=dataset, out_path=tmp_path / "right", to=kind)
+    right, there = files_of(tmp_path / "right"), files_of(tmp_path / "out")
+    assert there.items() <= right.items()  # llm.c's first file is of the first shard
+    assert len(there) <= (kind == "llmc")
+    path.write_bytes(whole)
+    convert_dataset(**options)
+    assert files_of(tmp_path / "out") == right
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in snapshot(folder).items() if not name.endswith(".json")}
+
+
+def test_a_flipped_bit_in_our_npy_is_not_imported(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
+    path = pretokenize_file(file=corpus, tokenization="gpt2").path
+    flip(path)
+    with pytest.raises(DataError, match="is damaged") as caught:
+        convert_dataset(in_path=path, out_path=tmp_path / "out", tokenizer="gpt2")
+    assert "remove a.npy.json" in str(caught.value.next_step)
+    assert not (tmp_path / "out" / METADATA_NAME).exists()
+    (tmp_path / "a.npy.json").unlink()
+    assert convert_dataset(in_path=path, out_path=tmp_path / "own", tokenizer="gpt2").num_tokens

@@ -37,7 +37,7 @@ def test_ends_that_are_used_up_are_no_more(tmp_path: Path) -> None:
     """First of all: what goes on looking for more never ends, here and in every test below."""
     path = tmp_path / "shard.bin"
     np.array([3], dtype="<u8").tofile(layout.documents_path(path))
-    shard = SimpleNamespace(path=path, documents=1, end_id=9)
+    shard = SimpleNamespace(path=path, documents=1, end_id=9, ends_checksum=None)
     ends = verification._Ends(shard, "shard.bin", 8)  # pyright: ignore
     assert ends._fill()  # pyright: ignore
     ends._held = ends._held[1:]  # pyright: ignore
@@ -152,7 +152,7 @@ def check_ends(
     """What is wrong with the ends of a shard whose ids are read in parts of so many."""
     path = tmp_path / "shard.bin"
     np.array(ends, dtype="<u8").tofile(layout.documents_path(path))
-    shard = SimpleNamespace(path=path, documents=len(ends), end_id=end_id)
+    shard = SimpleNamespace(path=path, documents=len(ends), end_id=end_id, ends_checksum=None)
     found = verification._Ends(shard, "shard.bin", len(ids))  # pyright: ignore
     for base in range(0, len(ids), parts):
         found.check(np.array(ids[base : base + parts]), base)
@@ -185,7 +185,7 @@ def test_files_of_ends_that_cannot_be_right(tmp_path: Path) -> None:
     ends = layout.documents_path(path)
 
     def problems(documents: int | None) -> list[str]:
-        shard = SimpleNamespace(path=path, documents=documents, end_id=9)
+        shard = SimpleNamespace(path=path, documents=documents, end_id=9, ends_checksum=None)
         return verification._Ends(shard, "shard.bin", 8).finish()  # pyright: ignore
 
     assert problems(None) == []
@@ -213,3 +213,15 @@ def test_what_is_in_a_shard_is_counted_over_all_of_it(
         )
         assert (found.num_tokens, found.min_id, found.max_id) == (len(ids), min(ids), max(ids))
         assert found.checksum == checksum_bytes(path.read_bytes())
+
+
+def test_a_flipped_bit_in_document_ends_is_found_where_no_id_tells(dataset: Path) -> None:
+    """As in datasets whose documents have no end-of-text between them."""
+    metadata = json.loads((dataset / METADATA_NAME).read_text())
+    metadata["end_of_text_id"] = None
+    (dataset / METADATA_NAME).write_text(json.dumps(metadata))
+    assert verify_dataset(dataset_dir=dataset).problems == []
+    path = min(dataset.glob("train/*.docs"))
+    change_bytes(path, lambda data: data.__setitem__(0, data[0] ^ 1))
+    (problem,) = verify_dataset(dataset_dir=dataset).problems
+    assert problem.startswith(f"{path.name}: checksum ")

@@ -10,6 +10,8 @@ import pytest
 
 from lowtide import train
 from lowtide.errors import BudgetError, DataError
+from lowtide.loader.datachecks import DataCheck
+from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.packages import MissingPackageError
@@ -91,3 +93,28 @@ def test_a_missing_package_is_named_before_any_work(
 def test_a_wrong_bucket_is_named(stored: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"(?s)no dataset here|nothing is stored|no bucket"):
         train(dataset_dir="s3://nobucket/x", checkpoints_dir=tmp_path / "runs", **SHAPE)
+
+
+@pytest.mark.parametrize(("size", "is_found"), [("16GiB", True), ("420KiB", False)])
+def test_a_flipped_bit_in_a_store_is_found_once_all_of_a_shard_is_here(
+    dataset: Path, server: Any, tmp_path: Path, size: str, is_found: bool
+) -> None:
+    path = dataset / "train" / "shard_00002.bin"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1  # in no extent that is compared by itself
+    path.write_bytes(data)
+    server.upload(dataset, "data/mine")
+    source = TokenDataset(
+        "s3://bucket/data/mine", seq_len=32, cache_dir=tmp_path / "cache", cache_size=size
+    )
+    for batch in range(0, len(source), 512):
+        source.plan_rows("sequential", seed=0, first=batch, count=512)
+        source.get_batch(range(batch, min(batch + 512, len(source))))
+    with DataCheck([source]) as check:
+        rest = check.finish(60)
+    if is_found:
+        with pytest.raises(DataError, match="is damaged"):
+            check.require_whole()
+        assert str(check.problem and check.problem.path).endswith("train/shard_00002.bin")
+    else:
+        assert rest is not None

@@ -71,6 +71,10 @@ class _Expected:
     def documents(self) -> int | None:
         return None if self.described is None else self.described.num_documents
 
+    @property
+    def ends_checksum(self) -> str | None:
+        return None if self.described is None else self.described.ends_checksum
+
 
 @takes_keywords(VerifySettings)
 def verify_dataset(settings: VerifySettings) -> VerifyResult:
@@ -230,6 +234,7 @@ class _Ends:
         self._size = self._path.stat().st_size if self._path.is_file() else None
         self._read = 0
         self._last = 0
+        self._digest = xxhash.xxh3_128()
         self._held = np.empty(0, dtype=np.int64)
         if self._size is None and shard.documents is not None:
             self._problem = "missing"
@@ -261,6 +266,7 @@ class _Ends:
             with self._path.open("rb", buffering=0) as file:
                 file.seek(self._read)
                 part = file.read(_ENDS_BYTES)
+            self._digest.update(part)
             self._read += len(part) or self._size
             self._held = np.frombuffer(part[: len(part) // 8 * 8], dtype="<u8").astype(np.int64)
             if len(self._held) and (
@@ -276,4 +282,7 @@ class _Ends:
 
     def finish(self) -> list[str]:
         """What is wrong with them, once all ids were read."""
+        expected = self._shard.ends_checksum
+        if self._problem is None and expected not in (None, found := self._digest.hexdigest()):
+            self._problem = f"checksum {found}, {METADATA_NAME} says {expected}"
         return [] if self._problem is None else [f"{self._path.name}: {self._problem}"]

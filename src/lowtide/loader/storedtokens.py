@@ -158,6 +158,6 @@ def _stored_shard(row: ShardObjects) -> StoredShard:
     return StoredShard(
         tokens=CachedObject(row.tokens, head_checksum=shard.head, checksum=shard.checksum),
         num_tokens=shard.num_tokens,
-        documents=None if row.documents is None else CachedObject(row.documents),
+        documents=row.documents and CachedObject(row.documents, checksum=shard.ends_checksum),
         num_documents=shard.num_documents,
     )

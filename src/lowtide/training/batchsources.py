@@ -7,14 +7,17 @@ Memory:  as the loader's: batches prepared ahead
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any, Protocol
 
+from lowtide.errors import UsageError
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.training.settinggroups import ModelSettings
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["BatchSource", "open_batches", "row_length"]
+__all__ = ["BatchSource", "open_batches", "require_sources", "row_length"]
 
 
 class _Rank(Protocol):
@@ -58,6 +61,25 @@ def open_batches(
         rank=group.rank,
         world_size=group.world_size,
         pin_memory=group.pins_memory,
+    )
+
+
+def require_sources(data: Any, others: Mapping[str, Any]) -> None:
+    """Refuse what is neither a dataset nor batches, such as the path of one."""
+    needed = ("__next__", "state_dict", "load_state_dict", "close")
+    is_loader = isinstance(data, StreamingDataLoader) or hasattr(data, "plan_rows")
+    if not is_loader and not all(hasattr(data, name) for name in needed):
+        raise _no_source("data", data, "or an iterator of batches with state_dict")
+    for name, other in others.items():
+        if other is not None and not hasattr(getattr(other, "dataset", other), "get_batch"):
+            raise _no_source(name, other, "or a BatchLoader over one")
+
+
+def _no_source(name: str, value: Any, or_else: str) -> UsageError:
+    path = repr(str(value)) if isinstance(value, str | PurePath) else "PATH_OR_ARRAY"
+    return UsageError(
+        f"{name} is of type {type(value).__name__}, expected a TokenDataset, {or_else}",
+        next_step=f"give lowtide.TokenDataset({path}, split='train', seq_len=…)",
     )
 
 

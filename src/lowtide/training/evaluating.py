@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from lowtide.counts import counted
 from lowtide.errors import DataError, UsageError
 from lowtide.keywords import takes_keywords
+from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
@@ -132,14 +133,22 @@ def _evaluate_all(
         require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
         wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
         num_windows = min(wanted or len(dataset), len(dataset))
-        with progress.phase(name, total=num_windows, unit="windows") as phase:
-            results[name] = evaluate_windows(
+        with (
+            progress.phase(name, total=num_windows, unit="windows") as phase,
+            DataCheck([dataset], wanted=settings.check_data) as check,
+        ):
+            check.start()
+            result = evaluate_windows(
                 evaluator.sums(model, place, tokenizer, batch_size=rows),
                 dataset,
                 batch_size=rows,
                 num_windows=wanted,
                 on_windows=phase.advance,
             )
+            if (rest := check.finish(FINISH_SECONDS)) is not None:
+                progress.note(rest)
+            check.require_whole()
+        results[name] = result
     for name, task in tasks.items():
         with progress.phase(name, total=task.size.questions, unit="questions") as phase:
             result = answer_questions(

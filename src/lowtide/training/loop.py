@@ -12,9 +12,10 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from lowtide.errors import LowtideError
+from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import flops_per_token
@@ -56,6 +57,7 @@ class Loop:
     where: Diagnostics
     note: Callable[[str], None]
     callbacks: Callbacks
+    check: DataCheck
     has_warned: bool = False
     """Of text that is learned by heart: once is enough."""
     pace: Pace = field(init=False)
@@ -84,6 +86,7 @@ class Loop:
         """Train until the end of the run, or until a signal asks to stop."""
         settings, steps, state = self.settings, self.steps, self.steps.state
         steps.start_clock()
+        self.check.start()
         flops = flops_per_token(self.config, settings.model.seq_len)
         self.pace = Pace(settings.tokens_per_step, flops, step=state.step)
         while not steps.are_over():
@@ -96,21 +99,33 @@ class Loop:
             self._tell_of_step(loss)
             if state.step % settings.output.log_interval == 0 or steps.are_over():
                 self._log(phase)
-                if steps.group.any(self.signals.asked):
-                    self._save()
-                    raise KeyboardInterrupt
-            elif self.signals.asked and steps.group.world_size == 1:
-                self._save()
-                raise KeyboardInterrupt
+                if steps.group.any(self._is_called()):
+                    self._stop_early()
+            elif self._is_called() and steps.group.world_size == 1:
+                self._stop_early()
             if state.step % settings.saving.save_interval == 0 and not steps.are_over():
                 self._save()
         if not state.stopped:
             time_is_up = steps.length.time_is_up(state.elapsed_seconds)
             state.stopped = "time" if time_is_up else "finished"
         self._evaluate(phase)
+        phase.doing = "comparing checksums"
+        if (rest := self.check.finish(FINISH_SECONDS)) is not None:
+            self.note(rest)
+        self.check.require_whole(steps.group)
         phase.doing = "saving"
         self._save()
         phase.doing = ""
+
+    def _is_called(self) -> bool:
+        """True if a signal asks this process to stop, or its data is damaged."""
+        return self.signals.asked or self.check.problem is not None
+
+    def _stop_early(self) -> NoReturn:
+        """Save and stop; what was learned from damaged data is not saved."""
+        self.check.require_whole(self.steps.group)
+        self._save()
+        raise KeyboardInterrupt
 
     def _evaluate(self, phase: Phase) -> None:
         """Evaluate on every dataset, once per step; keep the best weights, watch for forgetting."""

@@ -72,6 +72,18 @@ class TrainResult:
     stopped: str
     """finished, time, forgetting, or callback."""
 
+    @classmethod
+    def of(cls, state: RunState, *, skipped_steps: int) -> TrainResult:
+        """The result of a run that has ended."""
+        return cls(
+            steps=state.step,
+            loss=state.last_loss,
+            val_loss=state.last_val_loss,
+            best_val_loss=state.best_val_loss,
+            skipped_steps=skipped_steps,
+            stopped=state.stopped or "finished",
+        )
+
 
 def token_bytes(tokenizer: Tokenizer) -> Array:
     """Return the bytes of every token; special tokens are no text and count nothing."""

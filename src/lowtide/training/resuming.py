@@ -66,7 +66,7 @@ _APPLIED = """
 """
 _FREE = """
     model_name checkpoints_dir resume overwrite slurm debug
-    dataset_dir cache_dir cache_size input_file train_data_path dataset_id
+    dataset_dir cache_dir cache_size input_file train_data_path dataset_id check_data
     backend device parallel num_workers memory activation_checkpointing compile compile_whole
     loss_chunk_tokens save_interval keep_checkpoints save_in_background log_interval
     vram offload offload_dir sample_tokens sample_prompt tensorboard wandb

@@ -114,6 +114,8 @@ class DataSettings:
     """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; blocks:
     shuffled blocks of 4M tokens, shuffled within 8 of them; random: with replacement; sequential:
     as stored."""
+    check_data: bool = True
+    """Compare the files of ids with their checksums beside the run, and stop at a damaged one."""
 
     def __post_init__(self) -> None:
         _at_least_one(self, "shuffle_buffer_size")

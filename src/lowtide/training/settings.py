@@ -124,6 +124,8 @@ class EvaluateSettings:
     """Type of ids in files that do not say it (uint16, uint32, int32)."""
     tokenization: str | None = None
     """Tokenizer of the data, for bits per byte; the run's own if not given."""
+    check_data: bool = True
+    """Compare the files of ids with their checksums meanwhile, and refuse a damaged one."""
     backend: Literal["auto", "torch", "jax"] = "auto"
     """What computes; auto takes torch, or jax where only that is installed."""
     device: str = "auto"

@@ -18,6 +18,7 @@ from lowtide.counts import counted
 from lowtide.errors import UsageError
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.loader.batches import BatchLoader, SampleSource
+from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.program import Program
@@ -31,7 +32,7 @@ from lowtide.training.agreement import (
     require_same_settings,
 )
 from lowtide.training.backends import Engine, Group, Model, as_model, backend_of
-from lowtide.training.batchsources import BatchSource, open_batches, row_length
+from lowtide.training.batchsources import BatchSource, open_batches, require_sources, row_length
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.diagnostics import Diagnostics
@@ -98,6 +99,7 @@ class Trainer:
         on_checkpoint: Callable[[CheckpointEvent], object] | None = None,
         **options: Unpack[TrainKeywords],
     ) -> None:
+        require_sources(data, {"val_data": val_data, **(eval_data or {})})
         model = as_model(
             model,
             seq_len=options.get("seq_len") or row_length(settings and settings.model, data),
@@ -174,7 +176,7 @@ class Trainer:
             elif group.is_first:
                 self.run.complete(self._tell)
             steps.engine.finish()
-            return _result(steps)
+            return TrainResult.of(steps.state, skipped_steps=int(steps.counters.bad.item()))
 
     def evaluate(self) -> dict[str, EvalResult]:
         """The loss on `val_data` ("val") and on `eval_data` ("eval_NAME"), without training.
@@ -191,7 +193,13 @@ class Trainer:
             require_same_checkpoint(group, self.run.root, run and run.newest_dir())
             engine = self._make_engine(group, run)
             self._take_rows(engine.state, group, budget, rows)
-            return self._evaluator(engine, group).evaluate_all()
+            checked = self.settings.data.check_data
+            with DataCheck(self._held_out().values(), wanted=checked) as check:
+                check.start()
+                results = self._evaluator(engine, group).evaluate_all()
+                check.finish(FINISH_SECONDS)
+                check.require_whole(group)
+            return results
 
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
         """Bring the model to its device and make everything that steps need."""
@@ -277,6 +285,7 @@ class Trainer:
         signals = stack.enter_context(StopSignals(self._tell))
         stack.callback(steps.feed.close)
         background = settings.saving.save_in_background
+        data = [self.data, *self._held_out().values()]
         saver = stack.enter_context(
             CheckpointSaver(
                 self.run,
@@ -302,6 +311,7 @@ class Trainer:
             where=where,
             note=self._tell,
             callbacks=self._callbacks,
+            check=stack.enter_context(DataCheck(data, wanted=settings.data.check_data)),
         )
 
     def _evaluator(self, engine: Engine, group: Group) -> RunEvaluator:
@@ -404,15 +414,3 @@ class Trainer:
 
     def _tell(self, text: str) -> None:
         self._note(text)  # looked up when it is needed: progress is made after prepare
-
-
-def _result(steps: Steps) -> TrainResult:
-    state = steps.state
-    return TrainResult(
-        steps=state.step,
-        loss=state.last_loss,
-        val_loss=state.last_val_loss,
-        best_val_loss=state.best_val_loss,
-        skipped_steps=int(steps.counters.bad.item()),
-        stopped=state.stopped or "finished",
-    )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.arrays import np
+from lowtide.dataset.provenance import read_provenance
 from lowtide.dataset.tokenfiles.streams import (
     Opening,
     TokenFile,
@@ -36,7 +37,7 @@ def is_npy(head: bytes) -> bool:
 
 
 def open_npy(path: Path, _: Opening) -> TokenFile:
-    """Read the header; ids of more than one dimension or of other numbers are refused."""
+    """Read the header, and the record beside it; other than one row of ids is refused."""
     with path.open("rb", buffering=0) as file:
         size = path.stat().st_size
         start = file.read(12)
@@ -70,7 +71,9 @@ def open_npy(path: Path, _: Opening) -> TokenFile:
             path=path,
             next_step=f"lowtide pretokenize {path.with_suffix('.txt')}",
         )
-    return TokenFile(path, offset, num_tokens, dtype)
+    record = read_provenance(path)
+    checksum = None if record is None else record.xxh3_128
+    return TokenFile(path, offset, num_tokens, dtype, checksum=checksum)
 
 
 def npy_header(count: int, dtype: np.dtype[Any]) -> bytes:

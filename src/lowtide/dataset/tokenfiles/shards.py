@@ -19,6 +19,7 @@ import xxhash
 
 from lowtide import _native, files
 from lowtide.arrays import np
+from lowtide.dataset.tokenfiles.intact import damaged_file, require_intact
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError
 from lowtide.stores.paths import is_stored
@@ -72,6 +73,8 @@ class ShardInfo:
     """xxh3-128 of the file, None for a shard moved in by hand."""
     head: str | None = None
     """xxh3-64 of its first bytes, which tells it from another shard of the same size."""
+    ends_checksum: str | None = None
+    """xxh3-128 of its .docs file; earlier versions kept none."""
 
 
 def shard_tag(tokenizer_fingerprint: str, *made_of: Any) -> str:
@@ -172,7 +175,7 @@ def write_shard_stream(
     Its folder is flushed by `write_metadata`, once for all shards.
     """
     item_bytes = id_bytes(vocab_size)
-    digest = xxhash.xxh3_128()
+    digest, ends_digest = xxhash.xxh3_128(), xxhash.xxh3_128()
     low, high, position = 1 << 32, 0, 0
     head = bytearray()
     num_documents = 0
@@ -192,9 +195,9 @@ def write_shard_stream(
             head += ids[: _HEAD_BYTES - len(head)]
             ends = chunk_ends.cast("Q")
             for begin in range(0, len(ends), _ENDS_STEP):  # a list of all would take 40 bytes each
-                ends_file.write(
-                    array("Q", [end + position for end in ends[begin : begin + _ENDS_STEP]])
-                )
+                rows = array("Q", [end + position for end in ends[begin : begin + _ENDS_STEP]])
+                ends_digest.update(rows)
+                ends_file.write(rows)
             num_documents += len(ends)
             position += len(ids) // item_bytes
     return ShardInfo(
@@ -205,6 +208,7 @@ def write_shard_stream(
         max_id=high,
         checksum=digest.hexdigest(),
         head=xxhash.xxh3_64_hexdigest(bytes(head)),
+        ends_checksum=ends_digest.hexdigest(),
     )
 
 
@@ -234,6 +238,7 @@ def shard_row(root: Path, shard: ShardInfo) -> dict[str, Any]:
         "max_id": shard.max_id,
         "xxh3_128": shard.checksum,
         "head_xxh3_64": shard.head,
+        "docs_xxh3_128": shard.ends_checksum,
     }
 
 
@@ -247,6 +252,7 @@ def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
         max_id=int(row["max_id"]),
         checksum=row["xxh3_128"],
         head=row.get("head_xxh3_64"),
+        ends_checksum=row.get("docs_xxh3_128"),
     )
 
 
@@ -305,11 +311,14 @@ def open_shard(shard: ShardInfo, dtype: np.dtype[Any]) -> TokenFile:
         dtype=dtype,
         num_documents=shard.num_documents,
         ends_path=documents_path(shard.path) if shard.num_documents else None,
+        checksum=shard.checksum,
+        ends_checksum=shard.ends_checksum if shard.num_documents else None,
     )
 
 
 def load_shard_tokens(shard: ShardInfo, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Map a shard's tokens, read-only."""
+    """Map a shard's tokens, read-only, after comparing all of it with its checksum."""
+    require_intact(shard.path, shard.checksum)
     return np.memmap(shard.path, dtype=dtype, mode="r", shape=(shard.num_tokens,))
 
 
@@ -331,6 +340,8 @@ def load_document_ends(shard: ShardInfo) -> npt.NDArray[np.uint64]:
     data = path.read_bytes()
     if len(data) % 8:
         raise DataError(f"{path.name} has {len(data)} bytes, expected a multiple of 8", path=path)
+    if shard.ends_checksum not in (None, found := files.checksum_bytes(data)):
+        raise damaged_file(path, found, shard.ends_checksum)
     ends = np.frombuffer(data, dtype="<u8")
     _check_ends(ends, shard.num_tokens, shard.path)
     return ends

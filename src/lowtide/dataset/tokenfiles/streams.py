@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import xxhash
 
 from lowtide import files
 from lowtide.arrays import np
+from lowtide.dataset.tokenfiles.intact import require_intact
 from lowtide.errors import DataError
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ class TokenFile:
     """The file that says where documents end: our .docs, or Megatron's index."""
     ends_offset: int = 0
     ends_are_lengths: bool = False
+    checksum: str | None = None
+    """xxh3-128 of the whole file, where it is known."""
+    ends_checksum: str | None = None
+    """xxh3-128 of the whole of `ends_path`, where it is known."""
+
+    def require_intact(self) -> None:
+        """Compare both files with their checksums, where these are known."""
+        require_intact(self.path, self.checksum)
+        if self.ends_path is not None:
+            require_intact(self.ends_path, self.ends_checksum)
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,17 @@ class TokenStream:
     parts: Sequence[TokenFile]
     end_id: int | None = None
     """Marks the ends of documents where no file says them."""
+    _intact: set[Path] = field(default_factory=set)
+    """Files that were compared with their checksums."""
+
+    def require_intact(self, part: TokenFile) -> None:
+        """Compare a file with its checksum before anything of it is used; once for each.
+
+        It is read a second time for that, out of memory where the file is a shard.
+        """
+        if part.path not in self._intact:
+            part.require_intact()
+            self._intact.add(part.path)
 
     @property
     def num_tokens(self) -> int:
@@ -86,6 +108,8 @@ class TokenStream:
         base = 0
         for part in self.parts:
             begin, end = max(first - base, 0), min(last - base, part.num_tokens)
+            if begin < end:
+                self.require_intact(part)
             for start in range(begin, end, STEP_TOKENS):
                 stop = min(start + STEP_TOKENS, end)
                 ids = _read_ids(part, start, stop)
@@ -182,6 +206,7 @@ def iter_lengths(source: TokenStream) -> Iterator[npt.NDArray[np.int64]]:
     carried = 0
     for part in source.parts:
         done = 0
+        source.require_intact(part)
         pieces = _iter_ends(part, 0, part.num_tokens) if part.ends_path is not None else ()
         for ends in pieces:
             lengths = np.diff(ends, prepend=done)

@@ -1,0 +1,92 @@
+"""Which files were compared with their checksums before, and have not changed since.
+
+In:      files of ids, each with the checksum it was written with
+Out:     a line for each large file that was whole, in the user's cache folder
+Memory:  the lines of one folder of files, about 200 bytes each
+
+    ~/.cache/lowtide/checked/FOLDER.jsonl   [name, size, time of change, of status, inode, checksum]
+
+A file that was copied, or written to in any way, has another time of status: it is read again. So
+is one that only a failing disk has changed, once its line is removed (`lowtide verify` always
+reads). Lines are only ever appended, so several processes may share the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from lowtide.files import read_whole
+from lowtide.stores.extents import default_cache_dir
+
+__all__ = ["CheckedFiles"]
+
+_LEAST_BYTES = 8 << 20  # a smaller file is read as quickly as its line is found
+_MOST_RECORD_BYTES = 32 << 20
+
+
+class CheckedFiles:
+    """The lines of all folders, each read when a file of it is asked for."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or default_cache_dir().parent / "checked"
+        self._records: dict[Path, tuple[int, dict[str, list[Any]]]] = {}
+
+    def holds(self, path: Path, checksum: str) -> bool:
+        """True if this very file was whole when it was last read."""
+        status = path.stat()
+        if status.st_size < _LEAST_BYTES:
+            return False
+        row = self._read(self._record_of(path)).get(path.name)
+        return row == _describe(status, checksum)
+
+    def add(self, path: Path, checksum: str, status: os.stat_result) -> None:
+        """Note that a file is whole; `status` is from before it was read.
+
+        A folder that may not be written to, or is on a full disk, keeps no lines.
+        """
+        if status.st_size < _LEAST_BYTES:
+            return
+        record = self._record_of(path)
+        line = json.dumps([path.name, *_describe(status, checksum)]).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            record.parent.mkdir(parents=True, exist_ok=True)
+            if record.exists() and record.stat().st_size > _MOST_RECORD_BYTES:
+                record.unlink()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(record, flags, 0o666)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+
+    def _record_of(self, path: Path) -> Path:
+        place = os.fsencode(path.parent.resolve())
+        return self._folder / f"{xxhash.xxh3_64_hexdigest(place)}.jsonl"
+
+    def _read(self, record: Path) -> dict[str, list[Any]]:
+        """The lines by the name of the file; read again where another process has added some."""
+        try:
+            size = record.stat().st_size
+            known = self._records.get(record)
+            if known is not None and known[0] == size:
+                return known[1]
+            lines = read_whole(record).splitlines() if size <= _MOST_RECORD_BYTES else []
+        except OSError:
+            return {}
+        rows: dict[str, list[Any]] = {}
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):  # cut off by a full disk
+                name, *row = json.loads(line)
+                rows[str(name)] = row
+        self._records[record] = size, rows
+        return rows
+
+
+def _describe(status: os.stat_result, checksum: str) -> list[Any]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, checksum]
