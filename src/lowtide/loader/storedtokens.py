@@ -122,7 +122,7 @@ def open_stored_dataset(url: StoreURL, settings: CacheSettings) -> StoredDataset
         )
     store, cache = open_store(url), settings.open()
     root = _keep_metadata(store, cache, url)
-    fetch_tokenizer(url, settings)
+    _keep_tokenizer(store, cache, url)
     found: dict[str, tuple[StoredShard, ...]] = {}
 
     def find_shards(split: str, metadata: Mapping[str, Any]) -> Iterator[ShardInfo]:
@@ -135,11 +135,18 @@ def open_stored_dataset(url: StoreURL, settings: CacheSettings) -> StoredDataset
 
 
 def fetch_tokenizer(url: StoreURL, settings: CacheSettings) -> Path | None:
-    """Copy a dataset's tokenizer; return its folder, None if the dataset has none."""
+    """Copy a dataset's tokenizer; return its folder, None if the dataset has none.
+
+    The copy of its metadata, which names the tokenizer, is brought up to date with it.
+    """
+    store, cache = open_store(url), settings.open()
+    _keep_metadata(store, cache, url)
+    return _keep_tokenizer(store, cache, url)
+
+
+def _keep_tokenizer(store: Store, cache: ExtentCache, url: StoreURL) -> Path | None:
     try:
-        path = settings.open().folder.keep_file(
-            open_store(url), url / TOKENIZER_NAME, most_bytes=_MOST_METADATA_BYTES
-        )
+        path = cache.folder.keep_file(store, url / TOKENIZER_NAME, most_bytes=_MOST_METADATA_BYTES)
     except ObjectMissingError:
         return None
     return path.parent

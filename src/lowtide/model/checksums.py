@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lowtide.checksumrecords import RECORD_VERSION, read_record, verify_folder
 from lowtide.errors import DataError, warn
 from lowtide.filenames import CHECKSUMS_NAME, TOKENIZER_NAME
-from lowtide.files import checksum_bytes, checksum_file, json_bytes, read_json, write_bytes
+from lowtide.files import checksum_bytes, checksum_file, json_bytes, write_bytes
 from lowtide.files import write_json as _write_json
 
 __all__ = [
@@ -32,17 +33,16 @@ __all__ = [
     "write_recorded_json",
 ]
 
-_VERSION = 1
 _VERSIONS_KEPT = 2
 
 
 def record_checksums(folder: Path, checksums: Mapping[str, str]) -> None:
     """Record what files of a folder are about to hold; call it before they get their names."""
-    files = _read_record(folder) or {}
+    files = read_record(folder) or {}
     for name, checksum in checksums.items():
         others = [known for known in files.get(name, []) if known != checksum]
         files[name] = [checksum, *others][:_VERSIONS_KEPT]
-    _write_json(folder / CHECKSUMS_NAME, {"version": _VERSION, "files": files})
+    _write_json(folder / CHECKSUMS_NAME, {"version": RECORD_VERSION, "files": files})
 
 
 def record_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -55,31 +55,11 @@ def record_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def write_recorded_json(path: Path, value: Any) -> None:
     """Write JSON atomically, its checksum first; nothing is touched if it is there already."""
     data = json_bytes(value)
-    known = (_read_record(path.parent) or {}).get(path.name, [])
+    known = (read_record(path.parent) or {}).get(path.name, [])
     if path.is_file() and path.read_bytes() == data and checksum_bytes(data) in known:
         return
     record_checksums(path.parent, {path.name: checksum_bytes(data)})
     write_bytes(path, data)
-
-
-def verify_folder(folder: str | Path, *, only: Iterable[str] | None = None) -> None:
-    """Compare the files of a folder with its record; without a record there is nothing to do."""
-    folder = Path(folder)
-    files = _read_record(folder)
-    if files is None:
-        return
-    wanted = set(files) if only is None else set(only) & set(files)
-    for name in sorted(wanted):
-        path = folder / name
-        if not path.is_file():
-            raise DataError(f"{name} is missing; {CHECKSUMS_NAME} names it", path=path)
-        found = checksum_file(path)
-        if found not in files[name]:
-            raise DataError(
-                f"{name} is damaged, or was changed by another program: its checksum is {found}, "
-                f"{CHECKSUMS_NAME} says {files[name][0] if files[name] else 'nothing'}",
-                path=path,
-            )
 
 
 def has_all_files(folder: Path, names: Iterable[str] | None = None) -> bool:
@@ -89,7 +69,7 @@ def has_all_files(folder: Path, names: Iterable[str] | None = None) -> bool:
     is an error: it may be somebody's own change.
     """
     try:
-        record = _read_record(folder)
+        record = read_record(folder)
         wanted = set(record or ()) if names is None else set(names)
         if record is None or not wanted <= set(record):
             return False
@@ -132,21 +112,3 @@ def find_intact(folder: str | Path, *, note: Callable[[str], None] | None = None
             path=error.path,
             next_step="bring the file back from a copy; the best weights (--best) may be whole",
         ) from None
-
-
-def _read_record(folder: Path) -> dict[str, list[str]] | None:
-    """The checksums by file name; None where there is no record."""
-    path = folder / CHECKSUMS_NAME
-    if not path.exists():
-        return None
-    record: Any = read_json(path)
-    files: Any = record.get("files") if isinstance(record, dict) else None
-    whole = isinstance(files, dict) and all(
-        isinstance(sums, list) and all(isinstance(checksum, str) for checksum in sums)
-        for sums in files.values()
-    )
-    if not whole or record.get("version") != _VERSION:
-        raise DataError(f"{CHECKSUMS_NAME} is damaged, or of a newer lowtide", path=path)
-    if any(name != Path(name).name for name in files):
-        raise DataError(f"{CHECKSUMS_NAME} names files outside its folder", path=path)
-    return files

@@ -35,6 +35,7 @@ from lowtide.tokenizer.bytelevel import (
     split_merge,
 )
 from lowtide.tokenizer.huggingface import load_tokenizer_json
+from lowtide.tokenizer.ownrecords import require_recorded
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 from lowtide.tokenizer.piecefiles import is_piece_file, tokenizer_json_of_pieces
 from lowtide.tokenizer.tekken import is_tekken, load_tekken
@@ -120,13 +121,19 @@ def _load(source: str | Path) -> Vocabulary:
     )
 
 
+def _load_recorded(path: Path) -> Vocabulary:
+    vocabulary = load_tokenizer_json(path)
+    require_recorded(vocabulary, path)
+    return vocabulary
+
+
 def _load_file(path: Path) -> Vocabulary:
     if is_piece_file(path):
         from lowtide.tokenizer.package import package_vocabulary  # few tokenizers need it
 
         return package_vocabulary(tokenizer_json_of_pieces(path), path, "pieces of SentencePiece")
     try:
-        return load_tokenizer_json(path)
+        return _load_recorded(path)
     except DataError as error:
         if path.suffix == ".json":
             data = read_json(path)
@@ -142,7 +149,7 @@ def _load_file(path: Path) -> Vocabulary:
 
 def _load_folder(folder: Path) -> Vocabulary:
     if (folder / TOKENIZER_NAME).is_file():
-        return load_tokenizer_json(folder / TOKENIZER_NAME)
+        return _load_recorded(folder / TOKENIZER_NAME)
     if (folder / VOCABULARY_NAME).is_file() and (folder / MERGES_NAME).is_file():
         return _load_vocab_and_merges(folder / VOCABULARY_NAME, folder / MERGES_NAME)
     for name in (TEKKEN_NAME, PIECES_NAME):
