@@ -1,7 +1,10 @@
 """What a run tells: coverage, and its numbers where they were asked for."""
 
+import errno
+import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from lowtide.progress import Progress
 from lowtide.training import runmetrics
 from lowtide.training.counters import Counters
 from lowtide.training.evaluation import EvalResult
+from lowtide.training.eventfiles import EventFile
 from lowtide.training.runmetrics import (
     MetricSinks,
     Pace,
@@ -165,7 +169,7 @@ def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, mon
     closed = []
 
     class Board:
-        def __init__(self, path):
+        def __init__(self, path, note):
             closed.append(path)
 
         def add_scalar(self, name, value, step):
@@ -209,3 +213,22 @@ def test_counters_and_states_begin_with_nothing():
     assert counters.bad_in_a_row.item() == 0 and counters.bad.item() == 2
     counters.load_state_dict(found)
     assert counters.state_dict() == found
+
+
+def test_a_full_disk_ends_the_events_and_not_the_run(progress, tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    told = []
+    board = EventFile(tmp_path / "board", told.append)
+    board.add_scalar("loss", 1.5, 1)
+    (path,) = (tmp_path / "board").iterdir()
+    size = path.stat().st_size
+    board._file.close()
+    board._file = Path("/dev/full").open("wb")  # noqa: SIM115
+    board.add_scalar("loss", 1.25, 2)
+    board.add_text("sample", "text", 2)
+    board.close()
+    assert path.stat().st_size == size
+    assert told == [f"no more events for TensorBoard: {path}: {os.strerror(errno.ENOSPC)}"]
+    (tmp_path / "file").write_text("")
+    EventFile(tmp_path / "file" / "board", told.append).add_scalar("loss", 1.5, 1)
+    assert len(told) == 2 and told[1].endswith(os.strerror(errno.ENOTDIR))

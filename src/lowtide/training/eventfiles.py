@@ -6,10 +6,15 @@ Out:     one file of events in a folder, which TensorBoard shows
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import secrets
+import socket
 import time
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lowtide.packages import import_package
 
@@ -17,17 +22,29 @@ __all__ = ["EventFile"]
 
 
 class EventFile:
-    """Appends to a new file of events; a run that goes on adds another file."""
+    """Appends to a new file of events; a run that goes on adds another file.
 
-    def __init__(self, folder: Path) -> None:
+    Records are written here and not by the package's own writer: its thread ends with a traceback
+    on a full disk, and closing it may then wait for ever. Measurements never end a job: where they
+    cannot be written, `note` is told once, and the work goes on.
+    """
+
+    def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
         import_package("tensorboard", "--tensorboard")
         self._proto = {
             name: _module(f"compat.proto.{name}_pb2")
             for name in ("event", "summary", "tensor", "tensor_shape")
         }
         self._text_data = _module("plugins.text.plugin_data_pb2")
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = _module("summary.writer.event_file_writer").EventFileWriter(str(folder))
+        self._writer = _module("summary.writer.record_writer").RecordWriter
+        self._note = note
+        place = f"{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}"
+        self._path = folder / f"events.out.tfevents.{place}.{secrets.token_hex(4)}"
+        self._file: BinaryIO | None = None
+        with self._noting():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("xb")
+        self._write(file_version="brain.Event:2")
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
         """Add a point of a curve."""
@@ -53,14 +70,31 @@ class EventFile:
 
     def _add(self, step: int, **value: Any) -> None:
         summary = self._proto["summary"].Summary
-        event = self._proto["event"].Event(
-            wall_time=time.time(), step=step, summary=summary(value=[summary.Value(**value)])
-        )
-        self._file.add_event(event)
+        self._write(step=step, summary=summary(value=[summary.Value(**value)]))
+
+    def _write(self, **event: Any) -> None:
+        if self._file is None:
+            return
+        record = self._proto["event"].Event(wall_time=time.time(), **event)
+        with self._noting():
+            self._writer(self._file).write(record.SerializeToString())
+            self._file.flush()
+
+    @contextlib.contextmanager
+    def _noting(self) -> Generator[None]:
+        """Say that events cannot be written, and write no more."""
+        try:
+            yield
+        except OSError as error:
+            self._note(f"no more events for TensorBoard: {self._path}: {error.strerror}")
+            self.close()
 
     def close(self) -> None:
-        """Write what is left."""
-        self._file.close()
+        """Close the file; every event is in it already."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # what is left of an event that did not fit
+                file.close()
 
 
 def _module(name: str) -> Any:

@@ -161,7 +161,7 @@ class MetricSinks:
         if not is_first:
             return
         if settings.output.tensorboard:
-            self._board = EventFile(settings.run.folder / "tensorboard")
+            self._board = EventFile(settings.run.folder / "tensorboard", progress.note)
         if settings.output.wandb:
             wandb = import_package("wandb", "--wandb")
             self._wandb = wandb.init(
