@@ -37,6 +37,8 @@ __all__ = ["Blow", "file_blows", "flag_blows", "strike"]
 
 SECONDS = 30
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COMPARING = ("verify", "convert", "train", "evaluate")
+"""What compares the ids that it reads with their checksums."""
 _NEEDS_MODEL = ("generate", "evaluate", "export", "train")
 # They decide where a command waits, serves or works long, not what it reads.
 _LEFT_OUT = {"debug", "watch", "slurm", "memory_profile", "compile", "use_wandb", "measure"}
@@ -60,6 +62,7 @@ class Blow:
     strict: bool = False
     again: bool = False
     shards: str = ""
+    ids: str = ""
 
     def __str__(self) -> str:
         return f"{self.what}: lowtide {' '.join(self.command)!r}"
@@ -82,6 +85,7 @@ def _file_blow(target: Target, damage: str, rng: random.Random) -> Blow:
         strict=target.strict,
         again=target.again,
         shards=target.shards,
+        ids=target.ids,
     )
 
 
@@ -152,6 +156,8 @@ def strike(blow: Blow, world: Path, scratch: Path) -> str | None:
             return f"{path} is damaged, and passes as finished\n{out}"
         if code == 0 and blow.shards and _tokens(blow.shards) != _tokens("data"):
             return f"other tokens than without damage to {path}\n{out}"
+        if code == 0 and blow.ids and _is_other(Path(blow.ids), world / "a.npy"):
+            return f"other ids than without damage to {path}\n{out}"
     if code == 2 and not blow.target:
         _WHOLE.add(place)
     return _judge(blow, code, out, err)
@@ -159,6 +165,10 @@ def strike(blow: Blow, world: Path, scratch: Path) -> str | None:
 
 def _is_same(path: Path | None, world: Path) -> bool:
     return path is None or (path.is_file() and path.read_bytes() == (world / path).read_bytes())
+
+
+def _is_other(path: Path, right: Path) -> bool:
+    return path.is_file() and path.read_bytes() != right.read_bytes()
 
 
 def _tokens(dataset: str) -> list[bytes]:
@@ -181,7 +191,7 @@ def _judge(blow: Blow, code: int, out: str, err: str) -> str | None:
         problem = "a usage error without a word"
     elif code not in (0, 1, 2):
         problem = f"exit code {code}"
-    elif code == 0 and blow.strict and blow.command[0] == "verify":
+    elif code == 0 and blow.strict and blow.command[0] in _COMPARING:
         problem = "damage that is not noticed"
     return None if problem is None else f"{problem}\n{err[-1500:]}"
 

@@ -29,7 +29,10 @@ _WORDS = "the tide is low and the water leaves the sand, says document number"
 
 @dataclass(frozen=True)
 class Target:
-    """A file of the world, and commands that read it; `strict`: any change must be refused."""
+    """A file of the world, and commands that read it.
+
+    `strict`: any change must be refused by what verifies, converts or trains on it.
+    """
 
     path: str
     commands: tuple[tuple[str, ...], ...]
@@ -38,6 +41,8 @@ class Target:
     """The commands made it: where they end well, it must be as it was."""
     shards: str = ""
     """A dataset that the commands finish: where they end well, it has the tokens of `data`."""
+    ids: str = ""
+    """A file that the commands may make: where they end well, it is `a.npy` or not there."""
 
 
 def run_command(words: list[str]) -> tuple[int, str, str]:
@@ -235,7 +240,7 @@ TEXT_TARGETS = [
     Target("a.jsonl.xz", _reading("a.jsonl.xz"), strict=True),
     Target("a.txt.zst", _reading("a.txt.zst"), strict=True),
     Target("flags.json", _words("train-tokenizer --config-file flags.json --out-dir new")),
-    Target("tok/tokenizer.json", _for(_TOKENIZER, "tok")),
+    Target("tok/tokenizer.json", _for(_TOKENIZER, "tok"), ids="new.npy"),
     Target("tok/training.json", _words("report tok --out new.html", _MAKE[0])),
     Target("tok/metrics.jsonl", _words("report tok --out new.html", _MAKE[0])),
     Target("bpe/vocab.json", _for(_TOKENIZER, "bpe")),
@@ -254,6 +259,7 @@ TEXT_TARGETS = [
             "inspect a.npy --test-loading",
             "convert a.npy new --from npy --tokenizer tok",
         ),
+        strict=True,
     ),
     Target(
         "llmc/train_000000.bin",
@@ -283,7 +289,19 @@ TEXT_TARGETS = [
     Target("score.ftz", _words(_JUDGED.format("--score score.ftz"))),
     Target("unigram.json", _for(_TOKENIZER, "unigram.json")),
 ]
+_FROM_DATA = f"train --dataset-dir data --model-name b {_TRAIN}"
+_FROM_IDS = f"train --train-data-path a.npy --model-name b {_TRAIN}"
 MODEL_TARGETS = [
+    Target(
+        "data/[tv]*/*.*[ns]",
+        _words(_FROM_DATA, "evaluate --model-name run --dataset-dir data --split all"),
+        strict=True,
+    ),
+    Target(
+        "a.npy",
+        _words(_FROM_IDS, "evaluate --model-name run --dataset-dir a.npy --split all"),
+        strict=True,
+    ),
     Target("checkpoints/run/config.json", _for(_MODEL, "run")),
     Target("checkpoints/run/settings.json", _for(_MODEL, "run")),
     Target("checkpoints/run/tokenizer.json", _for(_MODEL, "run")),

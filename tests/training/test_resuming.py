@@ -224,3 +224,31 @@ def test_the_loser_of_two_starts_is_refused_and_changes_nothing(make_trainer, tm
     with pytest.raises(DataError):
         train(input_file=tmp_path / "nothing.txt", model_name="x", checkpoints_dir=tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_losses_of_other_data_are_not_compared(make_trainer, tmp_path, capsys):
+    """The best weights, and forgetting, are by the same windows or found anew."""
+    other = TokenDataset(write_tokens(tmp_path / "b.npy", step=5), split="val", seq_len=16)
+    files = {"general": write_tokens(tmp_path / "c.npy", step=3)}
+    trainer = make_trainer(max_iters=6, eval_files=files)
+    best = trainer.fit().best_val_loss
+    again = make_trainer(max_iters=8, eval_interval=8, resume=True, eval_files=files)
+    again.val_data = other
+    write_tokens(files["general"], step=11)
+    again.eval_data = {"general": TokenDataset(files["general"], split="val", seq_len=16)}
+    steps = kept_steps(again)
+    result = again.fit()
+    assert "other windows than before: val, eval_general;" in capsys.readouterr().err
+    assert result.best_val_loss == result.val_loss > best  # harder data, so no better than before
+    assert again.run.root.joinpath("best", "config.json").exists()
+    assert json.loads((again.run.root / "best" / "best.json").read_text())["step"] == 8
+    assert len(steps[0].state.measured_on) == 2
+    # Going on with the same data says nothing.
+    third = make_trainer(max_iters=10, eval_interval=10, resume=True, eval_files=files)
+    third.val_data, third.eval_data = other, again.eval_data
+    third.fit()
+    assert "other windows" not in capsys.readouterr().err
+    more = make_trainer(max_iters=12, eval_iters=3, resume=True, eval_files=files)
+    more.val_data, more.eval_data = other, again.eval_data
+    more.fit()
+    assert "other windows than before: val, eval_general;" in capsys.readouterr().err

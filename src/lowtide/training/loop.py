@@ -144,6 +144,7 @@ class Loop:
             return
         row = evaluation_row(state.step, results)
         if results:
+            self._forget_other_data()
             self.note(describe_evaluation(state.step, results))
         warning = self.watch.check({n: r.loss for n, r in results.items() if n != "val"})
         if warning:
@@ -161,6 +162,21 @@ class Loop:
             state.stopped = "forgetting"
         if self._asks_to_stop(results, sample) and not state.stopped:
             state.stopped = "callback"
+
+    def _forget_other_data(self) -> None:
+        """Losses of data that was replaced since, or of other windows, are compared with none."""
+        state, now = self.steps.state, self.evaluator.identities()
+        before, state.measured_on = state.measured_on, now
+        others = [name for name, value in now.items() if before.get(name, value) != value]
+        for name in others:
+            self.watch.first.pop(name, None)
+            if name == "val":
+                state.best_val_loss = None
+        if others:
+            self.note(
+                f"measured on other windows than before: {', '.join(others)}; what is best, and "
+                "what it began with, is found anew"
+            )
 
     def _tell_of_step(self, loss: Any) -> None:
         if self.callbacks.on_step is None:

@@ -188,6 +188,14 @@ class RunEvaluator:
             name: self.evaluate_one(dataset, name, tell) for name, dataset in self._datasets.items()
         }
 
+    def identities(self) -> dict[str, str]:
+        """What a loss of each dataset is measured on: other data or other windows are another."""
+        count = self._settings.evaluation.eval_iters
+        return {
+            name: f"{getattr(dataset, 'fingerprint', '')} {count}"
+            for name, dataset in self._datasets.items()
+        }
+
     def evaluate_one(
         self, dataset: TokenDataset, name: str, tell: Callable[[str], None]
     ) -> EvalResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["RunState"]
 
@@ -19,3 +19,5 @@ class RunState:
     last_loss: float = float("nan")
     evaluated_step: int = -1
     stopped: str | None = None
+    measured_on: dict[str, str] = field(default_factory=dict)
+    """The windows that each loss of an evaluation is of, by the dataset's name."""
