@@ -24,6 +24,15 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "BatchLoader.__init__(segments)": False,
         "BatchLoader.__init__(pin_memory)": False,
     },
+    "loader.checkedfiles": {"_LEAST_BYTES": 8_388_608, "_MOST_RECORD_BYTES": 33_554_432},
+    "loader.datachecks": {
+        "FINISH_SECONDS": 5.0,
+        "_BUFFER_BYTES": 262_144,
+        "_SLICE_SECONDS": 0.01,
+        "_PAUSES_PER_SLICE": 9,
+        "_LOOK_AGAIN_SECONDS": 1.0,
+        "DataCheck.__init__(wanted)": True,
+    },
     "loader.footprint": {"_TEXT_BYTES": 48_234_496},
     "loader.mixtures": {"_MAX_TOTAL": 1_099_511_627_776},
     "loader.ordering": {

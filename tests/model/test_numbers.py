@@ -13,7 +13,7 @@ from ..numbers_of import find_changes
 NUMBERS: dict[str, dict[str, Any]] = {
     "model.arrayfiles": {"save_weights(record)": True},
     "model.blocks": {"_WINDOW_PART": 512, "Attention._look_up(is_causal)": False},
-    "model.checksums": {"_VERSION": 1, "_VERSIONS_KEPT": 2},
+    "model.checksums": {"_VERSIONS_KEPT": 2},
     "model.companions": {"_LARGEST": 67_108_864},
     "model.config": {
         "_LARGEST": {

@@ -89,6 +89,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "TokenizerNeeds.thread_bytes": 0,
         "TokenizerNeeds.by_package": False,
     },
+    "tokenizer.ownrecords": {"_PART_BYTES": 65_536},
     "tokenizer.package": {
         "CACHE_BYTES": 16_777_216,
         "NATIVE_CHARACTERS": 262_144,

@@ -216,7 +216,9 @@ def test_rows_of_a_loader_and_of_settings(token_file, tmp_path):
         trainer = Trainer(Logits(), data=loader, checkpoints_dir=tmp_path, device="cpu")
         assert trainer.model.config.context_length == 16
         assert trainer.settings.batch.batch_size == 4 and trainer.settings.model.seq_len == 16
-    by_settings = Trainer(Logits(), data=iter(()), settings=train_settings(seq_len=24))
+    names = ("__next__", "state_dict", "load_state_dict", "close")
+    batches = types.SimpleNamespace(**dict.fromkeys(names, None))
+    by_settings = Trainer(Logits(), data=batches, settings=train_settings(seq_len=24))
     assert by_settings.model.config.context_length == 24
 
 

@@ -162,6 +162,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "DataSettings.use_streaming": True,
         "DataSettings.shuffle_buffer_size": 10_000,
         "DataSettings.val_fraction": 0.1,
+        "DataSettings.check_data": True,
         "RunSettings.resume": True,
         "RunSettings.overwrite": False,
         "ModelSettings.tie_weights": True,
@@ -212,6 +213,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "EVAL_BATCH_ROWS": 32,
         "EvaluateSettings.best": False,
         "EvaluateSettings.batch_size": 16,
+        "EvaluateSettings.check_data": True,
     },
     "training.slurm": {
         "write_slurm_script(cores)": 8,

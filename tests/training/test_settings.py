@@ -71,6 +71,7 @@ DEFAULTS = {
     "shuffle_buffer_size": 10000,
     "val_fraction": 0.1,
     "order": "shuffle",
+    "check_data": True,
     "model_name": "model",
     "checkpoints_dir": Path("checkpoints"),
     "resume": True,
@@ -137,6 +138,7 @@ EVALUATE_DEFAULTS = {
     "split": "val",
     "best": False,
     "batch_size": 16,
+    "check_data": True,
     "backend": "auto",
     "device": "auto",
 }
