@@ -120,3 +120,12 @@ def test_a_disk_that_wants_its_page_cache_has_it(
     assert set(home.read("c").tolist()) == {9}
     home.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
+    home = FileHome(SIZES, CPU, tmp_path / "new" / "disk" / "scratch")
+    home.close()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "new", tmp_path / "new" / "disk"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LowtideError, match=r"\(File exists\)"):
+        FileHome(SIZES, CPU, tmp_path / "file" / "scratch")

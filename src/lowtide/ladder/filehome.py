@@ -169,6 +169,7 @@ def _make_scratch(path: Path, size: int) -> int:
     try:
         if size > free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = _open_uncached(path)
         path.unlink()
         _reserve(file, size)
