@@ -134,6 +134,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "PROMPT_PART": 1_024,
         "_DRAWN_BYTES": 48,
         "_CONVERTED_BYTES": 16_777_216,
+        "_ENCODER_BYTES": 19_922_944,
         "TOKEN_BYTES": 360,
         "InferenceNeed.tokenizer": 0,
         "InferenceNeed.text": 0,

@@ -78,6 +78,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "PIECE_CHARACTERS": 32_768,
         "PIECE_BYTES": 16_777_216,
         "USUAL_BYTES": 20_971_520,
+        "_CHARACTER_BYTES": 3_145_728,
         "_TABLE_TIMES": 24,
         "_PROGRAM_BYTES": 8_388_608,
         "_JSON_TIMES": 7,

@@ -39,6 +39,7 @@ PROMPT_PART = 1024
 """Tokens of a prompt that are read at once."""
 _DRAWN_BYTES = 48  # of each token of a vocabulary, where one is drawn in native generating
 _CONVERTED_BYTES = 16 * PROMPT_PART * PROMPT_PART  # of a tensor that is converted as it is read
+_ENCODER_BYTES = 19 << 20  # the caches that encode a prompt, and tables of its characters
 TOKEN_BYTES = 360
 """Of a vocabulary: 18 MiB for GPT-2's, half of them while it is read or written."""
 
@@ -99,7 +100,7 @@ def planned_bytes(
             working=max(working, _CONVERTED_BYTES),
             cache=_cache_bytes(config, rows, tokens),
             program=program.trained_bytes,
-            tokenizer=max(config.vocab_size * TOKEN_BYTES, tokenizer_bytes),
+            tokenizer=max(config.vocab_size * TOKEN_BYTES, tokenizer_bytes) + _ENCODER_BYTES,
         )
     if backend == "jax" and not generates:
         tokens = filled_tokens(tokens, config.context_length)

@@ -35,6 +35,7 @@ PIECE_BYTES = 16 << 20
 """What the package holds while it encodes so many characters; 3 to 12 MB measured."""
 USUAL_BYTES = 20 << 20
 """Of a vocabulary of 50,000 tokens, which verbs that read text count for any."""
+_CHARACTER_BYTES = 3 << 20  # tables of characters beyond ASCII, made when text has some: 2.2 MiB
 _TABLE_TIMES = 24  # bytes of its tables for each byte of tokenizer.json; 10 to 21 measured
 _PROGRAM_BYTES = 8 << 20  # the package itself
 # Bytes for each byte of a vocabulary's files, as it is read, used and written: 4 (of tokens of
@@ -78,9 +79,8 @@ def vocabulary_bytes(source: str | Path) -> int:
     size = sum(path.stat().st_size for path in paths if path.is_file())
     if size and _is_for_package(source):
         return _PROGRAM_BYTES + _TABLE_TIMES * size
-    if len(paths) > 1:
-        return _PARTS_TIMES * size
-    return _times(paths[0]) * size
+    times = _PARTS_TIMES if len(paths) > 1 else _times(paths[0])
+    return times * size + _CHARACTER_BYTES if size else 0
 
 
 def _times(path: Path) -> int:
