@@ -9,9 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from lowtide import arguments
 from lowtide.arguments import parse_settings
-from lowtide.dataset.settings import InspectSettings
+from lowtide.dataset.settings import InspectSettings, VerifySettings
 from lowtide.errors import LowtideError, UsageError
+from lowtide.planning.settings import PlanSettings
+from lowtide.training.settings import TrainSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,3 +231,13 @@ def test_help_comes_from_field_docstrings(capsys: pytest.CaptureFixture[str]) ->
     assert "--preset" not in out
     assert "--memory TEXT" in out  # an optional value is shown plainly
     assert "{None}" not in out
+
+
+def test_the_flags_beside_settings_are_named_as_a_verb_has_them() -> None:
+    rest = "--json (the result as an object), --quiet (no progress)"
+    file = "--config-file FILE (JSON, TOML or YAML; flags beat it)"
+    debug = "--debug (traceback on error)"
+    assert arguments.common_flags(VerifySettings) == f"{file}, {rest}, {debug}"
+    preset = "--preset NAME (settings that belong together; file and flags beat it)"
+    assert arguments.common_flags(TrainSettings) == f"{file}, {preset}, {rest}"
+    assert arguments.common_flags(PlanSettings) == f"{rest}, {debug}"

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import lowtide
-from lowtide.notebooks import ResultDict, ResultList, shown_in_notebooks
+from lowtide import notebooks
+from lowtide.notebooks import ResultDict, ResultList, shown_in_notebooks, table_of
 
 
 @shown_in_notebooks()
@@ -50,3 +51,15 @@ def test_those_of_real_work(tmp_path: Path) -> None:
     page = lowtide.report(made.info.root, progress=False)
     assert page._repr_html_().startswith("<iframe sandbox=")
     assert "&lt;!doctype html" in page._repr_html_().lower()
+
+
+def test_a_table_is_written_cell_by_cell() -> None:
+    head = '<tr><th style="text-align:left">'
+    shown = table_of({"loss": 1.5, "left_out": None, "none": (), "empty": {}, "a<b": "x"})
+    assert shown.startswith(f"<table>{head}loss</th><td>1.5</td></tr>{head}a&lt;b</th><td>")
+    assert shown.endswith("</td></tr></table>") and shown.count("<tr>") == 2
+    rows = {f"name{number}": number + 1 for number in range(notebooks._MOST_ROWS)}
+    assert "more</td>" not in table_of(rows) and table_of(rows).count("<tr>") == len(rows)
+    longer = table_of({**rows, "one": 1, "two": 2})
+    assert longer.endswith("<tr><td colspan=2>… 2 more</td></tr></table>")
+    assert longer.count("<tr>") == len(rows) + 1

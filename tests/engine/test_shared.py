@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from lowtide.engine import shared
-from lowtide.engine.leases import Leases, list_failures, list_leases
-from lowtide.engine.records import Records
+from lowtide.engine.leases import (
+    Leases,
+    list_failures,
+    list_leases,
+    note_failure,
+    note_loss,
+)
+from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
 from lowtide.engine.workstate import describe_work, is_work_folder
@@ -159,3 +165,18 @@ def test_no_more_threads_than_workers_nor_than_tasks(
     stage = Numbers("one", num_tasks, records)
     run_shared([stage], records, num_workers=num_workers, on_stage=ignore)
     assert asked == [expected]
+
+
+def test_failed_tasks_and_lost_workers_are_shown(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.agree_on_count("one", 3)
+    for message in ("first", "second"):
+        note_failure(records, Task("one", 2), message)
+    assert note_loss(records, Task("one", 1), b'{"nonce": "a"}')
+    lines = describe_work(tmp_path).splitlines()
+    assert lines == [
+        f"{tmp_path}: work of lowtide that is not finished",
+        "  one         0 of 3 tasks",
+        f"  failed      one-0000002, 2 times; the last: {describe_worker()}: second",
+        "  lost        the worker on one-0000001, 1 times",
+    ]

@@ -123,3 +123,25 @@ def test_a_pipe_as_a_sample_is_not_waited_for(
     os.mkfifo(tmp_path / "pipe")
     assert main(["inspect", str(folder), "--sample", str(tmp_path / "pipe")]) == 1
     assert "this is a pipe or a device" in capsys.readouterr().err
+
+
+def test_a_tokenizer_is_described_line_by_line(folder: Path, small_tokenizer: Tokenizer) -> None:
+    merges = small_tokenizer.data.merges
+    assert merges is not None
+    specials = sorted(small_tokenizer.special_tokens.items(), key=lambda item: item[1])
+    shown = ", ".join(f"{text} = {id}" for text, id in specials) or "none"
+    assert inspect_tokenizer(small_tokenizer, source=folder, text="low").splitlines()[:5] == [
+        f"{folder}: bpe tokenizer with {small_tokenizer.vocab_size:,} tokens",
+        f"  pattern      {small_tokenizer.data.pattern}",
+        f"  merges       {len(merges):,}",
+        f"  special      {shown}",
+        f"  fingerprint  {small_tokenizer.fingerprint}",
+    ]
+
+
+@pytest.mark.parametrize(("count", "end"), [(8, "<6> = 7"), (9, "<6> = 7 and 1 more")])
+def test_the_first_eight_special_tokens_are_shown(count: int, end: str) -> None:
+    names = ["<unk>", *(f"<{number}>" for number in range(count - 1))]
+    tokenizer = Tokenizer.from_characters("a", special_tokens=names)
+    lines = inspect_tokenizer(tokenizer, source="tok").splitlines()
+    assert next(line for line in lines if "special" in line).endswith(end)

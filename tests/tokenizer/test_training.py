@@ -21,7 +21,7 @@ import zstandard
 from lowtide import files
 from lowtide.cli import main
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.memory import MemoryBudget
+from lowtide.memory import MemoryBudget, format_size
 from lowtide.tokenizer import (
     END_OF_TEXT,
     UNKNOWN,
@@ -525,3 +525,18 @@ def test_tokens_as_long_as_the_text_are_refused_before_they_are_written(
     train_tokenizer(**options, out_dir=tmp_path / "short", max_token_bytes=999)
     vocabulary = json.loads((tmp_path / "short" / "vocab.json").read_text())
     assert max(map(len, vocabulary)) == 800  # two of 640 are too long
+
+
+def test_a_learned_tokenizer_is_described_line_by_line(tmp_path: Path, text_file: Path) -> None:
+    out_dir = tmp_path / "tok"
+    trained = train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
+    counts = trained.record["counts"]
+    assert counts["bytes"] == text_file.stat().st_size and counts["merges"] > 0
+    assert describe_trained(trained, out_dir).splitlines() == [
+        f"bpe tokenizer with {trained.tokenizer.vocab_size:,} tokens in {out_dir}",
+        f"  text         {format_size(counts['bytes'])}",
+        f"  pieces       {counts['pieces']:,}, {counts['distinct_pieces']:,} of them distinct",
+        f"  merges       {counts['merges']:,}",
+        f"  fingerprint  {trained.tokenizer.fingerprint}",
+        f"next: lowtide prepare --input-files FILES --tokenization {out_dir} --out-dir data/mine",
+    ]
