@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -382,3 +383,13 @@ def test_systems_without_proc_are_asked_in_their_own_way(monkeypatch: pytest.Mon
     assert resident_bytes(2**22) == 0  # no such process
     assert process_peak_bytes() > 0
     assert tree_resident_bytes() > MIB
+
+
+def test_blocks_of_a_megabyte_and_more_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    library = types.SimpleNamespace(mallopt=lambda *given: told.append(given))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    memory.return_large_blocks()
+    assert told == [(-3, 1 << 20), (-1, 1 << 20)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace())
+    memory.return_large_blocks()  # another C library has no such call

@@ -1,0 +1,119 @@
+"""The folder of a cache by itself: what it counts, what it removes and what it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.errors import BudgetError
+from lowtide.stores import extentfolder
+from lowtide.stores.extentfiles import TRAILER_BYTES, disk_bytes
+from lowtide.stores.extentfolder import ExtentFolder
+from lowtide.stores.urls import StoreURL
+
+BLOCK = 4096
+BASE = 2 * BLOCK  # the two files that count and lock
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Any:
+    made = ExtentFolder(tmp_path / "cache", 20 * BLOCK)
+    yield made
+    made.close()
+
+
+def put_extent(folder: ExtentFolder, number: int, size: int = BLOCK - TRAILER_BYTES) -> str:
+    """Put an extent of a block into the folder, as a thread that fetched it would."""
+    name = f"{number:016x}-0.{size}"
+    assert extentfolder.EXTENT_NAME.fullmatch(name)
+    (folder.path / "extents" / name).write_bytes(bytes(size + TRAILER_BYTES))
+    with folder.counting() as count:
+        folder.known[name] = disk_bytes(size)
+        count.bytes += disk_bytes(size)
+    return name
+
+
+def there(folder: ExtentFolder) -> set[str]:
+    return {path.name for path in (folder.path / "extents").iterdir()}
+
+
+def test_room_is_made_up_to_the_last_byte(folder: ExtentFolder) -> None:
+    names = [put_extent(folder, number) for number in range(3)]
+    with folder.counting() as count:
+        assert count.bytes == BASE + 3 * BLOCK
+        assert folder.make_room(count, folder.max_bytes - count.bytes) and there(folder) == {*names}
+        assert folder.make_room(count, folder.max_bytes - count.bytes + 1)
+        assert len(there(folder)) == 2 and count.bytes == BASE + 2 * BLOCK
+        left = there(folder)
+        far = {name: (float(number), True) for number, name in enumerate(sorted(left))}
+        assert not folder.make_room(count, folder.max_bytes, far.__getitem__, beyond=0.0)
+        assert there(folder) == {min(left)}  # what is no farther away stays
+        with pytest.raises(BudgetError, match="is full of what is being read") as refused:
+            folder.make_room(count, folder.max_bytes)
+        assert "8.0 KiB are in use" in str(refused.value) and not there(folder)
+
+
+def test_a_large_cache_is_freed_by_a_share_at_once(
+    folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extentfolder, "_MANY", 5)
+    monkeypatch.setattr(extentfolder, "_SPARE_SHARE", 10)  # two blocks of twenty
+    for number in range(5):
+        put_extent(folder, number)
+    with folder.counting() as count:
+        folder.evict(count, 1)
+        assert len(there(folder)) == 4 and len(folder.known) == 4
+    for number in range(5, 7):
+        put_extent(folder, number)
+    with folder.counting() as count:
+        folder.evict(count, 1)
+        assert len(there(folder)) == 4 and count.bytes == BASE + 4 * BLOCK
+        folder.evict(count, 0)
+        assert len(there(folder)) == 4
+
+
+def test_what_is_forgotten_is_counted_no_more(folder: ExtentFolder) -> None:
+    first, second = put_extent(folder, 0), put_extent(folder, 1, 2 * BLOCK)
+    folder.forget(first)
+    assert first not in folder.known and there(folder) == {first, second}
+    before = folder.used_bytes()
+    folder.forget(second, remove=True)
+    assert folder.used_bytes() == before - disk_bytes(2 * BLOCK) and there(folder) == {first}
+    folder.forget("of nobody", remove=True)
+    assert folder.used_bytes() == before - disk_bytes(2 * BLOCK)
+    assert folder.removable_bytes() == BLOCK and first in folder.known  # found again by its name
+
+
+def test_small_files_are_counted_by_what_they_add(folder: ExtentFolder) -> None:
+    data = bytearray(10)
+    store: Any = SimpleNamespace(read_whole=lambda url, most_bytes: (None, data))
+    url = StoreURL("s3", "bucket", "data/mine/metadata.json")
+    path = folder.keep_file(store, url, most_bytes=100)
+    assert path.read_bytes() == data and path.name == "metadata.json"
+    assert folder.used_bytes() == BASE + disk_bytes(10)
+    for size in (3 * BLOCK, 20, 20):
+        data = bytearray(size)
+        assert folder.keep_file(store, url, most_bytes=100) == path
+        assert folder.used_bytes() == BASE + disk_bytes(size)
+    other = folder.keep_file(store, StoreURL("s3", "bucket", "data/other/a.json"), most_bytes=100)
+    assert other.parent != path.parent and other.parent.parent == path.parent.parent
+
+
+def test_who_comes_first_counts_anew_and_removes_what_was_left(tmp_path: Path) -> None:
+    folder = ExtentFolder(tmp_path / "cache", 20 * BLOCK)
+    name = put_extent(folder, 0)
+    (folder.path / "extents" / "1.abc.fetching").write_bytes(bytes(3 * BLOCK))
+    (folder.path / "notes.txt").write_bytes(bytes(BLOCK + 1))
+    folder.close()
+    again = ExtentFolder(tmp_path / "cache", 20 * BLOCK)
+    assert there(again) == {name} and again.known == {name: BLOCK}
+    assert again.used_bytes() == BASE + BLOCK + disk_bytes(BLOCK + 1)
+    with again.counting() as count:
+        count.bytes = -5
+    assert again.used_bytes() == 0
+    (again.path / "usage").write_text("no number")
+    assert again.used_bytes() == BASE + BLOCK + disk_bytes(BLOCK + 1)
+    again.close()
