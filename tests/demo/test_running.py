@@ -22,6 +22,9 @@ import os, pathlib, signal, sys, time
 verb = sys.argv[1]
 with open("calls", "a") as file:
     file.write(verb + "\\n")
+if "--quiet" in sys.argv:
+    with open("quiet", "a") as file:
+        file.write(verb + "\\n")
 failing = pathlib.Path("fail")
 if failing.exists() and failing.read_text() == verb:
     sys.exit(1)
@@ -173,3 +176,22 @@ def test_a_stage_that_heard_the_interrupt_is_left_alone(
     monkeypatch.setattr(running.time, "sleep", lambda seconds: None)
     assert running._wait_after_interrupt(7) == (256, "used")
     assert signals == [(7, signal.SIGTERM)] * killed
+
+
+@pytest.mark.usefixtures("fake_program")
+@pytest.mark.parametrize("quiet", [False, True])
+def test_stages_are_as_quiet_as_the_demo(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    monkeypatch.setattr(running, "is_quiet", lambda: quiet)
+    run_demo(text=text, out_dir=tmp_path / "out")
+    told = tmp_path / "out" / "quiet"
+    assert (told.read_text().split() if quiet else told.exists()) == (VERBS if quiet else False)
+
+
+@pytest.mark.usefixtures("fake_program")
+def test_a_folder_in_place_of_the_commands_is_refused_first(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "commands.sh").mkdir(parents=True)
+    with pytest.raises(LowtideError, match="choose another --out-dir"):
+        run_demo(text=text, out_dir=tmp_path / "out")
+    assert not (tmp_path / "out" / "calls").exists()

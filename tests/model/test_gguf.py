@@ -1,6 +1,8 @@
 """GGUF: the package gguf reads the file, and every number is where llama.cpp looks for it."""
 
+import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from safetensors.torch import save_file
 from lowtide.errors import UsageError
 from lowtide.files import write_json
 from lowtide.model import gguf as writer
+from lowtide.model import ggufvocabulary
 from lowtide.model.config import GPTConfig
 from lowtide.model.export import export_model
 from lowtide.model.gpt import GPT
@@ -237,3 +240,27 @@ def test_the_same_command_again_touches_nothing_and_another_is_refused(tokenizer
     write_model(tmp_path / "in", tokenizers["gpt2"], layout="qwen2")
     with pytest.raises(UsageError, match="there is a model here already"):
         export(tmp_path / "in", tmp_path / "out", type="q8_0")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "whole", "normalizer", "split", "words"),
+    [
+        ("gpt2", False, "none", "gpt-2", []),
+        ("gpt2", False, "nfc", "olmo", ["NFC"]),
+        ("gpt2", True, "none", "gpt-2", ["rare words"]),
+        ("cl100k", False, "none", "dbrx", []),
+        ("cl100k", True, "none", "llama-bpe", []),
+        ("cl100k", True, "nfc", "llama-bpe", ["NFC"]),
+        ("qwen2", False, "nfc", "qwen2", ["NFC"]),
+        ("o200k", True, "none", "gpt-4o", ["by case", "rare words"]),
+        ("tekken", True, "none", "tekken", ["by case"]),
+    ],
+)
+def test_splits_have_their_names_and_what_differs_is_told(
+    tokenizers, pattern, whole, normalizer, split, words
+):
+    changed = {"pattern": pattern, "whole_pieces": whole, "normalizer": normalizer}
+    data = dataclasses.replace(tokenizers["gpt2"].data, **changed)
+    pairs, notes = ggufvocabulary._byte_level(SimpleNamespace(data=data))
+    assert pairs["tokenizer.ggml.pre"] == split and pairs["tokenizer.ggml.model"] == "gpt2"
+    assert len(notes) == len(words) and all(w in n for w, n in zip(words, notes, strict=True))

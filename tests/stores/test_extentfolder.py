@@ -99,6 +99,7 @@ def test_small_files_are_counted_by_what_they_add(folder: ExtentFolder) -> None:
         assert folder.keep_file(store, url, most_bytes=100) == path
         assert folder.used_bytes() == BASE + disk_bytes(size)
     other = folder.keep_file(store, StoreURL("s3", "bucket", "data/other/a.json"), most_bytes=100)
+    assert len(path.parent.name) == len(other.parent.name) == 16
     assert other.parent != path.parent and other.parent.parent == path.parent.parent
 
 
@@ -117,3 +118,25 @@ def test_who_comes_first_counts_anew_and_removes_what_was_left(tmp_path: Path) -
     (again.path / "usage").write_text("no number")
     assert again.used_bytes() == BASE + BLOCK + disk_bytes(BLOCK + 1)
     again.close()
+
+
+def test_an_extent_with_other_bytes_is_removed_when_it_is_opened(folder: ExtentFolder) -> None:
+    name = put_extent(folder, 0)  # without the checksum that belongs behind its bytes
+    extent: Any = SimpleNamespace(name=name, size=BLOCK - TRAILER_BYTES)
+    assert folder.open_extent(extent) is None
+    assert not there(folder) and not folder.known and folder.used_bytes() == BASE
+    assert folder.open_extent(extent) is None  # which is not there at all
+    assert folder.used_bytes() == BASE
+
+
+def test_what_another_process_removed_is_forgotten_and_was_counted_by_it(
+    folder: ExtentFolder,
+) -> None:
+    gone, kept = put_extent(folder, 0), put_extent(folder, 1)
+    (folder.path / "extents" / gone).unlink()
+    with folder.counting() as count:
+        before = count.bytes
+        far = {gone: (2.0, True), kept: (1.0, True)}
+        folder.evict(count, 1, far.__getitem__)
+        assert count.bytes == before - BLOCK  # of the other one
+    assert not folder.known and not there(folder)
