@@ -3,8 +3,9 @@
     python benchmarks/engine_scale.py
 
 Inputs are rows without files (planning plain text opens none), records are made by hand. Printed:
-seconds and peak memory of planning 1 TB, 100 TB and 1 PB; seconds to list and read the records of
-30,000 tasks; milliseconds of a task that does nothing, by one worker and by four at once.
+seconds and peak memory of planning 1 TB, 100 TB and 1 PB; how often their hashes are read with some
+budgets; seconds to list and read the records of 30,000 tasks; milliseconds of a task that does
+nothing, by one worker and by four at once.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from pathlib import Path
 
 from lowtide.corpus.inputs import InputFile, InputList, hash_inputs
 from lowtide.corpus.reading import ReadingSettings, plan_streams
+from lowtide.dataset.resources import Inputs, plan_shares
+from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged.duplicates import count_passes
 from lowtide.dataset.staged.parts import cut_parts
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
-from lowtide.memory import process_peak_bytes
+from lowtide.memory import MemoryBudget, process_peak_bytes
 
 TB = 10**12
+_TEXT_BYTES_PER_HASH = 384  # 5.0 MB of hashes, 16 bytes each, of 120 MB of English
 
 
 def plan(total: int, num_files: int) -> dict[str, float]:
@@ -50,6 +55,22 @@ def plan(total: int, num_files: int) -> dict[str, float]:
         "seconds": round(time.perf_counter() - begin, 2),
         "peak_mib": process_peak_bytes() >> 20,
     }
+
+
+def count_hash_passes(memory: str, workers: int) -> dict[str, object]:
+    """How often a partition's hashes are gone through, as in English: 16 bytes of 384 of text."""
+    settings = PrepareSettings(
+        input_files=("-",), out_dir=Path("-"), engine="files", memory=memory, num_workers=workers
+    )
+    shares = plan_shares(settings, MemoryBudget.from_setting(memory), Inputs())
+    passes = {
+        f"{total // TB} TB": count_passes(
+            total // _TEXT_BYTES_PER_HASH // Sizes.of(total).num_partitions, shares.table_bytes
+        )
+        for total in (TB, 10 * TB, 100 * TB, 1000 * TB)
+    }
+    table = shares.table_bytes >> 20
+    return {"memory": memory, "workers": workers, "table_mib": table, "passes": passes}
 
 
 def in_a_process(function: Callable[..., object], *arguments: object) -> object:
@@ -120,6 +141,8 @@ def main() -> None:
     """Print one JSON row per measurement."""
     for total, num_files in ((TB, 10_000), (100 * TB, 100_000), (1000 * TB, 1_000_000)):
         print(json.dumps(in_a_process(plan, total, num_files)), flush=True)
+    for memory, workers in (("4GiB", 1), ("4GiB", 16), ("64GiB", 16), ("512GiB", 16)):
+        print(json.dumps(count_hash_passes(memory, workers)), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(list_records(Path(folder), 30_000)), flush=True)
     for workers in (1, 4):

@@ -14,6 +14,7 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/native_vocabulary.hpp"
+#include "dataset/page_sums.hpp"
 #include "dataset/ranges.hpp"
 
 namespace lowtide {
@@ -188,6 +189,19 @@ void bind_rows(nb::module_& m) {
         return to_view<uint8_t>(std::move(sorted));
       },
       "numbers"_a, "Numbers of lines, as uint32, in order.");
+  m.def(
+      "sum_pages",
+      [](Input<uint8_t> data, size_t page_bytes) {
+        require(page_bytes > 0, "a page has at least a byte");
+        const auto text = as_text(data);
+        std::vector<uint64_t> sums;
+        {
+          nb::gil_scoped_release release;
+          sums = sum_pages(text, page_bytes);
+        }
+        return to_view<uint8_t>(std::move(sums));
+      },
+      "data"_a, "page_bytes"_a, "The checksums of pages, as uint64; the last may be shorter.");
   m.def("measure_ids", &measure, "ids"_a, "id_bytes"_a, "The lowest and the highest id.");
 }
 

@@ -40,26 +40,36 @@ inline uint64_t scatter64(uint64_t word) {
   return word;
 }
 
-inline Hash128 hash128(const char* bytes, size_t size, uint64_t seed) {
-  constexpr uint64_t kA = 0x9E3779B97F4A7C15ULL, kB = 0xC2B2AE3D27D4EB4FULL;
-  constexpr uint64_t kC = 0x165667B19E3779F9ULL, kD = 0xD6E8FEB86659FD93ULL;
-  uint64_t a = scatter64(seed ^ kA), b = scatter64(seed ^ kB);
-  size_t left = size;
-  while (left >= 16) {
+// What has been read so far: 16 bytes at a time, and less only at the end.
+struct HashState {
+  static constexpr uint64_t kA = 0x9E3779B97F4A7C15ULL, kB = 0xC2B2AE3D27D4EB4FULL;
+  static constexpr uint64_t kC = 0x165667B19E3779F9ULL, kD = 0xD6E8FEB86659FD93ULL;
+  uint64_t a, b;
+
+  explicit HashState(uint64_t seed) : a(scatter64(seed ^ kA)), b(scatter64(seed ^ kB)) {}
+
+  void add(const char* bytes) {
     const uint64_t first = load64(bytes), second = load64(bytes + 8);
     a = fold_multiply(first ^ kC ^ a, second ^ kA) + second;
     b = fold_multiply(second ^ kD ^ b, first ^ kB) + first;
-    bytes += 16;
-    left -= 16;
   }
-  char rest[16] = {};
-  if (left != 0) std::memcpy(rest, bytes, left);
-  const uint64_t first = load64(rest), second = load64(rest + 8);
-  a = fold_multiply(first ^ kC ^ a, second ^ kA) + second;
-  b = fold_multiply(second ^ kD ^ b, first ^ kB) + first;
-  a ^= size * kD;
-  b ^= size * kC;
-  return {scatter64(a + (b << 1 | b >> 63)), scatter64(b ^ scatter64(a))};
+
+  // `left` bytes are less than 16.
+  Hash128 finish(const char* bytes, size_t left, size_t size) {
+    char rest[16] = {};
+    if (left != 0) std::memcpy(rest, bytes, left);
+    add(rest);
+    a ^= size * kD;
+    b ^= size * kC;
+    return {scatter64(a + (b << 1 | b >> 63)), scatter64(b ^ scatter64(a))};
+  }
+};
+
+inline Hash128 hash128(const char* bytes, size_t size, uint64_t seed) {
+  HashState state(seed);
+  size_t left = size;
+  for (; left >= 16; bytes += 16, left -= 16) state.add(bytes);
+  return state.finish(bytes, left, size);
 }
 
 }  // namespace lowtide

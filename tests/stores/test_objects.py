@@ -135,3 +135,36 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(packages, "has_package", lambda name: False)
     with pytest.raises(packages.MissingPackageError, match=r'pip install "lowtide\[s3\]"'):
         Store(ROOT)
+
+
+def test_what_is_not_there_is_no_error_when_it_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 says nothing of it, Azure and GCS do, and may have stopped there."""
+    there = {"a", "c", "d"}
+
+    def delete(client: Any, keys: list[str]) -> None:
+        for key in keys:
+            if key not in there:
+                raise FileNotFoundError(key)
+            there.remove(key)
+
+    monkeypatch.setattr(store._obstore, "delete", delete)
+    store.delete([ROOT / name for name in "abcd"])
+    assert there == set()
+    store.delete([ROOT / "b"])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"), [("s3", "AWS"), ("gs", "GOOGLE"), ("az", "AZURE"), ("abfss", "AZURE")]
+)
+def test_plain_http_is_allowed_by_the_clouds_own_variable(
+    scheme: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cloud in ("AWS", "GOOGLE", "AZURE"):
+        monkeypatch.delenv(f"{cloud}_ALLOW_HTTP", raising=False)
+    root = StoreURL(scheme, "bucket", "")
+    assert not objects._allows_http(root)
+    monkeypatch.setenv(f"{name}_ALLOW_HTTP", "True")
+    assert objects._allows_http(root)
+    assert not objects._allows_http(StoreURL("gs" if name != "GOOGLE" else "s3", "bucket", ""))

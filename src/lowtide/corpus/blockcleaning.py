@@ -93,7 +93,11 @@ def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], No
             pass
         return
     try:
-        for size in pool.run(_iter_tasks(job)):
+        # Tasks that read their block themselves hold nothing before: enough of them wait for all
+        # workers to be busy while one is slow.
+        is_free = all(stream.random_access for stream in job.streams)
+        num_waiting = pool.num_workers if is_free else 1
+        for size in pool.run(_iter_tasks(job), num_waiting=num_waiting):
             report(size)
     finally:
         if job.consumer is not None:

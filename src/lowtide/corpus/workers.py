@@ -82,32 +82,46 @@ def _take_result(pending: deque[Future[ResultT]]) -> ResultT:
 class Turns:
     """Lets concurrent tasks do one part of their work in the order of the tasks.
 
-    A pool starts its tasks in order, so the task whose turn it is has always started.
+    A pool starts its tasks in order, so the task whose turn it is has always started. Each waits at
+    a gate of its own: one that has had its turn wakes the next, and no others.
     """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._next = 0
+        self._gates: dict[int, threading.Event] = {}
         self._stopped = False
 
     @contextlib.contextmanager
     def take(self, place: int) -> Generator[None]:
         """Wait until all earlier places have had their turn; only one task has one at a time."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._stopped or self._next == place)
-            if self._stopped:
-                raise CancelledError
-            try:
-                yield
-                self._next += 1
-            except BaseException:
-                self._stopped = True
-                raise
-            finally:
-                self._condition.notify_all()
+        self._wait_for(place)
+        try:
+            yield
+        except BaseException:
+            self.stop()
+            raise
+        with self._lock:
+            self._next = place + 1
+            gate = self._gates.pop(self._next, None)
+        if gate is not None:
+            gate.set()
+
+    def _wait_for(self, place: int) -> None:
+        with self._lock:
+            gate = None
+            if self._next != place and not self._stopped:
+                gate = self._gates[place] = threading.Event()
+        if gate is not None:
+            gate.wait()
+        if self._stopped:
+            raise CancelledError
 
     def stop(self) -> None:
         """Cancel all that wait: a task that failed will never take its turn."""
-        with self._condition:
+        with self._lock:
             self._stopped = True
-            self._condition.notify_all()
+            gates = list(self._gates.values())
+            self._gates.clear()
+        for gate in gates:
+            gate.set()

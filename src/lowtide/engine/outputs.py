@@ -1,7 +1,7 @@
 """Files of a task's result: sections written one after the other, then a header that finds them.
 
     sections   one after the other
-    checksums  8 bytes (xxh3-64) for each page of 4 KiB of the sections
+    checksums  8 bytes for each page of 4 KiB of the sections
     header     JSON: what the stage says, where sections begin, how many bytes they are
     trailer    magic, where the header begins, its size, its xxh3-128
 
@@ -30,14 +30,14 @@ from typing import IO, Any
 
 import xxhash
 
-from lowtide import files
+from lowtide import _native, files
 from lowtide.errors import DataError
 from lowtide.stores.objects import ObjectChangedError
 from lowtide.stores.paths import is_stored
 
 __all__ = ["OUTPUT_FORMAT", "Output", "OutputWriter", "open_output"]
 
-OUTPUT_FORMAT = "LTTASK03"
+OUTPUT_FORMAT = "LTTASK04"
 """The format of these files. The plan of unfinished work names it, so that files of another format
 are never taken for damaged ones."""
 _MAGIC = OUTPUT_FORMAT.encode()
@@ -57,7 +57,7 @@ class OutputWriter:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._sums = bytearray()
-        self._page = xxhash.xxh3_64()  # of the page that is not full yet
+        self._page = bytearray()  # that is not full yet
         self._sections: dict[str, tuple[int, int]] = {}
         self._position = 0
         self._begin = 0
@@ -78,18 +78,17 @@ class OutputWriter:
         view = memoryview(data).cast("B")
         self._file.write(view)
         begin = min(-self._position % _PAGE_BYTES, view.nbytes)
-        if begin:
-            self._page.update(view[:begin])
+        self._page += view[:begin]
         self._position += view.nbytes
-        if begin and (begin < view.nbytes or not self._position % _PAGE_BYTES):
+        if len(self._page) == _PAGE_BYTES:
             self._end_page()
         end = max(view.nbytes - self._position % _PAGE_BYTES, begin)
         self._sums += _sum_pages(view[begin:end])
-        self._page.update(view[end:])
+        self._page += view[end:]
 
     def _end_page(self) -> None:
-        self._sums += self._page.digest()
-        self._page.reset()
+        self._sums += _sum_pages(memoryview(bytes(self._page)))
+        self._page.clear()
 
     def section(self, name: str, data: bytes | memoryview) -> None:
         """Write a section as a whole."""
@@ -99,7 +98,7 @@ class OutputWriter:
     def finish(self, header: Mapping[str, Any]) -> str:
         """Write checksums and header, and return one checksum of everything."""
         self._end()
-        if self._position % _PAGE_BYTES:
+        if self._page:
             self._end_page()
         value = {"header": dict(header), "sections": self._sections, "bytes": self._position}
         text = json.dumps(value, sort_keys=True).encode()
@@ -110,12 +109,9 @@ class OutputWriter:
         return xxhash.xxh3_128_hexdigest(bytes(self._sums) + text)
 
 
-def _sum_pages(view: memoryview) -> bytes:
+def _sum_pages(data: memoryview) -> memoryview:
     """The checksums of pages; the last one may be shorter than the others."""
-    digest = xxhash.xxh3_64_digest
-    return b"".join(
-        [digest(view[at : at + _PAGE_BYTES]) for at in range(0, view.nbytes, _PAGE_BYTES)]
-    )
+    return _native.sum_pages(data, _PAGE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -185,7 +181,7 @@ class Output:
         sums = _read_exactly(
             file, self.num_bytes + page * _SUM_BYTES, (after - page) * _SUM_BYTES, self.path
         )
-        if _sum_pages(data) != bytes(sums):
+        if _sum_pages(data) != sums:
             raise DataError(
                 f"bytes {begin} to {end} are not those that were written: this file is damaged",
                 path=self.path,

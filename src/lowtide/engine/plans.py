@@ -86,7 +86,7 @@ def _refuse_difference(found: Mapping[str, Any], plan: Mapping[str, Any], record
             f"the work here is of another plan: {difference}",
             path=records.folder,
             next_step="start every worker with the same command, the same inputs and the same "
-            "version; or choose another --work-dir",
+            "version; or choose another --work-dir; or remove this folder, which starts over",
         )
 
 

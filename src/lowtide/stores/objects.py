@@ -91,7 +91,7 @@ class Store:
     def _connect(self, root: StoreURL) -> Any:
         stores = import_package("obstore.store", f"{root.scheme}://")
         options: dict[str, Any] = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "10s"}
-        if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"):
+        if _allows_http(root):
             options["allow_http"] = True  # obstore forgets it where other options are given
         more: dict[str, Any] = {}
         if root.scheme in ("s3", "s3a") and needs_profile():
@@ -204,9 +204,18 @@ class Store:
             some = keys[first : first + 1000]
 
             def ask(some: list[str] = some) -> None:
-                self._obstore.delete(self._client, some)
+                self._delete(some)
 
             self._retrying(urls[first], ask, writes=True)
+
+    def _delete(self, keys: list[str]) -> None:
+        try:
+            self._obstore.delete(self._client, keys)
+        except FileNotFoundError:  # Azure and GCS say so of one that is not there, S3 does not
+            if len(keys) == 1:
+                return
+            for key in keys:
+                self._delete([key])
 
     def iter_objects(self, prefix: StoreURL) -> Iterator[ObjectInfo]:
         """Yield the objects under a prefix in order of their names, a page at a time."""
@@ -294,6 +303,12 @@ def open_store(url: StoreURL) -> Store:
             )
         _open[key] = Store(StoreURL(url.scheme, url.bucket, ""))
     return _open[key]
+
+
+def _allows_http(root: StoreURL) -> bool:
+    """Whether the environment says that a store may be asked without TLS, as emulators are."""
+    cloud = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}.get(root.scheme, "AZURE")
+    return os.environ.get(f"{cloud}_ALLOW_HTTP", "").lower() in ("1", "true")
 
 
 def _info(url: StoreURL, row: Any) -> ObjectInfo:

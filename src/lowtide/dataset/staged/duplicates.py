@@ -35,6 +35,7 @@ __all__ = [
     "DuplicateStage",
     "PartDuplicates",
     "Tally",
+    "count_passes",
     "open_duplicates",
     "tally_stage",
 ]
@@ -108,7 +109,7 @@ class DuplicateStage:
         job = self._job
         existing = self._read(EXISTING_STAGE, self._num_existing, index)
         hashed = self._read(HASH_STAGE, len(job.parts), index)
-        num_passes = self._count_passes(existing.num_rows + hashed.num_rows)
+        num_passes = count_passes(existing.num_rows + hashed.num_rows, job.table_bytes)
         with (
             job.records.scratch_folder() as folder,
             contextlib.ExitStack() as stack,
@@ -131,12 +132,17 @@ class DuplicateStage:
                 Task(self.name, index), lambda output: _write(output, hashed, found, counts)
             )
 
-    def _count_passes(self, num_rows: int) -> int:
-        """How often the hashes are gone through, so that a table holds its share of them."""
-        if num_rows * TABLE_ROW_BYTES <= self._job.table_bytes:
-            return 1
-        share = max(self._job.table_bytes // TABLE_ROW_BYTES * 3 // 4, 1)
-        return -(-num_rows // share)
+
+def count_passes(num_rows: int, table_bytes: int) -> int:
+    """How often hashes are gone through, so that a table holds its share of them.
+
+    >>> count_passes(1000, 20_000), count_passes(10_000, 20_000)
+    (1, 13)
+    """
+    if num_rows * TABLE_ROW_BYTES <= table_bytes:
+        return 1
+    share = max(table_bytes // TABLE_ROW_BYTES * 3 // 4, 1)
+    return -(-num_rows // share)
 
 
 def _find(

@@ -267,7 +267,7 @@ class _Counts:
 
     def __init__(self, num_buckets: int, val_limit: int) -> None:
         shift = 64 - (num_buckets - 1).bit_length()
-        bounds = array("Q", (bucket << shift for bucket in range(num_buckets)))
+        bounds = array("Q", range(0, num_buckets << shift, 1 << shift))
         self._counter = _native.RangeCounter(bounds, val_limit)
 
     def add(self, rows: memoryview) -> None:
