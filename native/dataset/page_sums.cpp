@@ -26,9 +26,10 @@ void sum_some(const char* data, size_t page_bytes, uint64_t* sums) {
 }  // namespace
 
 std::vector<uint64_t> sum_pages(std::string_view data, size_t page_bytes) {
-  std::vector<uint64_t> sums((data.size() + page_bytes - 1) / page_bytes);
+  const size_t whole = data.size() / page_bytes;  // products and sums of page_bytes may not fit
+  std::vector<uint64_t> sums(whole + (data.size() % page_bytes != 0));
   size_t page = 0;
-  for (; (page + kAtOnce) * page_bytes <= data.size(); page += kAtOnce) {
+  for (; page + kAtOnce <= whole; page += kAtOnce) {
     sum_some(data.data() + page * page_bytes, page_bytes, sums.data() + page);
   }
   for (; page < sums.size(); ++page) {

@@ -485,6 +485,8 @@ def call_dataset(folder: Path) -> None:
     for size in (0, 3, 4, 31, 32):
         call("sort_rows", _native.sort_rows, np.ones(size, np.uint8), 5, 0)
         call("sort_lines", _native.sort_lines, np.ones(size, np.uint8))
+        for page_bytes in (0, 1, 7, 16, 4096, 1 << 63, (1 << 64) - 1):
+            call("sum_pages", _native.sum_pages, np.ones(size, np.uint8), page_bytes)
     row = np.array([5, 0, 3, 1], np.uint64).view(np.uint8)
     for bounds in ([], [0], [9, 0], [7]):
         counter = call("RangeCounter", _native.RangeCounter, bounds, 0)
