@@ -13,6 +13,7 @@ from lowtide import _native
 from lowtide.corpus import evaluations
 from lowtide.corpus.evaluations import load_items
 from lowtide.errors import BudgetError, DataError
+from lowtide.memory import smallest_budget
 
 ROWS = b"".join(
     json.dumps({"question": f"what does item {n} of all say about tides and other things"}).encode()
@@ -40,8 +41,9 @@ def test_packed_items_are_counted_as_they_are_unpacked(tmp_path: Path) -> None:
     needed = len(ROWS) // 6 * 32
     budget = 3 * needed + 3 * 32
     assert load_items([str(plain)], budget_bytes=budget).first_items == (0, 50)
-    with pytest.raises(BudgetError, match="more than a third of the budget"):
-        load_items([str(packed)], budget_bytes=4 * budget)
+    with pytest.raises(BudgetError, match="more than a third of the budget") as refused:
+        load_items([str(packed)], budget_bytes=4 * budget, least_bytes=200 << 20)
+    assert f"{smallest_budget(200 << 20)}, or fewer files" in str(refused.value)
     packed.write_bytes(gzip.compress(ROWS))
     assert load_items([str(packed)], budget_bytes=budget).first_items == (0, 50)
 

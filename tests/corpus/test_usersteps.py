@@ -130,3 +130,23 @@ def test_what_a_process_takes_is_measured(step: str) -> None:
     assert sum(map(len, usersteps._idle.values())) == 1
     stop_steps()
     assert not usersteps._idle
+
+
+def test_a_function_that_makes_too_much_of_a_block_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usersteps, "_MOST_SMALL_BYTES", 100)
+    functions = (
+        "def twice(text):\n    return text * 2\n",
+        "def thrice(text):\n    return text * 3\n",
+    )
+    (tmp_path / "grow.py").write_text("".join(functions))
+    step = f"{tmp_path / 'grow.py'}:twice"
+    assert run(step, [b"a" * 400, b"b" * 600]) == [b"a" * 800, b"b" * 1200]
+    assert run(step, [b"a" * 20]) == [b"a" * 40]
+    step = f"{tmp_path / 'grow.py'}:thrice"
+    assert run(step, [b"a" * 30]) == [b"a" * 90]
+    with pytest.raises(StepError, match=r"made 1.8 KiB of one document, .* 2 times") as failed:
+        run(step, [b"a" * 10, b"b" * 600])
+    assert failed.value.document == 1
+    stop_steps()

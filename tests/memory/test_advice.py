@@ -57,6 +57,8 @@ VERBS = {
     "--out-path {out}/ids.npy --processes 3",
     "convert": "convert {data} {out}/ids.npy --to npy",
     "verify": "verify {data} --processes 7",
+    "prepare against items": "prepare --input-files {text} --decontaminate {items} "
+    "--out-dir {out}/data",
     "inspect": "inspect {data}",
     "export": "export --model-name {model} --out-dir {out}/hf",
     "report": "report {run} --out {out}/page.html",

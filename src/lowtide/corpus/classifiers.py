@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lowtide import _native, files
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.memory import format_size
+from lowtide.memory import format_size, smallest_budget
 from lowtide.packages import install_command, require_package
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "load_model",
     "load_models",
     "model_checksum",
+    "planned_model_bytes",
     "read_languages",
 ]
 
@@ -139,15 +140,24 @@ def model_checksum(path: str) -> str:
     return files.checksum_file(Path(_find_file(path)))
 
 
-def check_model_memory(path: str, budget_bytes: int) -> None:
-    """Refuse a model that the budget cannot hold, before it is loaded."""
-    needed = _planned_bytes(Path(_find_file(path)))
+def planned_model_bytes(path: str) -> int:
+    """About what a model takes."""
+    return _planned_bytes(Path(_find_file(path)))
+
+
+def check_model_memory(path: str, budget_bytes: int, least_bytes: int = 0) -> None:
+    """Refuse a model that the budget cannot hold, before it is loaded.
+
+    `least_bytes` is what all of the command takes, for the advice.
+    """
+    needed = planned_model_bytes(path)
     if needed > budget_bytes:
         raise BudgetError(
             f"the model takes about {format_size(needed)}, the budget is "
             f"{format_size(budget_bytes)}",
             path=path,
-            next_step="a larger --memory, or the model as fastText quantizes it (.ftz)",
+            next_step=f"{smallest_budget(max(needed, least_bytes))}, or the model as fastText "
+            "quantizes it (.ftz)",
         )
 
 

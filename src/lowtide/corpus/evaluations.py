@@ -19,7 +19,7 @@ from typing import Any
 
 from lowtide import _native, files
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.memory import format_size
+from lowtide.memory import format_size, smallest_budget
 
 __all__ = [
     "EvaluationItems",
@@ -101,8 +101,13 @@ def smallest_item_budget(paths: Sequence[str]) -> int:
     return _SHARE * planned_item_bytes(paths)
 
 
-def load_items(paths: Sequence[str], *, budget_bytes: int | None = None) -> EvaluationItems:
-    """Read all items, once for a process; a table that is too large is refused with its size."""
+def load_items(
+    paths: Sequence[str], *, budget_bytes: int | None = None, least_bytes: int = 0
+) -> EvaluationItems:
+    """Read all items, once for a process; a table that is too large is refused with its size.
+
+    `least_bytes` is what all of the command takes, for the advice.
+    """
     stats = [(path, Path(path).stat()) for path in paths]
     needed = planned_item_bytes(paths)
     if budget_bytes is not None and _SHARE * needed > budget_bytes:
@@ -110,7 +115,7 @@ def load_items(paths: Sequence[str], *, budget_bytes: int | None = None) -> Eval
             f"the n-grams of {format_size(sum(stat.st_size for _, stat in stats))} of evaluation "
             f"items take about {format_size(needed)}, more than a third of the budget of "
             f"{format_size(budget_bytes)}",
-            next_step=f"give at least --memory {format_size(_SHARE * needed)}, or fewer files",
+            next_step=f"{smallest_budget(max(_SHARE * needed, least_bytes))}, or fewer files",
         )
     key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
     with _lock:

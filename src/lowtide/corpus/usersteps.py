@@ -26,7 +26,7 @@ import xxhash
 from lowtide import files
 from lowtide.corpus import stepprocess
 from lowtide.errors import DataError, UsageError, from_os_error
-from lowtide.memory import resident_bytes
+from lowtide.memory import format_size, resident_bytes
 
 __all__ = [
     "STEP_NOTICE",
@@ -41,6 +41,8 @@ __all__ = [
 STEP_NOTICE = "--step calls Python for every document, which takes longer than all native rules"
 
 _BATCH_BYTES = 1 << 20
+# What the function makes of a block of texts is held as a whole: so many times their bytes at most.
+_MOST_TIMES, _MOST_SMALL_BYTES = 2, 8 << 20
 _GROWTH_BYTES = 24 << 20  # what a function may take beyond what its process holds at the start
 
 _lock = threading.Lock()
@@ -109,9 +111,13 @@ def step_bytes(step: str) -> int:
 def apply_step(step: str, texts: Sequence[memoryview]) -> Iterator[bytes | memoryview | None]:
     """What the function makes of each text: as it was, another one, or None.
 
-    A text on which it fails is an error that says which number it has (`DataError.document`).
+    A text on which it fails is an error that says which number it has (`DataError.document`), and
+    so is the one with which it has made too much of all of them.
     """
     with _borrow(step) as process:
+        process.room_bytes = max(
+            _MOST_TIMES * sum(text.nbytes for text in texts), _MOST_SMALL_BYTES
+        )
         begin, held = 0, 0
         for end, text in enumerate(texts, 1):
             held += text.nbytes
@@ -126,10 +132,27 @@ class StepError(DataError):
     document: int = 0
 
 
+def _step_error(message: str, document: int) -> StepError:
+    next_step = "mend the function, and give the same command with --restart"
+    error = StepError(message, next_step=next_step)
+    error.document = document
+    return error
+
+
+class _TooMuch(Exception):  # noqa: N818
+    """An answer that there is no room for."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self.size_bytes = size_bytes
+
+
 class _StepProcess:
     """One process, and the pipes to it."""
 
     def __init__(self, step: str) -> None:
+        self.room_bytes = _MOST_SMALL_BYTES
+        """What its answers may still take."""
         self._path, _, name = step.rpartition(":")
         program = [sys.executable, "-u", stepprocess.__file__, self._path, name]
         self._process = subprocess.Popen(
@@ -172,14 +195,15 @@ class _StepProcess:
         except BrokenPipeError:
             raise self._ended() from None
         for number, text in enumerate(texts, first):
-            kind, data = self._read_answer()
+            try:
+                kind, data = self._read_answer()
+            except _TooMuch as answer:
+                made = f"--step made {format_size(answer.size_bytes)} of one document"
+                raise _step_error(
+                    f"{made}, and a block of them may become {_MOST_TIMES} times as long", number
+                ) from None
             if kind == stepprocess.FAILED:
-                failure = StepError(
-                    f"--step failed: {data.decode('utf-8', 'replace')}",
-                    next_step="mend the function, and give the same command with --restart",
-                )
-                failure.document = number
-                raise failure
+                raise _step_error(f"--step failed: {data.decode('utf-8', 'replace')}", number)
             if kind == stepprocess.DROPPED:
                 yield None
             else:
@@ -191,6 +215,9 @@ class _StepProcess:
         if len(head) != stepprocess.HEAD.size:
             raise self._ended()
         kind, size = stepprocess.HEAD.unpack(head)
+        self.room_bytes -= size
+        if self.room_bytes < 0:
+            raise _TooMuch(size)
         data = answers.read(size)
         if len(data) != size:
             raise self._ended()

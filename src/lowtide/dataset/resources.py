@@ -13,9 +13,9 @@ from pathlib import Path
 
 from lowtide import files
 from lowtide.corpus.blockcleaning import BLOCK_BYTES_HELD, RULES_BYTES_HELD
-from lowtide.corpus.classifiers import check_model_memory, load_model
+from lowtide.corpus.classifiers import check_model_memory, load_model, planned_model_bytes
 from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, partition_bytes
-from lowtide.corpus.evaluations import load_items
+from lowtide.corpus.evaluations import load_items, planned_item_bytes
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import InputFile
@@ -109,13 +109,6 @@ class Inputs:
         tokenizer: str | Path | None = None,
     ) -> Inputs:
         """Look at the beginnings of the files, and at the tokenizer (`tokenizer` if given)."""
-        total = MemoryBudget.from_setting(settings.memory).total_bytes
-        counts = 0
-        for path in filter(None, (settings.language_model, settings.score)):
-            check_model_memory(path, total)
-            load_model(path)  # what it holds is then a part of the program
-        if settings.decontaminate:
-            counts = load_items(settings.item_files, budget_bytes=total).count_bytes
         in_order = sum(row.is_read_in_order for row in inputs)
         needs = tokenizer_needs(tokenizer or settings.tokenization)
         step = step_bytes(settings.step) if settings.step else 0
@@ -125,7 +118,30 @@ class Inputs:
             small = replace(reading, reader_bytes=_SMALL_WINDOW)
             return count_characters(inputs, options=small)
 
-        return cls(len(inputs), in_order, reader_bytes(inputs, reading), needs, step, count, counts)
+        held = reader_bytes(inputs, reading)
+        plain = cls(len(inputs), in_order, held, needs, step, count)
+        return replace(plain, count_bytes=_load_extras(settings, plain))
+
+
+def _load_extras(settings: PrepareSettings, inputs: Inputs) -> int:
+    """Load models and evaluation items, which are then a part of the program; what counts take.
+
+    A budget that cannot hold one of them is refused with what all of the command takes.
+    """
+    models = [path for path in (settings.language_model, settings.score) if path]
+    items = settings.item_files if settings.decontaminate else ()
+    if not models and not items:
+        return 0
+    budget = MemoryBudget.from_setting(settings.memory)
+    least = budget.shares["program"] + planned_item_bytes(items)
+    least += sum(_smallest_shares(_block_bytes(settings, inputs), inputs).values())
+    least += sum(map(planned_model_bytes, models))
+    for path in models:
+        check_model_memory(path, budget.total_bytes, least)
+        load_model(path)
+    if not items:
+        return 0
+    return load_items(items, budget_bytes=budget.total_bytes, least_bytes=least).count_bytes
 
 
 _NO_INPUTS = Inputs()
@@ -136,11 +152,7 @@ def plan_shares(
 ) -> Shares:
     """Divide the budget; one too small is refused with the smallest that would do."""
     workers = settings.num_workers or usable_cores()
-    held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
-    block = settings.reading().block_bytes * held + inputs.tokenizer.thread_bytes
-    block += inputs.step_bytes
-    if any(path is not None and is_stored(path) for path in (settings.out_dir, settings.work_dir)):
-        block += _STORED_BYTES
+    block = _block_bytes(settings, inputs)
     smallest = _smallest_shares(block, inputs)
     remark = ""
     if sum(smallest.values()) > budget.remaining_bytes and settings.tokenization == "char":
@@ -176,6 +188,15 @@ def plan_shares(
         held_bytes=max(rest - table, 0) // 2 // workers,
         more_worker_bytes=block * ((settings.num_workers or usable_cores()) - workers),
     )
+
+
+def _block_bytes(settings: PrepareSettings, inputs: Inputs) -> int:
+    """What a worker holds."""
+    held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
+    block = settings.reading().block_bytes * held + inputs.tokenizer.thread_bytes
+    if any(path is not None and is_stored(path) for path in (settings.out_dir, settings.work_dir)):
+        block += _STORED_BYTES
+    return block + inputs.step_bytes
 
 
 def check_characters(num_characters: int, shares: Shares, budget_bytes: int) -> None:
