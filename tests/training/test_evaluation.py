@@ -19,6 +19,7 @@ from lowtide.training.evaluation import (
     token_byte_counts,
 )
 from lowtide.training.results import RunEvaluator
+from lowtide.training.settinggroups import ReplaySettings
 from lowtide.training.settings import train_settings
 
 from .conftest import kept_steps
@@ -83,6 +84,13 @@ def test_forgetting_is_a_rise_beyond_the_tolerance():
     again.load_state_dict(watch.state_dict())
     assert again.check({"general": 3.05}) is None
     assert again.times_in_a_row == 0
+
+
+def test_where_general_data_is_mixed_in_already_more_of_it_is_advised():
+    for given, advice in ((None, "--replay-dataset-dir"), ("data", "--replay-fraction is 0.25")):
+        watch = ForgettingWatch(0.1, replay=ReplaySettings(given, 0.25))
+        watch.check({"general": 3.0})
+        assert advice in watch.check({"general": 3.2})
 
 
 def test_a_dataset_of_another_tokenizer_is_refused(dataset):

@@ -19,6 +19,7 @@ from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.settinggroups import ReplaySettings
 from lowtide.training.settings import EVAL_BATCH_ROWS, TrainSettings
 from lowtide.training.state import RunState
 
@@ -234,9 +235,17 @@ class RunEvaluator:
 class ForgettingWatch:
     """Remembers each other dataset's loss before training, and says when it has risen too far."""
 
-    def __init__(self, tolerance: float, *, learning_rate: float = 3e-4) -> None:
+    def __init__(
+        self,
+        tolerance: float,
+        *,
+        learning_rate: float = 3e-4,
+        replay: ReplaySettings | None = None,
+    ) -> None:
         self.tolerance = tolerance
         self.learning_rate = learning_rate
+        replay = replay or ReplaySettings()
+        self.replay_fraction = replay.replay_fraction if replay.replay_dataset_dir else 0.0
         self.first: dict[str, float] = {}
         self.times_in_a_row = 0
 
@@ -250,10 +259,13 @@ class ForgettingWatch:
         self.times_in_a_row = self.times_in_a_row + 1 if risen else 0
         if not risen:
             return None
+        replay = "--replay-dataset-dir with general data"
+        if self.replay_fraction:
+            replay = f"more general data (--replay-fraction is {self.replay_fraction:g})"
         return (
             f"warning: the model is forgetting: {', '.join(risen)}. What helps: a lower "
             f"--learning-rate ({self.learning_rate / 4:.2g} instead of {self.learning_rate:.2g}), "
-            "fewer steps, a longer --warmup, or --replay-dataset-dir with general data"
+            f"fewer steps, a longer --warmup, or {replay}"
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -302,6 +302,7 @@ class Trainer:
             watch=ForgettingWatch(
                 settings.evaluation.forgetting_tolerance,
                 learning_rate=steps.engine.learning_rate,
+                replay=settings.replay,
             ),
             run=self.run,
             tokenizer=self.tokenizer,
