@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.jaxtraining import engine, evaluation, network, optimizers
+from lowtide.jaxtraining import eightbit, engine, evaluation, network, optimizers
 from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
 from lowtide.jaxtraining.engine import Counters, JaxEngine
 from lowtide.jaxtraining.evaluation import LossSums
@@ -74,6 +74,34 @@ def check_rules_of_a_parameter():
     assert [eight.kind_of(name) for name in names] == ["8bit", "adamw", "adamw"]
     assert eight.keys == ("state1", "state2")
     assert optimizers.new_moments(eight)["embedding.weight"]["absmax1"][0] == (16,)
+
+
+def check_where_eight_bits_begin():
+    assert eightbit.is_small((4095,)) and eightbit.is_small((63, 65))
+    assert not eightbit.is_small((4096,)) and not eightbit.is_small((64, 64))
+    assert [eightbit.num_blocks(count) for count in (1, 256, 257, 512, 513)] == [1, 1, 2, 2, 3]
+
+
+def check_codes_are_the_nearest_numbers_of_their_block():
+    values = np.random.default_rng(3).normal(size=300).astype(np.float32)
+    values[256:] *= 1e-3  # a block of its own has a size of its own
+    values[5], values[299] = 0.0, 0.0
+    for signed in (True, False):
+        given = values if signed else np.abs(values)
+        table = eightbit.code_table(signed=signed)
+        assert table.shape == (256,) and (np.diff(table) > 0).all() and table[-1] == 1
+        assert -1 < table[0] <= 0 and (table[0] < 0) == signed
+        codes, sizes = eightbit._encode(jnp.asarray(given), table)
+        largest = [np.abs(given[:256]).max(), np.abs(given[256:]).max()]
+        np.testing.assert_allclose(sizes, largest, rtol=1e-6)
+        scaled = given / np.repeat(np.asarray(sizes), [256, 44])
+        nearest = np.abs(table[None, :] - scaled[:, None]).argmin(axis=1)
+        assert (np.asarray(codes) == nearest).mean() > 0.99  # but for the last bit of a middle
+        found = np.asarray(eightbit._decode(codes, sizes, jnp.asarray(table)))
+        np.testing.assert_allclose(found, table[codes] * np.repeat(sizes, [256, 44]), rtol=1e-6)
+        assert found[5] == found[299] == 0
+    codes, sizes = eightbit._encode(jnp.zeros(10), eightbit.code_table(signed=True))
+    assert not np.asarray(sizes).any() and len(set(np.asarray(codes).tolist())) == 1
 
 
 def check_moments_in_files():

@@ -140,3 +140,13 @@ def test_what_another_process_removed_is_forgotten_and_was_counted_by_it(
         folder.evict(count, 1, far.__getitem__)
         assert count.bytes == before - BLOCK  # of the other one
     assert not folder.known and not there(folder)
+
+
+def test_what_other_processes_brought_is_removed_where_our_own_is_not_enough(
+    folder: ExtentFolder,
+) -> None:
+    name = put_extent(folder, 0)
+    folder.known.clear()  # of another process, which counted it
+    with folder.counting() as count:
+        assert folder.make_room(count, folder.max_bytes - BASE)
+    assert not there(folder) and name not in folder.known
