@@ -233,3 +233,37 @@ def test_only_what_is_farther_away_than_a_limit_is_removed(
         assert before - count.bytes == 2 * EXTENT
         cache.folder.evict(count, 1, far.__getitem__, beyond=-1.0)  # the farthest one is enough
         assert names(cache) == {parts[0].name}
+
+
+def test_how_far_away_a_use_is(big: CachedObject, tmp_path: Path) -> None:
+    cache = open_cache(tmp_path / "c", BASE + 4 * EXTENT)
+    cache._positions = {0: 10}
+    assert cache._distance(PlannedUse(0, 25, again=99)) == 15
+    assert cache._distance(PlannedUse(0, 11, again=99)) == 1
+    assert cache._distance(PlannedUse(0, 10, again=99)) == 89  # over: what counts is the next one
+    assert cache._distance(PlannedUse(0, 10)) == float("inf")
+    assert cache._distance(PlannedUse(0, 5, again=7)) == 0
+    assert cache._distance(PlannedUse(1, 5)) == 5  # of one who has not begun
+    cache._uses = {"known": PlannedUse(0, 12)}
+    assert cache._rank("known") == (2.0, True)
+    assert cache._rank("of nobody") == (float("inf"), False)
+
+
+def test_what_is_read_in_a_moment_is_fetched_before_all_else(
+    big: CachedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = open_cache(tmp_path / "c", BASE + 8 * EXTENT)
+    queued: list[tuple[int, list[str]]] = []
+
+    def note(owner: int, wanted: Any) -> None:
+        queued.append((owner, [extent.name for extent in wanted]))
+
+    monkeypatch.setattr(cache, "fetch_ahead", note)
+    parts = [Extent(big, number) for number in range(4)]
+    read(cache, parts[0])
+    cache.fetch_now(parts[:2])  # one that is there, and one that its reader fetches
+    assert not queued
+    cache._queues[extents._URGENT] = iter([parts[3]])
+    cache.fetch_now(parts[:3])
+    assert queued == [(extents._URGENT, [parts[3].name, parts[1].name, parts[2].name])]
+    assert min(extents._URGENT, 0) == extents._URGENT  # owners are numbered from 0 on
