@@ -16,9 +16,10 @@ from lowtide.dataset import layout, verification
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.verification import verify_dataset
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.filenames import METADATA_NAME
 from lowtide.files import checksum_bytes
+from lowtide.memory import MemoryBudget
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpora import make_documents, write_corpus
@@ -225,3 +226,28 @@ def test_a_flipped_bit_in_document_ends_is_found_where_no_id_tells(dataset: Path
     change_bytes(path, lambda data: data.__setitem__(0, data[0] ^ 1))
     (problem,) = verify_dataset(dataset_dir=dataset).problems
     assert problem.startswith(f"{path.name}: checksum ")
+
+
+def test_a_budget_holds_the_tokenizer_and_a_worker(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many workers as have room beside the tokenizer, and a refusal below one."""
+    seen: list[int] = []
+
+    def open_pool(workers: int) -> None:
+        seen.append(workers)
+        raise KeyboardInterrupt
+
+    needs = SimpleNamespace(table_bytes=5 << 20)
+    monkeypatch.setattr(verification, "tokenizer_needs", lambda root: needs)
+    monkeypatch.setattr(verification, "WorkerPool", open_pool)
+    for room, workers in ((10, 1), (19, 1), (20, 2), (100, 4)):
+        budget = MemoryBudget((32 + 5 + room) << 20, used_bytes=0)
+        monkeypatch.setattr(MemoryBudget, "from_setting", lambda memory, budget=budget: budget)
+        with pytest.raises(KeyboardInterrupt):
+            verify_dataset(dataset_dir=dataset, num_workers=4)
+        assert seen.pop() == workers
+    budget = MemoryBudget((32 + 5 + 10 << 20) - 1, used_bytes=0)
+    monkeypatch.setattr(MemoryBudget, "from_setting", lambda memory: budget)
+    with pytest.raises(BudgetError):
+        verify_dataset(dataset_dir=dataset)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, write_json
@@ -57,6 +58,9 @@ def test_transformers_gives_the_same_ids_and_logits(tokenizers, kind, layout, tm
         torch.testing.assert_close(peer(batch).logits, model(batch), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(load_model(folder)(batch), model(batch))
         loss = peer(batch, labels=batch).loss  # which shifts the labels itself
+        # What has no place in the files would begin as nothing, and be trained.
+        stored = {*load_file(folder / "model.safetensors")} - {"lm_head.weight"}
+        assert {name for name, _ in peer.named_parameters()} - {"lm_head.weight"} == stored
         torch.testing.assert_close(loss, model(batch[:, :-1], batch[:, 1:]), rtol=1e-4, atol=1e-4)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lowtide.tokenizer.filesteps import iter_file_steps
+from lowtide.tokenizer import filesteps
+from lowtide.tokenizer.filesteps import encode_by_windows, encode_natively, iter_file_steps
 
 
 class Native:
@@ -55,3 +59,37 @@ def test_no_more_threads_than_windows_of_a_step(size: int, done: int, threads: i
     native = Native()
     steps(native, size=size, done=(done, 0), step_bytes=1000)
     assert native.column("num_threads") == [(threads,)]
+
+
+def test_a_whole_file_says_how_far_it_is_and_how_many_ids_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 100)
+    seen: list[int] = []
+    native: Any = Native()
+    given: dict[str, Any] = {"id_bytes": 2, "specials": False, "num_workers": 1}
+    count = encode_natively(native, tmp_path / "in", tmp_path / "out", on_progress=seen.append,
+                            **given)  # fmt: skip
+    assert (count, seen) == (50, [100]) and (tmp_path / "out").exists()
+    assert native.column("specials", "id_bytes", "begin", "end") == [(False, 2, 0, 100)]
+    assert encode_natively(native, tmp_path / "in", tmp_path / "out", **given) == 50
+
+
+def test_windows_of_a_file_are_encoded_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filesteps, "WINDOW_BYTES", 40)
+    (tmp_path / "in").write_bytes(bytes(range(100)))
+
+    def encode(windows: Iterable[bytes]) -> Iterator[Any]:
+        return (np.frombuffer(window, np.uint8).astype(np.uint32) for window in windows)
+
+    seen: list[int] = []
+    out = tmp_path / "out"
+    kind = np.dtype("<u2")
+    assert (
+        encode_by_windows(encode, tmp_path / "in", out, dtype=kind, on_progress=seen.append) == 100
+    )
+    assert seen == [40, 80, 100]
+    assert np.fromfile(out, kind).tolist() == list(range(100))
+    assert encode_by_windows(encode, tmp_path / "in", out, dtype=kind) == 100
