@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -500,3 +501,18 @@ def test_parts_follow_the_sizes_of_streams(corpus: Path) -> None:
 def test_sizes_follow_the_text(total: int, part_mib: int, partitions: int) -> None:
     sizes = Sizes.of(total)
     assert sizes == Sizes(part_mib << 20, partitions, num_buckets=4096, group_bytes=256 << 20)
+
+
+@pytest.mark.parametrize(("budget", "told"), [(123, 123), (None, 0)])
+def test_characters_are_checked_against_the_budget(
+    monkeypatch: pytest.MonkeyPatch, budget: int | None, told: int
+) -> None:
+    settings = SimpleNamespace(tokenization="char")
+    job = SimpleNamespace(settings=settings, characters=list(map(ord, "abc")))
+    made: Any = SimpleNamespace(_job=job, _progress=SimpleNamespace(budget_bytes=budget),
+                                _shares="shares")  # fmt: skip
+    checked: list[Any] = []
+    monkeypatch.setattr(running, "check_characters", lambda *given: checked.append(given))
+    tokenizer = running._SharedPreparation._make_tokenizer(made)
+    assert checked == [(3, "shares", told)]
+    assert tokenizer.decode(tokenizer.encode("cab")) == "cab"

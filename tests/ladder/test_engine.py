@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from lowtide.errors import BudgetError, LowtideError, UsageError
 from lowtide.ladder import backend, executor, filehome, network
+from lowtide.ladder.engine import LadderEngine
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -294,3 +296,17 @@ def test_what_the_host_cannot_hold_is_refused_before_it_is_taken(
     with pytest.raises(BudgetError, match=r"--offload layers needs .* of host memory"):
         _train(text_file, tmp_path, "large", offload="layers", memory="400MiB")
     assert not settled
+
+
+@pytest.mark.parametrize("rung", ["packed", "gradients", "optimizer", "layers", "disk"])
+@pytest.mark.parametrize("on_cpu", [False, True])
+@pytest.mark.parametrize("locked", [False, True])
+def test_what_a_device_cannot_do_is_told(rung: str, on_cpu: bool, locked: bool) -> None:
+    made: Any = SimpleNamespace(
+        _settings=SimpleNamespace(machine=SimpleNamespace(offload=rung)),
+        _group=SimpleNamespace(on_cpu=on_cpu),
+        _places=SimpleNamespace(is_locked=locked),
+    )
+    words = [note.partition(" ")[0] for note in LadderEngine.notes.fget(made)]  # type: ignore[misc]
+    is_packed = on_cpu and rung in ("gradients", "optimizer", "layers")
+    assert words == ["--offload"] * is_packed + ["the"] * (not locked)

@@ -73,6 +73,8 @@ def test_a_whole_file_says_how_far_it_is_and_how_many_ids_there_are(
     assert (count, seen) == (50, [100]) and (tmp_path / "out").exists()
     assert native.column("specials", "id_bytes", "begin", "end") == [(False, 2, 0, 100)]
     assert encode_natively(native, tmp_path / "in", tmp_path / "out", **given) == 50
+    (tmp_path / "in").write_bytes(b"")
+    assert encode_natively(native, tmp_path / "in", tmp_path / "out", **given) == 0
 
 
 def test_windows_of_a_file_are_encoded_one_by_one(

@@ -20,8 +20,11 @@ import zstandard
 
 from lowtide import files
 from lowtide.cli import main
+from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import MemoryBudget, format_size
+from lowtide.progress import Progress
+from lowtide.settings import build_settings
 from lowtide.tokenizer import (
     END_OF_TEXT,
     UNKNOWN,
@@ -31,6 +34,7 @@ from lowtide.tokenizer import (
     reference,
     training,
 )
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.trained import describe_trained
 from lowtide.tokenizer.training import train_tokenizer
 
@@ -540,3 +544,17 @@ def test_a_learned_tokenizer_is_described_line_by_line(tmp_path: Path, text_file
         f"  fingerprint  {trained.tokenizer.fingerprint}",
         f"next: lowtide prepare --input-files FILES --tokenization {out_dir} --out-dir data/mine",
     ]
+
+
+def test_what_reading_took_is_free_for_the_characters(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("abc")
+    settings = build_settings(TokenizerTrainingSettings, {"input": [path], "vocab_size": 300})
+    budget = MemoryBudget(1 << 30, used_bytes=0)
+    with Progress("test", stream=None) as progress:
+        vocabulary, counts = training._scan_characters(
+            settings, expand_inputs([path]), budget, progress, reading=1000
+        )
+    assert counts["bytes"] == 3 and counts["vocab_size"] == len(vocabulary.tokens)
+    left = (1 << 30) - training.SLACK_BYTES - 3 * training.CHARACTER_BYTES
+    assert budget.remaining_bytes == left
