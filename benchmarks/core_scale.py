@@ -5,9 +5,10 @@
 The text is made of the sample (some megabytes, `<|endoftext|>` between documents), copy by copy:
 each line ends with the copy's number and digits are exchanged, so that no line is a duplicate, and
 in a twentieth of each copy letters are exchanged, so that new words keep coming. It is one large
-file, or one file a copy. Commands run one after the other, each in a process of its own; what
-would not end within `--seconds` is left out, and said to be. Shards must be the same for every
-number of workers. Printed: one JSON row for each command, then ratios to one worker.
+file, or one file a copy, each a little longer than the one before: files of one size are compared.
+Commands run one after the other, each in a process of its own; what would not end within
+`--seconds` is left out, and said to be. Shards must be the same for every number of workers.
+Printed: one JSON row for each command, then ratios to one worker.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def make_copy(sample: bytes, number: int) -> bytes:
 def write_copy(sample_path: Path, number: int, large: Path, folder: Path) -> None:
     """Write one copy into its place of the large file, and into a file of its own."""
     data = make_copy(sample_path.read_bytes(), number)
-    (folder / f"{number:05d}.txt").write_bytes(data)
+    (folder / f"{number:05d}.txt").write_bytes(data + b"." * number)
     with large.open("r+b") as file:
         file.seek(number * len(data))
         file.write(data)

@@ -495,12 +495,20 @@ def test_parts_follow_the_sizes_of_streams(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "part_mib", "partitions"),
-    [(0, 16, 1), (5 << 20, 16, 1), (1 << 33, 16, 128), (1 << 40, 35, 256), (1 << 44, 560, 256)],
+    ("total", "part_mib", "partitions", "group_mib"),
+    [
+        (0, 16, 1, 64),
+        (5 << 20, 16, 1, 64),
+        (3 << 30, 16, 48, 96),
+        (1 << 33, 16, 128, 256),
+        (1 << 40, 35, 256, 256),
+        (1 << 44, 560, 256, 256),
+    ],
 )
-def test_sizes_follow_the_text(total: int, part_mib: int, partitions: int) -> None:
+def test_sizes_follow_the_text(total: int, part_mib: int, partitions: int, group_mib: int) -> None:
     sizes = Sizes.of(total)
-    assert sizes == Sizes(part_mib << 20, partitions, num_buckets=4096, group_bytes=256 << 20)
+    expected = Sizes(part_mib << 20, partitions, num_buckets=4096, group_bytes=group_mib << 20)
+    assert sizes == expected
 
 
 @pytest.mark.parametrize(("budget", "told"), [(123, 123), (None, 0)])
