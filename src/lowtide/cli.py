@@ -35,6 +35,7 @@ from lowtide.scratch import remove_leftovers
 from lowtide.settings import unknown_name_message
 from lowtide.tables import table_lines
 from lowtide.verbs import VERBS
+from lowtide.waiting import sleep_while_waiting
 
 __all__ = ["main", "run"]
 
@@ -97,9 +98,7 @@ def _budget_passed(meter: PeakMeter) -> BudgetPassedError:
 
 def _run_words(words: list[str], meter: PeakMeter) -> int:
     debug = "--debug" in words
-    # OpenMP threads that wait by spinning starve each other as soon as anything else runs: 60 small
-    # training steps on two shared cores took over 3 minutes, and 34 s with threads that sleep.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    sleep_while_waiting()
     if words and _name(words[0]) in _TEXT_VERBS:
         # NumPy's linear algebra begins with a thread for each core, which spin for nothing.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

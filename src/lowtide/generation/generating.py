@@ -30,6 +30,7 @@ from lowtide.packages import naming_missing_packages
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.needs import vocabulary_bytes
+from lowtide.waiting import sleep_while_waiting
 
 __all__ = ["Writer", "generate"]
 
@@ -65,6 +66,7 @@ def _open_writer(settings: GenerateSettings) -> Writer:
 @takes_keywords(GenerateSettings)
 def generate(settings: GenerateSettings) -> Iterator[str]:
     """Yield pieces of text to print: each prompt, then its continuation as it is written."""
+    sleep_while_waiting()
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
     writer = _open_writer(settings)

@@ -16,6 +16,7 @@ from lowtide.packages import has_package, install_command
 from lowtide.planning.choices import Choice
 from lowtide.progress import Progress
 from lowtide.settings import settings_as_json
+from lowtide.waiting import sleep_while_waiting
 
 __all__ = ["Trial", "run_trial"]
 
@@ -40,6 +41,7 @@ def run_trial(choice: Choice, *, seconds: float = 8.0) -> Trial:
         "seconds": seconds,
     }
     command = [sys.executable, "-m", "lowtide.training.trial"]
+    sleep_while_waiting()  # it imports torch at once
     try:
         with Progress("plan") as progress, progress.phase("time a few steps"):
             done = subprocess.run(

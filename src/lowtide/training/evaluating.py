@@ -48,6 +48,7 @@ from lowtide.training.results import (
     require_same_tokenizer,
 )
 from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings
+from lowtide.waiting import sleep_while_waiting
 
 __all__ = ["Evaluator", "evaluate", "fetched_bytes"]
 
@@ -85,6 +86,7 @@ class _Task:
 @takes_keywords(EvaluateSettings)
 def evaluate(settings: EvaluateSettings) -> dict[str, EvalResult | TaskResult]:
     """Evaluate a model on datasets; return a result per name."""
+    sleep_while_waiting()
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     evaluator = _open_evaluator(settings)
     place = evaluator.networks.open(settings.device)

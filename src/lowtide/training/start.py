@@ -39,6 +39,7 @@ from lowtide.training.runidentity import optimizer_of
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.trainer import Trainer, TrainResult
+from lowtide.waiting import sleep_while_waiting
 
 __all__ = ["train"]
 
@@ -59,6 +60,7 @@ def _require_shape(model: ModelSettings, config: GPTConfig, folder: Path, next_s
 @takes_keywords(TrainSettings)
 def train(settings: TrainSettings) -> TrainResult:
     """Train a model; given again, go on where it stopped, or say that it is finished."""
+    sleep_while_waiting()
     require(
         not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
     )

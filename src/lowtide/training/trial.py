@@ -9,7 +9,6 @@ Memory:  what training takes; rows are left out where a step would take longer t
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from typing import Any
@@ -121,7 +120,6 @@ def _wait() -> None:
 
 def main() -> None:
     """Read a request, time it, print the answer."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     request = json.load(sys.stdin)
     config = build_settings(GPTConfig, request["config"])
     answer = time_steps(
