@@ -1,12 +1,14 @@
-"""Speed of both backends on this machine's CPU, in turn, on the same data.
+"""Speed of both backends on this machine, in turn, on the same data.
 
     python benchmarks/jax_speed.py --params 10e6 --steps 8 --rounds 2
     python benchmarks/jax_speed.py --params 124e6 --rows 2 --steps 5 --rounds 1
+    python benchmarks/jax_speed.py --params 124e6 --device gpu --half --rows 32 --tokens 1024 \
+        --vocabulary 50304 --steps 30 --rounds 1
 
 Each round trains with torch and with JAX in a process of its own; the first two steps, which load
-and compile, are left out. Float32, AdamW, rows of 256 tokens. Beside the tokens of a second stand
-those of a second of processor time, of all threads together, which other work on the machine hardly
-changes.
+and compile, are left out. AdamW; float32, or bfloat16 with `--half`. On a GPU torch compiles too,
+and `jax-plain` is JAX without the attention of cuDNN. Beside the tokens of a second stand those of
+a second of processor time, of all threads together, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 
-VOCABULARY, TOKENS = 8192, 256
 CODE = """
 import json, sys, time
 from pathlib import Path
@@ -32,18 +33,25 @@ from lowtide.training.choosing import model_config
 from lowtide.training.settings import train_settings
 from lowtide.training.trainer import Trainer
 
-folder, backend, params, steps, rows = sys.argv[1:]
+given = json.loads(sys.argv[1])
+folder, backend, tokens = given["folder"], given["backend"], given["tokens"]
+on_gpu = given["device"] == "gpu"
+if backend == "jax-plain":
+    from lowtide.jaxtraining import engine
+    engine.can_fuse = lambda *shape: False
+    backend = "jax"
 seen = []
 def note(event):
     seen.append((float(event.loss), time.perf_counter(), time.process_time()))
 settings = train_settings(
-    backend=backend, target_params=float(params), max_iters=int(steps), seq_len=256,
-    batch_size=int(rows), optimizer="adamw", warmup=1, log_interval=1, eval_interval=10**6,
-    save_interval=10**6, device="cpu", memory="64GiB", checkpoints_dir=folder,
-    model_name=backend, overwrite=True,
+    backend=backend, target_params=given["params"], max_iters=given["steps"], seq_len=tokens,
+    batch_size=given["rows"], optimizer="adamw", warmup=1, log_interval=1, eval_interval=10**6,
+    save_interval=10**6, device="cuda" if on_gpu else "cpu", memory="64GiB",
+    use_mixed_precision=given["half"], compile=on_gpu and backend == "torch",
+    checkpoints_dir=folder, model_name=given["backend"], overwrite=True,
 )
-config = model_config(settings.model, 8192)
-data = TokenDataset(Path(folder) / "ids.npy", split="all", seq_len=256)
+config = model_config(settings.model, given["vocabulary"])
+data = TokenDataset(Path(folder) / "ids.npy", split="all", seq_len=tokens)
 model = open_backend(backend).new_model(config, seed=0)
 Trainer(model, data=data, settings=settings, on_step=note).fit()
 print(json.dumps(seen))
@@ -52,11 +60,11 @@ print(json.dumps(seen))
 
 def measure(folder: Path, backend: str, options: argparse.Namespace) -> tuple[float, float, float]:
     """Return medians of tokens per second, per second of the processor, and the last loss."""
-    words = [folder, backend, options.params, options.steps, options.rows]
-    command = [sys.executable, "-c", CODE, *map(str, words)]
+    given = {**vars(options), "folder": str(folder), "backend": backend}
+    command = [sys.executable, "-c", CODE, json.dumps(given)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     seen = json.loads(done.stdout.splitlines()[-1])[1:]
-    tokens = options.rows * TOKENS
+    tokens = options.rows * options.tokens
     speeds = [
         statistics.median(tokens / (after[i] - before[i]) for before, after in pairwise(seen))
         for i in (1, 2)
@@ -71,16 +79,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=256, help="of a row")
+    parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--half", action="store_true")
     options = parser.parse_args()
+    backends = ("torch", "jax") if options.device == "cpu" else ("torch", "jax", "jax-plain")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ids = np.random.default_rng(0).integers(0, VOCABULARY, 200_000)
+        ids = np.random.default_rng(0).integers(0, options.vocabulary, 2_000_000)
         np.save(folder / "ids.npy", ids.astype(np.uint16))
         for _ in range(options.rounds):
-            for backend in ("torch", "jax"):
+            for backend in backends:
                 speed, busy, loss = measure(folder, backend, options)
                 rates = f"{speed:8.0f} tokens/s {busy:8.0f} a second of the processor"
-                print(f"{backend:6} {rates}   loss {loss:.5f}", flush=True)
+                print(f"{backend:9} {rates}   loss {loss:.5f}", flush=True)
 
 
 if __name__ == "__main__":

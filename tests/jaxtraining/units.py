@@ -5,6 +5,7 @@ is compiled for, so that it takes a few seconds.
 """
 
 import json
+import math
 import traceback
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from lowtide.jaxtraining.feeding import JaxFeed
 from lowtide.jaxtraining.loss import weighted_loss
 from lowtide.jaxtraining.muon import half_precision, orthogonalize
 from lowtide.jaxtraining.optimizers import Rules
-from lowtide.jaxtraining.trees import JaxGPT
+from lowtide.jaxtraining.trees import JaxGPT, stacked_shapes
 from lowtide.model.config import GPTConfig
 from lowtide.training import settings
 from lowtide.training.state import RunState
@@ -34,27 +35,25 @@ def device(platform="cpu", stats=None, **more):
     return SimpleNamespace(platform=platform, memory_stats=lambda: stats, **more)
 
 
-def check_pieces_of_a_tensor_are_what_the_whole_is():
-    seen = []
+def check_updates_are_written_in_place():
+    config = CONFIG.replace(vocab_size=2048, num_layers=16, width=32)
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
 
-    def one(gradient, weights, moment):
-        seen.append(gradient.shape[0])
-        return [weights - gradient, moment + 2 * gradient]
+    def shapes(given):
+        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in given.items()}
 
-    for rows, most, piece in ((12, 4, 3), (12, 5, 3), (10, 4, 5), (7, 4, 7), (6, 64, 1)):
-        values = [jnp.asarray(np.arange(rows * 2.0).reshape(rows, 2) * k) for k in (1, 10, 100)]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(optimizers, "_SMALL", rows * 2)
-            patch.setattr(optimizers, "_MOST_PIECES", most)
-            seen.clear()
-            found = optimizers.in_pieces(one, values[0], values[1:])
-            assert set(seen) == {piece}, (rows, most, seen)
-            patch.setattr(optimizers, "_SMALL", rows * 2 + 1)  # small: at once
-            seen.clear()
-            whole = optimizers.in_pieces(one, values[0], values[1:])
-            assert seen == [rows]
-        for part, wanted in zip(found, whole, strict=True):
-            assert np.array_equal(part, wanted), (rows, most)
+    tree = shapes({n: (s, np.float32) for n, s in stacked_shapes(config).items()})
+    largest = max(4 * math.prod(value.shape) for value in tree.values())
+    for optimizer, most in (("adamw", 0.05), ("muon", 0.5)):
+        rules = Rules(config, optimizer)
+        moments = optimizers.new_moments(rules)
+        steps = moments.pop("steps")
+        moments = {"steps": steps, **{name: shapes(state) for name, state in moments.items()}}
+        lowered = engine.take_step.lower(
+            tree, moments, tree, scalar, scalar, scalar, rules=rules, places=None
+        )
+        held = lowered.compile().memory_analysis().temp_size_in_bytes
+        assert held < most * largest, (optimizer, held / largest)
 
 
 def check_rules_of_a_parameter():
@@ -330,6 +329,27 @@ def check_matrices_made_orthogonal():
         sizes = np.linalg.svd(np.asarray(made, np.float32), compute_uv=False)
         assert sizes.shape[-1] == min(shape[1:])
         assert sizes.min() > 0.6 and sizes.max() < 1.3, (shape, half, sizes)
+
+
+def check_attention_by_one_kernel_is_the_plain_one():
+    dice = np.random.default_rng(4)
+    query, keys, values = (
+        jnp.asarray(dice.normal(size=size), jnp.float32)
+        for size in ((2, 5, 2, 3, 8), (2, 5, 2, 8), (2, 5, 2, 8))
+    )
+    plain = network._attend(query, keys, values, None, 1 << 30)
+    fused = network._attend_fused(query, keys, values, by="xla")
+    np.testing.assert_allclose(fused, plain, atol=1e-6)
+    assert not network.can_fuse(CONFIG, 8, "bfloat16")  # there is no cuDNN on a CPU
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "_attend_fused", lambda query, keys, values: query)
+        assert network.can_fuse(CONFIG, 8, "bfloat16")
+        windows = CONFIG.replace(sliding_window=4, window_layers=(1,))
+        assert not network.can_fuse(windows, 8, "bfloat16")
+        form = network.Form(CONFIG, fused=True)
+        params, ids = JaxGPT(CONFIG).params, np.arange(8)[None] % 11
+        seen = [network.hidden_states(params, ids, one) for one in (form, network.Form(CONFIG))]
+        assert not np.allclose(*seen)  # the kernel is what computes it
 
 
 def check_what_is_dropped():

@@ -59,9 +59,21 @@ def _encode(values: Array, table: np.ndarray[Any, Any]) -> tuple[Array, Array]:
     blocks = jnp.pad(values, (0, num_blocks(count) * _BLOCK - count)).reshape(-1, _BLOCK)
     sizes = jnp.abs(blocks).max(axis=-1)
     scaled = blocks / jnp.where(sizes == 0, 1, sizes)[:, None]
-    middles = jnp.asarray((table[1:] + table[:-1]) / 2)
-    codes = jnp.searchsorted(middles, scaled.reshape(-1)[:count]).astype(jnp.uint8)
-    return codes, sizes
+    return _nearest(scaled.reshape(-1)[:count], table).astype(jnp.uint8), sizes
+
+
+def _nearest(values: Array, table: np.ndarray[Any, Any]) -> Array:
+    """Return the places in the table nearest to numbers, by eight halvings in one pass.
+
+    jnp.searchsorted's loop takes twice the time; its unrolled form computes for seconds while it is
+    compiled.
+    """
+    middles = (table[1:] + table[:-1]) / 2
+    places = jnp.where(values > middles[127], 128, 0)
+    middles = jnp.asarray(middles)
+    for size in (64, 32, 16, 8, 4, 2, 1):
+        places = places + jnp.where(values > middles[places + size - 1], size, 0)
+    return places
 
 
 def step_stack(

@@ -23,7 +23,7 @@ from lowtide.jaxtraining.devices import JaxGroup
 from lowtide.jaxtraining.evaluation import LossSums
 from lowtide.jaxtraining.generation import generate_text
 from lowtide.jaxtraining.muon import half_precision
-from lowtide.jaxtraining.network import Form, loss_of
+from lowtide.jaxtraining.network import Form, can_fuse, loss_of
 from lowtide.jaxtraining.optimizers import Rules
 from lowtide.jaxtraining.trees import JaxGPT, Tree, iter_named
 from lowtide.model.sizing import loss_chunk_tokens
@@ -120,13 +120,15 @@ class JaxEngine:
             half=half_precision(group.platform),
         )
         require_muons(optimizer, cautious_decay=learning.cautious_decay)
+        dtype = "bfloat16" if computing.use_mixed_precision else "float32"
         self.form = Form(
             config.replace(dropout=0.0),
-            dtype="bfloat16" if computing.use_mixed_precision else "float32",
+            dtype=dtype,
             again=computing.activation_checkpointing,
             chunk_tokens=computing.loss_chunk_tokens
             or loss_chunk_tokens(config.vocab_size, on_gpu=not group.on_cpu),
             dropout=config.dropout,
+            fused=group.platform == "gpu" and can_fuse(config, settings.model.seq_len, dtype),
         )
         is_divided = settings.machine.parallel == "fsdp" and len(group.devices) > 1
         self._places = functools.partial(group.weight_sharding, divided=is_divided)

@@ -50,22 +50,30 @@ def step_stack(
     is_good: Array,
     options: dict[str, Any],
 ) -> tuple[Array, dict[str, Array]]:
-    """Update the matrices [L, R, C] of all layers, one layer after the other, in their places."""
+    """Update the matrices [L, R, C] of all layers, one layer after the other, in their places.
 
-    def body(layer: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    Momenta come first, all at once: updated in the loop, they would be copied whole at every layer.
+    """
+    divisor, momentum = options["divisor"], options["momentum"]
+    before = state["momentum"]
+    buffers = before + (1 - momentum) * (gradients * (1 / divisor) - before)
+    buffers = jnp.where(is_good, buffers, before)
+
+    def body(layer: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         old = [lax.dynamic_index_in_dim(stack, layer, keepdims=False) for stack in carry]
-        gradient = lax.dynamic_index_in_dim(gradients, layer, keepdims=False)
-        new = step_matrix(old[0], old[1], old[2], gradient, splits=splits, **options)
+        buffer, gradient = (
+            lax.dynamic_index_in_dim(stack, layer, keepdims=False) for stack in (buffers, gradients)
+        )
+        new = step_matrix(old[0], buffer, old[1], gradient, splits=splits, **options)
         kept = [jnp.where(is_good, after, before) for after, before in zip(new, old, strict=True)]
-        first, second, third = (
+        first, second = (
             lax.dynamic_update_index_in_dim(stack, value, layer, 0)
             for stack, value in zip(carry, kept, strict=True)
         )
-        return first, second, third
+        return first, second
 
-    start = (weights, state["momentum"], state["rows"])
-    weights, momentum, rows = lax.fori_loop(0, weights.shape[0], body, start)
-    return weights, {"momentum": momentum, "rows": rows}
+    weights, rows = lax.fori_loop(0, weights.shape[0], body, (weights, state["rows"]))
+    return weights, {"momentum": buffers, "rows": rows}
 
 
 def step_matrix(
@@ -81,10 +89,9 @@ def step_matrix(
     cautious: bool,
     half: bool,
     divisor: Array | float,
-) -> tuple[Array, Array, Array]:
-    """Return new weights [R, C], momentum and mean squares of rows [R, 1]."""
+) -> tuple[Array, Array]:
+    """Return new weights [R, C] and mean squares of rows [R, 1]; `buffer` is this step's."""
     gradient = gradient / divisor
-    buffer = buffer + (1 - momentum) * (gradient - buffer)
     nesterov = gradient + momentum * (buffer - gradient)
     steps: list[Array] = []
     means: list[Array] = []
@@ -101,7 +108,7 @@ def step_matrix(
     decay = learning_rate * weight_decay
     if cautious:
         decay = decay * (weights * change >= 0)
-    return weights * (1 - decay) - change, buffer, jnp.concatenate(means)
+    return weights * (1 - decay) - change, jnp.concatenate(means)
 
 
 def _even_step(parts: Array, rows: Array, *, half: bool) -> tuple[Array, Array]:

@@ -25,7 +25,15 @@ from lowtide.jaxtraining.trees import LAYERS, Tree
 from lowtide.model.config import GPTConfig
 from lowtide.model.rope import frequencies, table_factor
 
-__all__ = ["Form", "hidden_states", "loss_of", "new_cache", "next_logits", "output_matrix"]
+__all__ = [
+    "Form",
+    "can_fuse",
+    "hidden_states",
+    "loss_of",
+    "new_cache",
+    "next_logits",
+    "output_matrix",
+]
 
 Array = Any  # of JAX, traced or not
 
@@ -43,6 +51,8 @@ class Form:
     """Tokens whose logits exist at once."""
     dropout: float = 0.0
     """In training only."""
+    fused: bool = False
+    """Attention by cuDNN, which never holds the scores (see `can_fuse`)."""
 
 
 def loss_of(
@@ -73,6 +83,8 @@ def hidden_states(params: Tree, ids: Array, form: Form, key: Array | None = None
 
         def attend(query: Array, keys: Array, values: Array) -> Array:
             inner = share if config.family.attention_dropout else 0.0
+            if form.fused and not inner:
+                return _attend_fused(query, keys, values)
             return _attend(query, keys, values, None, window, inner, own)
 
         return _block(x, weights, config, cos, sin, attend, share, own), None
@@ -199,6 +211,33 @@ def _attend(
     shares = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1).astype(query.dtype)
     shares = _drop(shares, share, key, 3)
     return jnp.einsum("bkgts,bske->btkge", shares, values)
+
+
+def _attend_fused(query: Array, keys: Array, values: Array, *, by: Any = "cudnn") -> Array:
+    """The same of all keys up to a query's own place, by one kernel."""
+    flat = query.reshape(*query.shape[:2], -1, query.shape[-1])
+    mixed = jax.nn.dot_product_attention(flat, keys, values, is_causal=True, implementation=by)
+    return mixed.reshape(query.shape)
+
+
+def can_fuse(config: GPTConfig, tokens: int, dtype: str) -> bool:
+    """Return whether cuDNN is there and computes this attention, in both directions.
+
+    Its kernels are for half precision, heads of some sizes and no window.
+    """
+    if any(config.window_of(layer) for layer in range(config.num_layers)):
+        return False
+    shape = (1, tokens, config.num_kv_heads)
+    groups = config.num_heads // config.num_kv_heads
+    query, keys = (
+        jax.ShapeDtypeStruct((*shape, *more), jnp.dtype(dtype))
+        for more in ((groups, config.head_dim), (config.head_dim,))
+    )
+    try:
+        jax.eval_shape(jax.grad(lambda *given: _attend_fused(*given).sum()), query, keys, keys)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _mlp(x: Array, weights: Tree, config: GPTConfig) -> Array:

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from lowtide.jaxtraining import eightbit, muon
 from lowtide.jaxtraining.trees import LAYERS, Tree, iter_named, stacked_shapes
@@ -30,8 +29,6 @@ _MOMENTS = "moments."
 _STEPS = "steps"
 _OUTER = ("embedding.weight", "positions.weight", "head.weight")
 _NOT_DECAYED = ("norm.weight", ".bias")
-_SMALL = 1 << 16
-_MOST_PIECES = 64
 
 
 @dataclass(frozen=True)
@@ -177,40 +174,16 @@ def _adamw(
 ) -> tuple[Array, dict[str, Array]]:
     beta1, beta2 = rules.betas
 
-    def one(gradient: Array, weights: Array, old_first: Array, old_second: Array) -> list[Array]:
-        gradient = gradient / divisor
-        first = old_first + (1 - beta1) * (gradient - old_first)
-        second = beta2 * old_second + (1 - beta2) * jnp.square(gradient)
-        change = (rate / corrections[0]) * first / (jnp.sqrt(second) / corrections[1] + _EPS)
-        new = weights * (1 - rate * decay) - change
-        found = ((new, weights), (first, old_first), (second, old_second))
-        return [jnp.where(is_good, after, before) for after, before in found]
-
-    keys = rules.keys
-    new, first, second = in_pieces(one, gradient, [weights, state[keys[0]], state[keys[1]]])
-    return new, {keys[0]: first, keys[1]: second}
-
-
-def in_pieces(one: Any, gradient: Array, carried: list[Array]) -> list[Array]:
-    """Call `one` on piece after piece of tensors of one shape, and write what it returns in place.
-
-    All at once, the compiler for CPUs writes new tensors beside the old ones and copies them back.
-    """
-    rows = gradient.shape[0]
-    pieces = max(count for count in range(1, min(rows, _MOST_PIECES) + 1) if rows % count == 0)
-    if gradient.size < _SMALL or pieces == 1:
-        return one(gradient, *carried)
-    size = rows // pieces
-
-    def body(number: Array, carried: list[Array]) -> list[Array]:
-        start = number * size
-        given = [lax.dynamic_slice_in_dim(value, start, size) for value in (gradient, *carried)]
-        return [
-            lax.dynamic_update_slice_in_dim(whole, piece, start, 0)
-            for whole, piece in zip(carried, one(*given), strict=True)
-        ]
-
-    return lax.fori_loop(0, pieces, body, carried)
+    old = [state[key] for key in rules.keys]
+    gradient = gradient * (1 / divisor)
+    first = old[0] + (1 - beta1) * (gradient - old[0])
+    second = beta2 * old[1] + (1 - beta2) * jnp.square(gradient)
+    # The weights follow from moments as they are kept: the compiler for CPUs writes all three in
+    # their places then. Taken from `first` and `second` above, they cost copies of both.
+    first, second = (jnp.where(is_good, *pair) for pair in zip((first, second), old, strict=True))
+    change = (rate / corrections[0]) * first / (jnp.sqrt(second) / corrections[1] + _EPS)
+    new = weights * (1 - rate * decay) - change
+    return jnp.where(is_good, new, weights), dict(zip(rules.keys, (first, second), strict=True))
 
 
 # -- files ----------------------------------------------------------------------------------------
