@@ -1,7 +1,9 @@
 // Words of the chunks that the short way of quality/words.cpp leaves: character by character, known
 // words first, then marks off both ends, then marks within.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "quality/known_words.hpp"
@@ -15,14 +17,25 @@ constexpr size_t kMostChunk = 1 << 16;  // bytes; a longer one is one word
 
 bool is_ascii_digit(uint32_t code) { return code - '0' < 10; }
 
-constexpr std::string_view kUnits[] = {
-    "km",         "km\xC2\xB2", "km\xC2\xB3", "m",          "m\xC2\xB2",  "m\xC2\xB3", "dm",
-    "dm\xC2\xB2", "dm\xC2\xB3", "cm",         "cm\xC2\xB2", "cm\xC2\xB3", "mm",        "mm\xC2\xB2",
-    "mm\xC2\xB3", "ha",         "\xC2\xB5m",  "nm",         "yd",         "in",        "ft",
-    "kg",         "g",          "mg",         "\xC2\xB5g",  "t",          "lb",        "oz",
-    "m/s",        "km/h",       "kmh",        "mph",        "hPa",        "Pa",        "mbar",
-    "mb",         "MB",         "kb",         "KB",         "gb",         "GB",        "tb",
-    "TB",         "T",          "G",          "M",          "K",          "%"};
+// In Latin-1, where a byte is a character.
+constexpr const char* kUnits[] = {
+    "km",     "km\xB2", "km\xB3", "m",      "m\xB2",  "m\xB3", "dm",    "dm\xB2", "dm\xB3", "cm",
+    "cm\xB2", "cm\xB3", "mm",     "mm\xB2", "mm\xB3", "ha",    "\xB5m", "nm",     "yd",     "in",
+    "ft",     "kg",     "g",      "mg",     "\xB5g",  "t",     "lb",    "oz",     "m/s",    "km/h",
+    "kmh",    "mph",    "hPa",    "Pa",     "mbar",   "mb",    "MB",    "kb",     "KB",     "gb",
+    "GB",     "tb",     "TB",     "T",      "G",      "M",     "K",     "%"};
+constexpr size_t kMostUnit = 4;  // characters
+
+constexpr std::array<uint32_t, std::size(kUnits)> pack_units() {
+  std::array<uint32_t, std::size(kUnits)> packed{};
+  for (size_t row = 0; row < packed.size(); ++row) {
+    for (const char* at = kUnits[row]; *at != 0; ++at) {
+      packed[row] = packed[row] << 8 | static_cast<unsigned char>(*at);
+    }
+  }
+  return packed;
+}
+constexpr auto kPackedUnits = pack_units();
 
 constexpr uint32_t kEllipsis = 0x2026, kEnDash = 0x2013, kEmDash = 0x2014;
 
@@ -60,21 +73,23 @@ void WordSplitter::split_chunk(const char* begin, const char* end, std::vector<W
   }
   const auto [num_codes, letters] = decode_chunk(begin, end);
   size_t first = 0, last = num_codes;
-  if (letters && known_word(first, last) == nullptr) return add(first, last, words);
+  const uint8_t* known = known_word(first, last);
+  if (letters && known == nullptr) return add(first, last, words);
   const size_t first_word = words.size();
   infixes_.clear();
   std::vector<std::pair<uint32_t, uint32_t>>& suffixes = infixes_;  // in turn, from the end
-  for (size_t before = 0; first < last && last - first != before;) {
-    if (known_word(first, last) != nullptr) break;
+  for (size_t before = 0; known == nullptr && first < last && last - first != before;) {
     before = last - first;
     const size_t prefix = prefix_size(first, last);
-    if (prefix > 0 && first + prefix < last && known_word(first + prefix, last) != nullptr) {
+    if (prefix > 0 && first + prefix < last &&
+        (known = known_word(first + prefix, last)) != nullptr) {
       add(first, first + prefix, words);
       first += prefix;
       break;
     }
     const size_t suffix = suffix_size(first + prefix, last);
-    if (suffix > 0 && first + suffix < last && known_word(first, last - suffix) != nullptr) {
+    if (suffix > 0 && first + suffix < last &&
+        (known = known_word(first, last - suffix)) != nullptr) {
       suffixes.emplace_back(last - suffix, last);
       last -= suffix;
       break;
@@ -87,9 +102,14 @@ void WordSplitter::split_chunk(const char* begin, const char* end, std::vector<W
       suffixes.emplace_back(last - suffix, last);
       last -= suffix;
     }
+    if (prefix + suffix > 0 && first < last) known = known_word(first, last);
   }
   const size_t num_suffixes = suffixes.size();
-  if (first < last) split_middle(first, last, words);
+  if (known != nullptr) {
+    add_known(first, known, words);
+  } else if (first < last) {
+    split_middle(first, last, words);
+  }
   for (size_t at = num_suffixes; at-- > 0;) add(infixes_[at].first, infixes_[at].second, words);
   if (words.size() > first_word + 1) join_known(first_word, end, words);
 }
@@ -119,11 +139,9 @@ void WordSplitter::join_known(size_t first_word, const char* end, std::vector<Wo
 }
 
 void WordSplitter::split_middle(size_t first, size_t last, std::vector<Word>& words) {
-  const uint8_t* const known = known_word(first, last);
-  if (known != nullptr) return add_known(first, known, words);
   const size_t mark = infixes_.size();
   for (size_t at = first; at < last;) {
-    if ((flags_[at] & (kTextAlpha | kTextIcon)) == kTextAlpha) {
+    if ((flags_[at] & (kTextAlpha | kTextIcon)) == kTextAlpha || is_ascii_digit(codes_[at])) {
       ++at;
       continue;
     }
@@ -219,20 +237,22 @@ size_t WordSplitter::suffix_size(size_t first, size_t last) const {
     if (code == '$' && follows_digit(2) && (before == 'C' || before == 'A')) return 2;
     return follows_digit(1) ? 1 : 0;
   }
-  for (size_t length = 4; length >= 1; --length) {
+  // No unit has a digit: it can only be what follows the last one.
+  uint32_t packed = 0;
+  for (size_t length = 1; length <= kMostUnit && length < size; ++length) {
+    const uint32_t next = codes_[last - length];
+    if (next == 0 || next > 0xFF) return 0;
+    packed |= next << (8 * (length - 1));
     if (!follows_digit(length)) continue;
-    const uint32_t begin = places_[last - length];
-    const std::string_view end(text_ + begin, places_[last] - begin);
-    for (const std::string_view unit : kUnits) {
-      if (unit == end) return length;
-    }
+    uint32_t found = 0;
+    for (const uint32_t unit : kPackedUnits) found |= unit == packed;
+    return found != 0 ? length : 0;
   }
   return 0;
 }
 
 size_t WordSplitter::infix_size(size_t at, size_t first, size_t last) const {
   const uint32_t code = codes_[at];
-  if (is_ascii_digit(code)) return 0;
   if (code == kEllipsis || (flags_[at] & kTextIcon)) return 1;
   const auto flags_at = [&](size_t place) -> uint16_t {
     return place >= first && place < last ? flags_[place] : uint16_t{0};

@@ -99,11 +99,13 @@ std::vector<uint32_t> EvalGrams::items() const {
 }
 
 size_t EvalGrams::find(uint64_t hash) const {
-  const auto at =
-      std::lower_bound(grams_.begin(), grams_.end(), hash,
-                       [](const Gram& gram, uint64_t wanted) { return gram.hash < wanted; });
-  if (at == grams_.end() || at->hash != hash) return grams_.size();
-  return static_cast<size_t>(at - grams_.begin());
+  size_t first = 0;  // no branch: which half it is in cannot be guessed
+  for (size_t left = grams_.size(); left > 1;) {
+    const size_t half = left / 2;
+    first += grams_[first + half - 1].hash < hash ? half : 0;
+    left -= half;
+  }
+  return first < grams_.size() && grams_[first].hash == hash ? first : grams_.size();
 }
 
 void EvalGrams::find_heads(Words& words, size_t first) const {

@@ -68,6 +68,7 @@ def split(text: str) -> list[str]:
         ("don’t they'll've cannot", "do|n’t|they|'ll|'ve|can|not"),
         ('well-known (1998) U.S. J. "A."', 'well|-|known|(|1998|)|U.S.|J.|"|A.|"'),
         ("5km 10% 3.5kg 100US$ 7pm", "5|km|10|%|3.5|kg|100|US$|7|pm"),
+        ("5km² 6µg 7mbar 8km/h 2m3m 9\0m 9ⅿm", "5|km²|6|µg|7|mbar|8|km/h|2m3|m|9\0m|9ⅿm"),
         ("see http://a.com/b-c, or foo.bar/x-y.", "see|http://a.com/b-c|,|or|foo.bar/x-y|."),
         ("wait... what…no --well--yes", "wait|...|what|…|no|--well|--|yes"),
         ("a,b 1,000 1+1 x=y and/or A/B", "a|,|b|1,000|1|+|1|x|=|y|and/or|A|/|B"),

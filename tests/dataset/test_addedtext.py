@@ -104,6 +104,38 @@ def test_appending_keeps_what_one_preparation_keeps(texts: list[str], dedup: boo
     assert snapshot(Path("out")) == before
 
 
+def near_copies(chooser: random.Random, num_words: int) -> list[str]:
+    """A text, and up to three copies of it with another word somewhere."""
+    words = chooser.choices(WORDS, k=num_words)
+    copies = [list(words) for _ in range(chooser.randrange(4))]
+    for copy in copies:
+        copy[chooser.randrange(num_words)] = chooser.choice(WORDS)
+    return [" ".join(copy) for copy in (words, *copies)]
+
+
+@settings(max_examples=5)
+@given(seed=st.integers(0, 1 << 30), threshold=st.sampled_from((0.5, 0.6, 0.7)))
+def test_no_document_of_either_split_has_a_near_copy_in_the_other(
+    seed: int, threshold: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    chooser = random.Random(seed)
+    texts = [text for _ in range(25) for text in near_copies(chooser, chooser.randrange(60, 120))]
+    chooser.shuffle(texts)
+    with contextlib.chdir(tmp_path_factory.mktemp("split")):
+        for number in range(3):
+            Path(f"{number}.txt").write_text(SEPARATOR.join(texts[number::3]))
+        prepare("0.txt", near_dedup=threshold, val_fraction=0.5)
+        before: dict[str, list[str]] = {"train": [], "val": []}
+        for number in range(3):
+            if number:
+                append(f"{number}.txt")
+            now = {split: read_documents(Path("out"), split) for split in before}
+            assert all(set(before[split]) <= set(now[split]) for split in before)
+            assert all(similarity(a, b) < threshold for a in now["val"] for b in now["train"])
+            before = now
+        assert before["train"] and before["val"]
+
+
 def test_the_log_says_for_which_document_each_went(texts: list[str]) -> None:
     prepare("a.txt", dedup=False, val_fraction=0)
     there = read_documents(Path("out"), "train")
