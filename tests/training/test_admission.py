@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from lowtide import cli
+from lowtide import cli, packages
 from lowtide.errors import BudgetError
 from lowtide.files import write_json
 from lowtide.flatsettings import replace_settings
@@ -401,3 +401,15 @@ def test_a_stream_whose_tokenizer_is_learned_needs_what_its_file_does(tmp_path):
     (tmp_path / "model" / "data" / "tokenizer" / "tokenizer.json").write_text("{}")
     assert needed(dataset_id=str(path), vocab_size=300) == 0
     assert needed(dataset_id=str(path), vocab_size=300, overwrite=True) == learned
+
+
+@pytest.mark.parametrize("there", [{"jax"}, set()])
+def test_without_torch_the_backend_that_is_installed_is_named(monkeypatch, there):
+    for module in (admission, packages):
+        monkeypatch.setattr(module, "has_package", there.__contains__)
+    with pytest.raises(
+        packages.MissingPackageError, match="training needs the package torch"
+    ) as no:
+        admission._require_packages(train_settings())
+    assert ("--backend jax" in no.value.next_step) == bool(there)
+    assert 'pip install "lowtide[torch]"' in no.value.next_step

@@ -26,7 +26,12 @@ from lowtide.memory import parse_size
 from lowtide.model.companions import has_tokenizer
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import Program
-from lowtide.packages import require_package
+from lowtide.packages import (
+    MissingPackageError,
+    has_package,
+    install_command,
+    require_package,
+)
 from lowtide.stores.urls import is_store_url, store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.basemodel import GROWN, find_base
@@ -93,6 +98,11 @@ def _streams_files(data: DataSettings) -> bool:
 def _require_packages(settings: TrainSettings) -> None:
     """Name what is not installed before any work is done."""
     with_torch = settings.computing.backend == "torch"
+    if with_torch and not has_package("torch") and has_package("jax"):
+        raise MissingPackageError(
+            "training needs the package torch, which is not installed; jax is",
+            next_step=f"give --backend jax, or {install_command('torch')}",
+        )
     require_package(settings.computing.backend, "training" if with_torch else "--backend jax")
     for package, flag, wanted in (
         (
