@@ -29,12 +29,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Form.again": False,
         "Form.chunk_tokens": 1_073_741_824,
         "Form.dropout": 0.0,
+        "Form.fused": False,
         "_attend(share)": 0.0,
     },
     "jaxtraining.optimizers": {
         "_EPS": 1e-08,
-        "_SMALL": 65_536,
-        "_MOST_PIECES": 64,
         "Rules.use_8bit": False,
         "Rules.weight_decay": 0.1,
         "Rules.betas": (0.9, 0.95),

@@ -53,6 +53,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "again, half": {"activation_checkpointing": True, "use_mixed_precision": True},
     "8 bits": {"optimizer": "adamw", "use_8bit_optimizer": True, "num_workers": 0},
     "jax": {"optimizer": "muon", "backend": "jax", "batch_size": 4},
+    "jax, 8 bits": {"optimizer": "adamw", "use_8bit_optimizer": True, "backend": "jax"},
     "counted": {"optimizer": "auto", "first_embedding": "cooccurrence"},
 }
 
@@ -77,7 +78,7 @@ def numbers_of(value: Any) -> dict[str, Any]:
 
 def train_rows() -> Iterator[tuple[str, Any]]:
     for name, kind, on_gpu in itertools.product(SHAPES, TRAINING, (False, True)):
-        if kind == "jax" and (on_gpu or name not in ("gpt2", "qwen3", "tide")):
+        if kind.startswith("jax") and (on_gpu or name not in ("gpt2", "qwen3", "tide")):
             continue
         if name in ("untied", "olmo2", "windows") and kind not in ("adamw", "again, half"):
             continue  # their blocks differ, and nothing else

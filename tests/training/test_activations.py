@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
-from lowtide.training.activations import jax_activations, jax_pass_bytes
+from lowtide.model.sizing import count_parameters
+from lowtide.training.activations import _jax_update_bytes, jax_activations, jax_pass_bytes
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
 
@@ -163,8 +164,27 @@ def test_accumulation_takes_another_gradient_and_muons_step_is_on_top() -> None:
     )
     assert more.activations - plain.activations == plain.gradients
     settings = train_settings(**options)
-    size, loss = jax_activations(config, settings, 8, update=1000)
-    assert (size - 1000, loss) == (plain.activations, plain.loss)
+    size, loss, update = jax_activations(config, settings, 8, muon=True)
+    assert loss == plain.loss and size > plain.activations and update == plain.update == 0
+
+
+MUON = {("qwen3", 8, 288): 8.0, ("qwen3", 12, 512): 25.6, ("qwen3", 3, 864): 71.3,
+        ("gpt2", 12, 768): 47.8, ("qwen3", 3, 1536): 225.1}  # fmt: skip
+EIGHT_BITS = {("qwen3", 8, 288): 45.1, ("qwen3", 12, 512): 80.3, ("qwen3", 3, 864): 165.5,
+              ("gpt2", 12, 768): 125.1, ("qwen3", 3, 1536): 410.6}  # fmt: skip
+"""MiB that the compiler of jax 0.10.2 counts for a step, with a vocabulary of 8,192."""
+
+
+def test_the_plan_of_an_update_is_what_the_compiler_counts() -> None:
+    for case, counted in MUON.items():
+        layout, layers, width = case
+        config = GPTConfig(8192, 256, layers, width, {288: 9, 512: 8}.get(width, 12), layout=layout)
+        held, passing = _jax_update_bytes(config, muon=True, use_8bit=True)
+        blocks = 4 * count_parameters(config, embeddings=False)
+        held -= min(blocks, 160 << 20)  # what compiling holds
+        assert 0.9 < held / (counted * MIB) < 1.1, case
+        assert 0.8 < passing / (EIGHT_BITS[case] * MIB) < 1.1, case
+        assert _jax_update_bytes(config, muon=False, use_8bit=False) == (0, 0)
 
 
 def test_a_chunk_of_ones_own_changes_the_logits() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
+    "training.activations": {"_MOST_COMPILING_BYTES": 167_772_160},
     "training.adamw": {"EagerOptimizer.zero_grad(set_to_none)": True},
     "training.admission": {"refuse_hopeless(is_running)": False},
     "training.averaging": {"_SPAN": 5},

@@ -186,7 +186,7 @@ def planned_bytes(
     if on_gpu:
         activations = gpu_activations(config, settings.computing, tokens, loss)
     elif settings.computing.backend == "jax":
-        activations, loss = jax_activations(config, settings, rows, update=update)
+        activations, loss, update = jax_activations(config, settings, rows, muon=update > 0)
     else:
         activations = cpu_activations(config, settings, rows)
     return Footprint(
