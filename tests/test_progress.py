@@ -131,11 +131,9 @@ def test_an_error_is_marked_and_nothing_is_claimed(tmp_path: Path) -> None:
     assert [row.get("event") for row in rows_of(path)] == ["stopped"]
 
 
-def test_metrics_that_cannot_be_written_do_not_end_the_job(tmp_path: Path) -> None:
+def test_metrics_that_cannot_be_written_do_not_end_the_job() -> None:
     stream = io.StringIO()
-    path = tmp_path / "metrics.jsonl"
-    path.symlink_to("/dev/full")
-    with Progress("count", metrics_path=path, stream=stream) as progress:
+    with Progress("count", metrics_path=Path("/dev/full"), stream=stream) as progress:
         for _ in range(3):
             progress.write_metrics({"loss": 1})
     assert stream.getvalue().count("no more metrics") == 1
@@ -395,3 +393,12 @@ def test_a_brief_job_writes_its_rows_together_and_starts_no_thread(tmp_path: Pat
     first, end = map(json.loads, path.read_text().splitlines())
     assert (first["phase"], first["done"], end["event"]) == ("first", 1, "end")
     assert first["memory_bytes"] > 0
+
+
+def test_metrics_follow_no_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "metrics.jsonl").symlink_to("mine.txt")
+    with Progress("job", metrics_path=tmp_path / "metrics.jsonl") as progress:
+        progress.write_metrics({"a": 1})
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert "no more metrics" in capsys.readouterr().err

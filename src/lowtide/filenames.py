@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "CHECKSUMS_NAME",
+    "CLASSIFIER_MODEL_NAME",
     "CLASSIFIER_NAME",
     "CONFIG_NAME",
     "GENERATION_CONFIG_NAME",
@@ -30,6 +31,7 @@ METRICS_NAME = "metrics.jsonl"
 
 METADATA_NAME = "dataset_metadata.json"  # of a dataset
 CLASSIFIER_NAME = "classifier.json"  # how a classifier was learned
+CLASSIFIER_MODEL_NAME = "model.bin"
 
 # Of a tokenizer: ours and Hugging Face's file, GPT-2's two, and how ours was learned.
 TOKENIZER_NAME = "tokenizer.json"

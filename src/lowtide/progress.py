@@ -323,7 +323,9 @@ class Progress:
         lines = "".join(json.dumps(row | memory) + "\n" for row in rows)
         try:
             # A pipe in its place must not keep the job waiting for a reader.
+            # Nor is a link followed: what it leads to is somebody else's.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            flags |= os.O_NOFOLLOW
             descriptor = os.open(path, flags, 0o666)
             with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(lines)

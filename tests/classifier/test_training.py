@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lowtide import _native, train_classifier
+from lowtide import _native, prepare_dataset, train_classifier
 from lowtide.classifier import learning, training
 from lowtide.classifier.describing import describe_classifier
 from lowtide.corpus import readingflags
+from lowtide.corpus.classifiers import model_checksum
 from lowtide.errors import BudgetError, DataError, UsageError
 
 SEPARATOR = "<|endoftext|>"
@@ -342,3 +344,21 @@ def test_a_damaged_record_is_named(place, tmp_path: Path) -> None:
     path.write_text(json.dumps(record))
     with pytest.raises((DataError, UsageError), match=r"classifier.json is damaged"):
         describe_classifier(train_classifier(**given))
+
+
+def test_a_model_that_its_record_does_not_know_judges_nothing(
+    trained: training.TrainedClassifier, corpus: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(trained.path.parent, tmp_path / "model"))
+    path = folder / trained.path.name
+    checksum = model_checksum(str(path))
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1  # a weight
+    path.write_bytes(data)
+    given: dict[str, Any] = {"input_files": [corpus / "a.jsonl"], "tokenization": "char"}
+    given |= {"score": str(path), "keep_top": 0.5}
+    with pytest.raises(DataError, match=f"classifier.json says {checksum}") as caught:
+        prepare_dataset(**given, out_dir=tmp_path / "out")
+    assert caught.value.path == path
+    (folder / "classifier.json").unlink()  # somebody's own
+    assert prepare_dataset(**given, out_dir=tmp_path / "own").info.metadata["total_tokens"] > 0

@@ -218,3 +218,20 @@ def test_new_text_is_not_compared_with_damaged_shards(name: str) -> None:
     path.write_bytes(before[path.relative_to("out").as_posix()])
     append("new.txt")
     assert verify_dataset(dataset_dir="out").problems == []
+
+
+@pytest.mark.parametrize("name", ["seen/*.hashes", "*.counts"])
+def test_new_text_is_not_compared_with_damaged_hashes(name: str) -> None:
+    """One other bit, and a document that is there already would be added."""
+    with Path("old.txt").open("a") as file:
+        file.write(f"<|endoftext|>{QUESTION}")
+    prepare(decontaminate=["evals.jsonl"])
+    (path,) = Path("out").glob(name)
+    before, whole = snapshot(Path("out")), path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"is damaged|n-grams of") as caught:
+        append("new.txt")
+    assert Path(str(caught.value.path)).name == path.name
+    path.write_bytes(whole)
+    assert snapshot(Path("out")) == before
+    append("new.txt")

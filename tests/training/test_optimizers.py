@@ -6,6 +6,7 @@ import torch
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.training.choosing import require_same_moments
 from lowtide.training.optimizers import LossScale, OptimizerSet, build_optimizers
 
 
@@ -310,3 +311,12 @@ def test_the_caller_may_say_which_matrices_are_inside():
     ]
     with pytest.raises(UsageError, match="'sgd' is not adamw or muon"):
         build_optimizers(module, name="sgd", learning_rate=0.1)
+
+
+def test_a_run_with_packed_states_is_told_how_it_goes_on():
+    with pytest.raises(UsageError) as caught:
+        require_same_moments(["PackedAdamW"], ["AdamW"])
+    assert caught.value.next_step.startswith("give --offload auto")
+    with pytest.raises(UsageError) as caught:
+        require_same_moments(["Muon", "AdamW"], ["AdamW"])
+    assert caught.value.next_step.startswith("give the optimizer the run began with")

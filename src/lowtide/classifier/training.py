@@ -32,7 +32,7 @@ from lowtide.dataset.identity import find_other_source, iter_sources, require_un
 from lowtide.dataset.phases import naming_folder, noticing_changes, run_cleaning
 from lowtide.dataset.workfolder import open_work, remove_work
 from lowtide.errors import DataError, UsageError
-from lowtide.filenames import CLASSIFIER_NAME, METRICS_NAME, WORK_NAME
+from lowtide.filenames import CLASSIFIER_MODEL_NAME, CLASSIFIER_NAME, METRICS_NAME, WORK_NAME
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
@@ -41,7 +41,7 @@ from lowtide.settings import settings_as_json
 
 __all__ = ["TrainedClassifier", "train_classifier"]
 
-MODEL_NAME = "model.bin"
+
 _VERB = "train-classifier"
 _FREE = ("good", "other", "out_dir", "num_workers", "memory", "restart")
 
@@ -91,7 +91,7 @@ def train_classifier(settings: ClassifierSettings) -> TrainedClassifier:
     ):
         if (settings.out_dir / CLASSIFIER_NAME).exists():  # by a command that ended just now
             return _require_same(settings, inputs, num_good)
-        if (settings.out_dir / MODEL_NAME).exists() and not settings.restart:
+        if (settings.out_dir / CLASSIFIER_MODEL_NAME).exists() and not settings.restart:
             _refuse_stranger(settings.out_dir)
         return _Training(settings, inputs, num_good, shares, pool, progress).run()
 
@@ -130,7 +130,7 @@ def _require_same(
             path=root,
             next_step="choose another --out-dir, or remove this folder",
         )
-    path = root / MODEL_NAME
+    path = root / CLASSIFIER_MODEL_NAME
     if not path.is_file() or files.checksum_file(path) != record.get("xxh3_128"):
         raise DataError(
             "the model is not the one that classifier.json describes",
@@ -158,7 +158,7 @@ def _find_difference(
 def _refuse_stranger(root: Path) -> None:
     if not (root / WORK_NAME).is_dir():
         raise UsageError(
-            f"{MODEL_NAME} is here already, and nothing says where it comes from",
+            f"{CLASSIFIER_MODEL_NAME} is here already, and nothing says where it comes from",
             path=root,
             next_step="choose another --out-dir",
         )
@@ -209,7 +209,7 @@ class _Training:
             held_out = measure(
                 trainer, tested, num_workers=self.pool.num_workers, on_done=phase.advance
             )
-        path = self.settings.out_dir / MODEL_NAME
+        path = self.settings.out_dir / CLASSIFIER_MODEL_NAME
         with files.atomic_file(path) as file:
             file.flush()
             trainer.write(file.fileno(), (counts[GOOD], counts[OTHER]))
@@ -301,6 +301,6 @@ class _Training:
             "words": trainer.num_words,
             "labels": ["good", "other"],
             "held_out": held_out,
-            "xxh3_128": files.checksum_file(self.settings.out_dir / MODEL_NAME),
+            "xxh3_128": files.checksum_file(self.settings.out_dir / CLASSIFIER_MODEL_NAME),
             "notices": list(table.notices),
         }

@@ -12,9 +12,11 @@ import struct
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lowtide import _native, files
 from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.filenames import CLASSIFIER_MODEL_NAME, CLASSIFIER_NAME
 from lowtide.memory import format_size, smallest_budget
 from lowtide.packages import install_command, require_package
 
@@ -137,7 +139,27 @@ def read_languages(languages: str) -> list[str]:
 def model_checksum(path: str) -> str:
     """A checksum of a model's file, by which the plan knows it."""
     load_model(path)  # first: a file that is not a model is named as such
-    return files.checksum_file(Path(_find_file(path)))
+    file = Path(_find_file(path))
+    checksum = files.checksum_file(file)
+    _require_recorded(file, checksum)
+    return checksum
+
+
+def _require_recorded(path: Path, checksum: str) -> None:
+    """Refuse a model that train-classifier wrote otherwise: it would judge otherwise."""
+    record = path.with_name(CLASSIFIER_NAME)
+    if path.name != CLASSIFIER_MODEL_NAME or not record.is_file():
+        return
+    said: Any = files.read_json(record)
+    expected = said.get("xxh3_128") if isinstance(said, dict) else None
+    if isinstance(expected, str) and expected != checksum:
+        raise DataError(
+            f"{path.name} is damaged, or was replaced: its checksum is {checksum}, "
+            f"{CLASSIFIER_NAME} says {expected}",
+            path=path,
+            next_step="bring it back as it was, or learn it again in another folder; a model of "
+            "yours belongs in a folder without that file",
+        )
 
 
 def planned_model_bytes(path: str) -> int:

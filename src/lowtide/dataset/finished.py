@@ -15,12 +15,13 @@ from typing import Any
 from lowtide.dataset import layout
 from lowtide.dataset.seen import ROW_BYTES
 from lowtide.dataset.storeddatasets import open_small_files
+from lowtide.dataset.tokenfiles.intact import require_intact
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["check_seen", "check_tokenizer", "require_whole"]
+__all__ = ["check_seen", "check_tokenizer", "require_kept_hashes", "require_whole"]
 
 
 def require_whole(info: layout.DatasetInfo) -> None:
@@ -72,6 +73,17 @@ def check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
             f"{METADATA_NAME} says {metadata['vocab_size']}"
         )
     return problems
+
+
+def require_kept_hashes(root: Path, metadata: Mapping[str, Any]) -> None:
+    """Refuse hashes that `append` compares new text with, where they are not as they were written.
+
+    Files that are missing are named by who looks for them, and so are damaged counts of n-grams.
+    """
+    for row in metadata.get("seen", ()):
+        path = root / str(row["file"])
+        if path.is_file():
+            require_intact(path, row.get("xxh3_128"))
 
 
 def check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:

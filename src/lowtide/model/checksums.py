@@ -110,5 +110,14 @@ def find_intact(folder: str | Path, *, note: Callable[[str], None] | None = None
         raise DataError(
             error.message,
             path=error.path,
-            next_step="bring the file back from a copy; the best weights (--best) may be whole",
+            next_step=f"bring the file back from a copy; {_other_weights(folder)}",
         ) from None
+
+
+def _other_weights(folder: Path) -> str:
+    """Where else there are weights of a run, in words."""
+    if (folder / "best").is_dir():
+        return "the best weights (--best) may be whole"
+    if folder.name == "best":
+        return "without --best the last weights may be whole"
+    return "or make it anew with the command that wrote the folder (train or export)"

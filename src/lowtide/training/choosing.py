@@ -62,11 +62,16 @@ def require_muons(optimizer: str, *, cautious_decay: bool) -> None:
 def require_same_moments(saved: list[str], wanted: list[str]) -> None:
     """Refuse moments of other optimizers than the settings make."""
     if wanted != saved:
+        packed = any(kind.startswith("Packed") for kind in saved)
+        began = (
+            "--offload auto, as the run's states are packed"
+            if packed
+            else ("the optimizer the run began with")
+        )
         raise UsageError(
             f"the run has moments of {' and '.join(saved)}, these settings make "
             f"{' and '.join(wanted)}",
-            next_step="give the optimizer the run began with, or start another run from its "
-            "weights: --init-from-model",
+            next_step=f"give {began}, or start another run from its weights: --init-from-model",
         )
 
 

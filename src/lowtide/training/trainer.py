@@ -152,7 +152,7 @@ class Trainer:
                     "train",
                     budget_bytes=budget,
                     device_memory=self.backend.device_memory(group),
-                    **({} if group.is_first else {"stream": None}),
+                    **({} if group.is_first else dict[str, Any](stream=None)),
                 )
             )
             self._note = self._notify or progress.note
