@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 
+from lowtide.corpus import cutting
 from lowtide.corpus.cutting import cut_text, read_at
+from lowtide.corpus.inputs import InputFile
 
 
 class Drops(io.BytesIO):
@@ -50,3 +53,44 @@ def test_places_to_cut(window, start, limit, cut):
 
 def test_without_a_separator_lines_decide():
     assert cut_text(b"ab--c\nd", 0, b"", 100) == (6, True)
+
+
+def find_in(tmp_path, data, nominal, kind="text"):
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    source = InputFile(0, path, kind, None, len(data))
+    options = SimpleNamespace(separator=b"--", window_bytes=64)
+    with path.open("rb") as file:
+        return cutting.find_cut(file, source, nominal, options)
+
+
+@pytest.mark.parametrize("probe", [4, 64])
+def test_blocks_end_behind_a_separator_else_inside_a_document(tmp_path, monkeypatch, probe):
+    """Looked for close by first, then in all of the window, and never beyond it."""
+    monkeypatch.setattr(cutting, "PROBE_BYTES", probe)
+    text = b"x" * 300
+
+    def put(place, mark):
+        return text[:place] + mark + text[place + len(mark) :]
+
+    assert find_in(tmp_path, text, 0) == (0, False)
+    assert find_in(tmp_path, text, 300) == (300, False)
+    for place in (99, 100, 102, 140, 162):
+        assert find_in(tmp_path, put(place, b"--"), 100) == (place + 2, False)
+    assert find_in(tmp_path, put(98, b"--"), 100) == (100, True)  # it ends where the block would
+    assert find_in(tmp_path, put(166, b"--"), 100) == (100, True)  # beyond the window
+    assert find_in(tmp_path, put(120, b"\ny"), 100) == (121, True)
+    assert find_in(tmp_path, put(120, b" y"), 100) == (120, True)
+
+
+def test_the_end_of_a_file_that_is_near_is_the_end_of_its_last_block(tmp_path):
+    text = b"x" * 300
+    assert find_in(tmp_path, text, 235) == (235, True)
+    assert find_in(tmp_path, text, 236) == (300, False)
+    assert find_in(tmp_path, text[:250] + b"--" + text[252:], 236) == (252, False)
+
+
+def test_rows_are_cut_behind_their_lines(tmp_path):
+    rows = b'{"text": "a"}\n' * 30
+    for nominal in (14, 15, 27, 28):
+        assert find_in(tmp_path, rows, nominal, "jsonl") == (-(-nominal // 14) * 14, False)
