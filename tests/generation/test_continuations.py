@@ -60,10 +60,10 @@ def test_a_prompt_that_several_texts_begin_with_is_read_once(model, monkeypatch)
     read = []
     real = DecoderSteps.read
     monkeypatch.setattr(
-        DecoderSteps, "read", lambda self, slot, ids: read.append(ids) or real(self, slot, ids)
+        DecoderSteps, "read", lambda self, prompts: read.append(prompts) or real(self, prompts)
     )
     found = [s.tolist() for s in iter_tokens(model, [1, 2, 3], num_samples=4, max_new_tokens=5)]
-    assert read == [(1, 2, 3)] and len(found) == 5 and len(found[0]) == 4
+    assert read == [{0: (1, 2, 3)}] and len(found) == 5 and len(found[0]) == 4
 
 
 def test_no_more_than_a_few_texts_wait_for_an_earlier_one(model, tokenizer):

@@ -49,7 +49,7 @@ def test_stored_numbers_give_the_logits_of_the_same_numbers_in_float32(layout, d
     found, wide = DecoderSteps(network, 2), open_steps(load_model(folder), 2)
     for steps in (found, wide):
         steps.cache.reserve(32)
-    assert np.array_equal(found.read(1, ids), wide.read(1, ids))  # many rows: numbers widened first
+    assert np.array_equal(found.read({1: ids})[1], wide.read({1: ids})[1])
     assert np.array_equal(found.step([1], [5]), wide.step([1], [5]))
     whole = load_model(folder)(torch.tensor([[*ids, 5]]))[0, -1]
     torch.testing.assert_close(
@@ -74,7 +74,7 @@ def test_special_numbers_of_float16_are_widened_exactly(tmp_path):
     for each in (steps, wide):
         each.cache.reserve(8)
     with np.errstate(all="ignore"):
-        assert np.array_equal(steps.read(0, [1]), wide.read(0, [1]), equal_nan=True)
+        assert np.array_equal(steps.read({0: [1]})[0], wide.read({0: [1]})[0], equal_nan=True)
 
 
 def test_a_parameter_of_several_types_is_held_in_float32(tmp_path):
@@ -94,7 +94,7 @@ def test_parts_of_a_prompt_change_no_bit(monkeypatch, tmp_path):
     for rows in (PROMPT_ROWS, 13, 5, 1):
         monkeypatch.setattr("lowtide.model.decoder.PROMPT_ROWS", rows)
         steps = DecoderSteps(network, 1)
-        found.append(steps.read(0, ids))
+        found.append(steps.read({0: ids})[0])
         assert steps.cache.lengths == [30]
     assert all(np.array_equal(found[0], other) for other in found[1:])
 
@@ -119,3 +119,18 @@ def test_weights_that_are_not_the_configs_are_refused_before_they_are_read(tmp_p
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 7}))
     with pytest.raises(DataError, match=r"config\.json says"):
         load_decoder(folder)
+
+
+@pytest.mark.parametrize("rows", [PROMPT_ROWS, 7, 3])
+def test_prompts_read_at_once_are_what_they_are_alone(rows, monkeypatch, tmp_path):
+    network = load_decoder(save(tmp_path / "model", make_model("mistral"), torch.bfloat16))
+    dice = np.random.default_rng(0)
+    prompts = {slot: dice.integers(0, 61, size).tolist() for slot, size in ((2, 5), (0, 1), (1, 9))}
+    monkeypatch.setattr("lowtide.model.decoder.PROMPT_ROWS", rows)
+    together = DecoderSteps(network, 3)
+    found = together.read(prompts)
+    assert together.cache.lengths == [1, 9, 5]
+    for slot, ids in prompts.items():
+        alone = DecoderSteps(network, 1)
+        assert np.array_equal(alone.read({0: ids})[0], found[slot])
+        assert np.array_equal(alone.step([0], [4]), together.step([slot], [4]))

@@ -25,7 +25,7 @@ def begin(model, ids, slots=(0, 1, 2), capacity=32, *, make=open_steps):
     steps = make(model, len(slots))
     steps.cache.reserve(capacity)
     for place, slot in enumerate(slots):
-        steps.read(place, ids[slot][: LENGTHS[slot]])
+        steps.read({place: ids[slot][: LENGTHS[slot]]})
     return steps
 
 
@@ -56,7 +56,7 @@ def test_rows_rest_begin_anew_and_may_come_in_any_order(ids):
         for row, (slot, token) in enumerate(((2, 7), (0, 8))):
             whole = model(torch.tensor([[*ids[slot][: LENGTHS[slot]], token]]))[0, -1]
             torch.testing.assert_close(first[row], whole, rtol=1e-4, atol=1e-4)
-        again = torch.as_tensor(steps.read(2, ids[0][:3]))
+        again = torch.as_tensor(steps.read({2: ids[0][:3]})[2])
         whole = model(torch.tensor([ids[0][:3]]))[0, -1]
         torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-4)
         steps.cache.copy(2, 1, 3)
@@ -76,7 +76,7 @@ def test_threads_and_many_rows_change_no_bit(ids):
             steps = open_steps(model, rows)
             steps.cache.reserve(8)
             for slot in range(rows):
-                steps.read(slot, [slot + 1, 2])
+                steps.read({slot: [slot + 1, 2]})
             found.append(steps.step(range(rows), [5] * rows))
         finally:
             torch.set_num_threads(before)

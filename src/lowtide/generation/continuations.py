@@ -11,7 +11,7 @@ itself, and every row draws from its own generator. Neither torch nor JAX is imp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +40,8 @@ class Steps(Protocol):
         """Where its rows are."""
         ...
 
-    def read(self, slot: int, ids: Sequence[int]) -> Any:
-        """Begin a row anew with these ids; logits [V] of the token after them."""
+    def read(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Any]:
+        """Begin rows anew, each with these ids; logits [V] of the token after them."""
         ...
 
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Any:
@@ -133,37 +133,55 @@ class Rows:
     def step(self) -> list[tuple[int, int]]:
         """Write one more token of every text; return rows and ids."""
         going: list[tuple[int, _Row]] = []
-        logits: dict[int, Any] = {}
+        fresh: dict[int, tuple[int, ...]] = {}
+        full: dict[int, tuple[int, ...]] = {}
         for slot, row in enumerate(self._rows):
             if row is None:
                 continue
             if row.written == 0:
-                logits[slot] = self._read_prompt(slot, row)
+                fresh[slot] = row.prompt
             elif self._steps.cache.lengths[slot] >= self.context:
                 # Emptied and filled with the newer half: the cost of a token stays bounded.
-                logits[slot] = self._refill(slot, tuple(row.ids))
+                full[slot] = tuple(row.ids)
             else:
                 going.append((slot, row))
+        logits = self._read_prompts(fresh, full)
         if going:
             ids = [row.ids[-1] for _, row in going]
             found = self._steps.step([slot for slot, _ in going], ids)
             logits.update({slot: found[i] for i, (slot, _) in enumerate(going)})
         return [(slot, self._choose(slot, logits[slot])) for slot in sorted(logits)]
 
-    def _read_prompt(self, slot: int, row: _Row) -> Any:
-        if row.prompt == self._read.prompt:
-            if slot != self._read.slot:
-                self._steps.cache.copy(self._read.slot, slot, len(row.prompt))
-            self._steps.cache.lengths[slot] = len(row.prompt)
-            return self._read.logits
-        logits = self._refill(slot, row.prompt)
-        self._read = _Read(row.prompt, slot, logits)
-        return logits
-
-    def _refill(self, slot: int, ids: Sequence[int]) -> Any:
-        if slot == self._read.slot:
+    def _read_prompts(
+        self, fresh: Mapping[int, tuple[int, ...]], full: Mapping[int, tuple[int, ...]]
+    ) -> dict[int, Any]:
+        """Read prompts and rows that are filled again, all of them at once; equal prompts once."""
+        found: dict[int, Any] = {}
+        readers: dict[tuple[int, ...], int] = {}
+        for slot, prompt in fresh.items():
+            if prompt == self._read.prompt:
+                self._copy(self._read.slot, slot, prompt)
+                found[slot] = self._read.logits
+            else:
+                readers.setdefault(prompt, slot)
+        wanted = {**{slot: prompt for prompt, slot in readers.items()}, **full}
+        if not wanted:
+            return found
+        if self._read.slot in wanted:
             self._read = _Read()
-        return self._steps.read(slot, ids)
+        found.update(self._steps.read(wanted))
+        for slot, prompt in fresh.items():
+            if slot not in found:
+                self._copy(readers[prompt], slot, prompt)
+                found[slot] = found[readers[prompt]]
+        for prompt, slot in readers.items():
+            self._read = _Read(prompt, slot, found[slot])
+        return found
+
+    def _copy(self, source: int, slot: int, prompt: tuple[int, ...]) -> None:
+        if slot != source:
+            self._steps.cache.copy(source, slot, len(prompt))
+        self._steps.cache.lengths[slot] = len(prompt)
 
     def _choose(self, slot: int, logits: Any) -> int:
         row = self._rows[slot]

@@ -161,23 +161,32 @@ class DecoderSteps:
         self.network = network
         self.cache = ArrayCache(network.config, num_rows)
 
-    def read(self, slot: int, ids: Sequence[int]) -> Array:
-        """Begin a row anew with these ids, a part at a time; logits [V] of the token after them."""
-        self.cache.reserve(len(ids))
-        self.cache.lengths[slot] = 0
-        logits = np.empty((0, 0), np.float32)
-        for first in range(0, len(ids), PROMPT_ROWS):
-            part = ids[first : first + PROMPT_ROWS]
-            end = first + len(part)
-            logits = self.network.step(
-                self.cache,
-                [slot] * len(part),
-                range(first, end),
-                part,
-                num_logits=int(end == len(ids)),
+    def read(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Array]:
+        """Begin rows anew, each with these ids; logits [V] of the token after them.
+
+        Tokens of several prompts are read at once: of short ones, too, the weights are read once.
+        """
+        self.cache.reserve(max(map(len, prompts.values())))
+        places = [(slot, position) for slot, ids in prompts.items() for position in range(len(ids))]
+        logits: dict[int, Array] = {}
+        for first in range(0, len(places), PROMPT_ROWS):
+            # The last of a prompt stand behind the others, since theirs are the logits.
+            part = sorted(
+                places[first : first + PROMPT_ROWS],
+                key=lambda place: place[1] + 1 == len(prompts[place[0]]),
             )
-        self.cache.lengths[slot] = len(ids)
-        return logits[0]
+            ends = [slot for slot, position in part if position + 1 == len(prompts[slot])]
+            rows = self.network.step(
+                self.cache,
+                [slot for slot, _ in part],
+                [position for _, position in part],
+                [prompts[slot][position] for slot, position in part],
+                num_logits=len(ends),
+            )
+            logits.update(zip(ends, rows, strict=True))
+        for slot, ids in prompts.items():
+            self.cache.lengths[slot] = len(ids)
+        return logits
 
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array:
         """Add one id to each of these rows; logits [rows, V] of the tokens after them."""
@@ -193,7 +202,7 @@ def step_bytes(config: GPTConfig, *, rows: int, tokens: int) -> int:
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     found = max(config.num_heads * config.head_dim, config.width)
     of_row = 4 * config.width + heads + 2 * found + 2 * config.mlp_width + config.num_heads
-    at_once = max(rows, min(tokens, PROMPT_ROWS))
+    at_once = max(rows, min(rows * tokens, PROMPT_ROWS))
     turns = 3 * min(max(_FIRST_POSITIONS, 2 * tokens), config.context_length) * config.head_dim
     widened = usable_cores() * max(_BLOCK_NUMBERS, 4 * max(config.mlp_width, config.width, found))
     return 4 * (at_once * of_row + turns + widened + rows * config.vocab_size)

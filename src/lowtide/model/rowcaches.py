@@ -11,7 +11,7 @@ differ only in where their attention looks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -129,8 +129,11 @@ class TensorSteps:
         self.cache = RowCache(model.config, num_rows, weight.device, weight.dtype)
 
     @torch.inference_mode()
-    def read(self, slot: int, ids: Sequence[int]) -> Tensor:
-        """Begin a row anew with these ids, a part at a time; logits [V] of the token after them."""
+    def read(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
+        """Begin rows anew, each with these ids; logits [V] of the token after them."""
+        return {slot: self._read(slot, ids) for slot, ids in prompts.items()}
+
+    def _read(self, slot: int, ids: Sequence[int]) -> Tensor:
         self.cache.lengths[slot] = 0
         row = self.cache.row(slot)
         parts = torch.tensor([ids], device=self.model.device).split(PROMPT_PART, dim=1)
