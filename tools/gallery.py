@@ -26,7 +26,7 @@ _SHAPE = {"num_layers": 2, "width": 64, "num_heads": 2, "seq_len": 64, "batch_si
 SHOTS = (
     ("run", "run", (1100, 1000), False),
     ("run-dark", "run", (1100, 700), True),
-    ("runs", "runs", (1100, 1250), False),
+    ("runs", "runs", (1100, 1480), False),
     ("runs-phone", "runs", (400, 800), True),
     ("dataset", "dataset", (1100, 900), False),
     ("datasets", "datasets", (1100, 1100), False),
