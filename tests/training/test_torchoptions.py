@@ -15,9 +15,9 @@ from lowtide.training.torchoptions import _TORCH_ONLY
 # What each of them does with JAX is what it does with torch, or it is about data, files and steps,
 # which both share. A new option belongs here, or into the table of what only torch has.
 _BOTH = """
-    check_data dataset_dir cache_dir cache_size input_file train_data_path val_data_path dataset_id text_field
+    dataset_dir cache_dir cache_size input_file train_data_path val_data_path dataset_id text_field
     split use_streaming shuffle_buffer_size max_examples vocab_size tokenization dtype val_fraction
-    stride order model_name checkpoints_dir init_from_model add_tokens resume overwrite
+    stride order check_data model_name checkpoints_dir init_from_model add_tokens resume overwrite
     target_params num_layers width num_heads num_kv_heads mlp_width tie_weights dropout seq_len
     max_iters epochs max_hours tokens_per_param batch_size gradient_accumulation_steps
     use_8bit_optimizer learning_rate schedule warmup final_learning_rate decay_fraction weight_decay
