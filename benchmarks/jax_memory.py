@@ -1,16 +1,28 @@
 """Memory of JAX's compiled training step, as the compiler counts it, beside the plan's formula.
 
     python benchmarks/jax_memory.py
+    python benchmarks/jax_memory.py --resident
 
-Nothing is computed: each shape is compiled for this machine's CPU, which takes some seconds each,
-some minutes in all. What the last stage of the compiler optimizes, and takes most of the time for,
-holds no memory: it is left out, to the same numbers.
+By default nothing is computed: each shape is compiled for this machine's CPU, which takes some
+seconds each, some minutes in all. What the last stage of the compiler optimizes, and takes most of
+the time for, holds no memory: it is left out, to the same numbers. With `--resident` a few runs of
+three steps are trained, each in a process of its own, and the kernel's peak stands beside the
+plan's total.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
@@ -75,6 +87,60 @@ SHAPES = (
     (50304, 12, 768, 4, 1024),
 )
 
+# Runs of rows of 256 tokens, with a vocabulary of 8,192.
+RUNS: tuple[dict[str, Any], ...] = (
+    {"target_params": 10e6, "optimizer": "adamw", "batch_size": 2},
+    {"target_params": 10e6, "optimizer": "muon", "batch_size": 2},
+    {"target_params": 10e6, "optimizer": "adamw", "batch_size": 2, "use_mixed_precision": True},
+    {
+        "target_params": 10e6,
+        "optimizer": "adamw",
+        "batch_size": 8,
+        "activation_checkpointing": True,
+    },
+    {"target_params": 40e6, "optimizer": "adamw", "batch_size": 2},
+    {"target_params": 40e6, "optimizer": "muon", "batch_size": 2},
+    {"target_params": 40e6, "optimizer": "adamw", "batch_size": 2, "use_8bit_optimizer": True},
+)
+TRAIN = """
+import json, resource, sys
+from pathlib import Path
+from lowtide.loader.windows import TokenDataset
+from lowtide.training.backends import open_backend
+from lowtide.training.choosing import model_config
+from lowtide.training.footprint import planned_bytes
+from lowtide.training.settings import train_settings
+from lowtide.training.trainer import Trainer
+
+folder, options = sys.argv[1], json.loads(sys.argv[2])
+settings = train_settings(
+    backend="jax", max_iters=3, warmup=1, seq_len=256, log_interval=1, eval_interval=10**6,
+    save_interval=10**6, device="cpu", memory="64GiB", checkpoints_dir=folder, model_name="run",
+    overwrite=True, **options,
+)
+config = model_config(settings.model, 8192)
+plan = planned_bytes(config, settings).total_bytes
+data = TokenDataset(Path(folder) / "ids.npy", split="all", seq_len=256)
+Trainer(open_backend("jax").new_model(config, seed=0), data=data, settings=settings).fit()
+print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, plan]))
+"""
+
+
+def measure_runs() -> None:
+    """Print the peak of each run, and what was planned for it."""
+    ours = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    with tempfile.TemporaryDirectory() as folder:
+        ids = np.random.default_rng(0).integers(0, 8192, 200_000)
+        np.save(Path(folder) / "ids.npy", ids.astype(np.uint16))
+        for options in RUNS:
+            command = [sys.executable, "-c", TRAIN, folder, json.dumps(options)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=kept)
+            peak, plan = json.loads(done.stdout.splitlines()[-1])
+            words = ", ".join(f"{name} {value}" for name, value in options.items())
+            sizes = f"peak {peak / (1 << 20):5.0f} MiB, plan {plan / (1 << 20):5.0f} MiB"
+            print(f"{words}: {sizes}, {100 * (plan / peak - 1):+.1f} %", flush=True)
+
 
 def temporary_bytes(config: GPTConfig, rows: int, tokens: int, *, again: bool, half: bool) -> int:
     """What the compiled pass needs beside its arguments and results."""
@@ -93,7 +159,12 @@ def temporary_bytes(config: GPTConfig, rows: int, tokens: int, *, again: bool, h
 
 
 def main() -> None:
-    """Print a line for each shape."""
+    """Print a line for each shape, or each run."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--resident", action="store_true")
+    if parser.parse_args().resident:
+        measure_runs()
+        return
     print(f"{'shape':60} {'compiler':>9} {'plan':>9}")
     ways = itertools.product(SHAPES, ("qwen3", "gpt2"), (False, True), (False, True))
     cases = (*CASES, *((layout, *shape, again, half) for shape, layout, again, half in ways))
