@@ -1,9 +1,12 @@
 """What running a network takes: rows that JAX fills up are counted as they are computed."""
 
+import re
+
 import pytest
 
+from lowtide.errors import BudgetError
 from lowtide.model.config import GPTConfig
-from lowtide.model.inference import PROMPT_PART, filled_tokens, planned_bytes
+from lowtide.model.inference import PROMPT_PART, filled_tokens, fit_rows, planned_bytes
 from lowtide.model.program import Program
 
 CONFIG = GPTConfig(vocab_size=100, context_length=4096, num_layers=1, width=64, num_heads=16)
@@ -43,3 +46,12 @@ def test_a_prompt_is_read_in_parts_and_rows_one_token_at_a_time():
     attention = 3 * 4 * 16 * PROMPT_PART * 4 * PROMPT_PART
     part = working(1, 4 * PROMPT_PART)
     assert working(1, 4 * PROMPT_PART, "jax") - part == attention
+
+
+def test_what_native_generating_names_is_enough_for_a_process_that_is_a_little_larger():
+    for size in range(40 << 20, 41 << 20, 100_000):
+        with pytest.raises(BudgetError) as refused:
+            fit_rows(CONFIG, 1, 1, tokens=8, program=Program(size, size), backend="native")
+        (mib,) = re.findall(r"--memory (\d+)MiB", str(refused.value))
+        later = Program(size + 500_000, size + 500_000)
+        assert fit_rows(CONFIG, 1, int(mib) << 20, tokens=8, program=later, backend="native") == 1

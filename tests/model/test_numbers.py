@@ -132,6 +132,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MARGIN": 1.1,
         "LONGEST_USUAL": 4_096,
         "PROMPT_PART": 1_024,
+        "_MEASURED_ANEW": 1_048_576,
         "_DRAWN_BYTES": 48,
         "_CONVERTED_BYTES": 16_777_216,
         "_ENCODER_BYTES": 19_922_944,

@@ -37,6 +37,7 @@ LONGEST_USUAL = 4096
 """Tokens of a row by default, if the context is longer."""
 PROMPT_PART = 1024
 """Tokens of a prompt that are read at once."""
+_MEASURED_ANEW = 1 << 20  # a process of native generating differs so much from the one before
 _DRAWN_BYTES = 48  # of each token of a vocabulary, where one is drawn in native generating
 _CONVERTED_BYTES = 16 * PROMPT_PART * PROMPT_PART  # of a tensor that is converted as it is read
 _ENCODER_BYTES = 19 << 20  # the caches that encode a prompt, and tables of its characters
@@ -277,6 +278,7 @@ def fit_rows(
         if (need.running_budget_bytes if is_running else need.budget_bytes) <= budget_bytes:
             return rows
         if rows == 1:
+            least = need.budget_bytes + (_MEASURED_ANEW if backend == "native" else 0)
             raise BudgetError(
                 f"running this model needs {format_size(need.budget_bytes)} even one row at a time "
                 f"(weights {format_size(need.weights)}, activations {format_size(need.working)}, "
@@ -284,6 +286,6 @@ def fit_rows(
                 f"tokenizer {format_size(need.tokenizer)}"
                 + (f", text held at once {format_size(text_bytes)}" if text_bytes else "")
                 + f"), the budget is {format_size(budget_bytes)}",
-                next_step=f"give at least --memory {-(-need.budget_bytes // (1 << 20))}MiB",
+                next_step=f"give at least --memory {-(-least // (1 << 20))}MiB",
             )
         rows = -(-rows // 2)
