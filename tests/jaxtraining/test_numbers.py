@@ -26,6 +26,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "stream_pieces(batch_size)": 1,
     },
     "jaxtraining.network": {
+        "_TRIED_TOKENS": 256,
+        "_NEAR": 0.03,
         "Form.again": False,
         "Form.chunk_tokens": 1_073_741_824,
         "Form.dropout": 0.0,

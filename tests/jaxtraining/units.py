@@ -4,6 +4,7 @@ A process of its own, since a test that forks must not have JAX's threads; small
 is compiled for, so that it takes a few seconds.
 """
 
+import functools
 import json
 import math
 import traceback
@@ -342,10 +343,13 @@ def check_attention_by_one_kernel_is_the_plain_one():
     np.testing.assert_allclose(fused, plain, atol=1e-6)
     assert not network.can_fuse(CONFIG, 8, "bfloat16")  # there is no cuDNN on a CPU
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network, "_attend_fused", lambda query, keys, values: query)
+        kernel = functools.partial(network._attend_fused, by="xla")
+        patch.setattr(network, "_attend_fused", kernel)
         assert network.can_fuse(CONFIG, 8, "bfloat16")
         windows = CONFIG.replace(sliding_window=4, window_layers=(1,))
         assert not network.can_fuse(windows, 8, "bfloat16")
+        patch.setattr(network, "_attend_fused", lambda query, keys, values: query)
+        assert not network.can_fuse(CONFIG, 8, "bfloat16")  # it computes something else
         form = network.Form(CONFIG, fused=True)
         params, ids = JaxGPT(CONFIG).params, np.arange(8)[None] % 11
         seen = [network.hidden_states(params, ids, one) for one in (form, network.Form(CONFIG))]
