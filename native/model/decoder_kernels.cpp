@@ -20,11 +20,12 @@ using Vector = float __attribute__((vector_size(kLanes * sizeof(float)), aligned
 using Bits = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 using Halves = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t)), aligned(2)));
 
-// How the numbers of a matrix become float32, exactly: a vector of them, or one.
+// How the numbers of a matrix become float32, exactly: a vector of them, or one. Vectors go by
+// reference: how they are returned depends on what the processor has.
 struct Float32 {
   using Number = float;
-  [[gnu::always_inline]] static Vector load(const float* from) {
-    return *reinterpret_cast<const Vector*>(from);
+  [[gnu::always_inline]] static void load(const float* from, Vector& into) {
+    into = *reinterpret_cast<const Vector*>(from);
   }
   static float one(const float* from) { return *from; }
 };
@@ -32,31 +33,33 @@ struct Float32 {
 template <typename WIDENED>
 struct Half {
   using Number = uint16_t;
-  [[gnu::always_inline]] static Vector load(const uint16_t* from) {
+  [[gnu::always_inline]] static void load(const uint16_t* from, Vector& into) {
     const Halves halves = *reinterpret_cast<const Halves*>(from);
-    return WIDENED::of(__builtin_convertvector(halves, Bits));
+    WIDENED::widen(__builtin_convertvector(halves, Bits), into);
   }
   static float one(const uint16_t* from) {
     Halves halves = {};
     halves[0] = *from;
-    return WIDENED::of(__builtin_convertvector(halves, Bits))[0];
+    Vector wide;
+    WIDENED::widen(__builtin_convertvector(halves, Bits), wide);
+    return wide[0];
   }
 };
 
 struct BFloat16 : Half<BFloat16> {
-  [[gnu::always_inline]] static Vector of(Bits bits) {
-    return reinterpret_cast<Vector>(bits << 16);
+  [[gnu::always_inline]] static void widen(const Bits& bits, Vector& into) {
+    into = reinterpret_cast<Vector>(bits << 16);
   }
 };
 
 // The exponent is 5 bits with a bias of 15: shifted into place it is 112 too small, which a product
 // mends for the smallest numbers too; infinities and what is no number keep their exponent.
 struct Float16 : Half<Float16> {
-  [[gnu::always_inline]] static Vector of(Bits bits) {
+  [[gnu::always_inline]] static void widen(const Bits& bits, Vector& into) {
     const Bits sign = (bits & 0x8000u) << 16, body = (bits & 0x7FFFu) << 13;
     const Vector scaled = reinterpret_cast<Vector>(body) * 0x1p112f;
     const Bits is_endless = reinterpret_cast<Bits>(body >= (0x7C00u << 13)) & 0x7F800000u;
-    return reinterpret_cast<Vector>(reinterpret_cast<Bits>(scaled) | is_endless | sign);
+    into = reinterpret_cast<Vector>(reinterpret_cast<Bits>(scaled) | is_endless | sign);
   }
 };
 
@@ -71,7 +74,8 @@ template <typename KIND, size_t ROWS, size_t OUTPUTS>
   for (; k + kLanes <= in; k += kLanes) {
 #pragma GCC unroll 4
     for (size_t j = 0; j < OUTPUTS; ++j) {
-      const Vector column = KIND::load(weight + j * in + k);
+      Vector column;
+      KIND::load(weight + j * in + k, column);
 #pragma GCC unroll 3
       for (size_t i = 0; i < ROWS; ++i) {
         sums[i][j] += *reinterpret_cast<const Vector*>(x + i * in + k) * column;
@@ -133,7 +137,7 @@ template <typename KIND>
                                              size_t count) {
   size_t k = 0;
   for (; k + kLanes <= count; k += kLanes) {
-    *reinterpret_cast<Vector*>(y + k) = KIND::load(from + k);
+    KIND::load(from + k, *reinterpret_cast<Vector*>(y + k));
   }
   for (; k < count; ++k) y[k] = KIND::one(from + k);
 }
