@@ -49,10 +49,10 @@ class DecoderNetwork:
     """Weights under the names of our parameters, and the native code over them."""
 
     def __init__(
-        self, config: GPTConfig, weights: Mapping[str, Array], *, num_threads: int | None = None
+        self, config: GPTConfig, weights: Mapping[str, Array], *, num_workers: int | None = None
     ) -> None:
         self.config = config
-        self._num_threads = num_threads or usable_cores()
+        self._num_workers = num_workers or usable_cores()
         family = config.family
         self._weights = dict(weights)  # kept as long as their addresses are used
         sizes = (
@@ -118,7 +118,7 @@ class DecoderNetwork:
             np.array(slots, np.int64),
             _address(logits),
             num_logits,
-            self._num_threads,
+            self._num_workers,
         )
         return logits
 

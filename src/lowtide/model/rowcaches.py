@@ -35,7 +35,7 @@ def open_steps(model: Any, num_rows: int) -> TensorSteps | DecoderSteps:
     if not weights or any(not w.is_cpu or w.dtype != torch.float32 for w in weights.values()):
         return TensorSteps(model, num_rows)
     arrays = {name: weight.detach().contiguous().numpy() for name, weight in weights.items()}
-    network = DecoderNetwork(model.config, arrays, num_threads=torch.get_num_threads())
+    network = DecoderNetwork(model.config, arrays, num_workers=torch.get_num_threads())
     return DecoderSteps(network, num_rows)
 
 
