@@ -24,7 +24,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "BatchLoader.__init__(segments)": False,
         "BatchLoader.__init__(pin_memory)": False,
     },
-    "loader.checkedfiles": {"_LEAST_BYTES": 8_388_608, "_MOST_RECORD_BYTES": 33_554_432},
+    "loader.checkedfiles": {"_LEAST_BYTES": 8_388_608, "_MOST_RECORD_BYTES": 4_194_304},
     "loader.datachecks": {
         "FINISH_SECONDS": 5.0,
         "_BUFFER_BYTES": 262_144,

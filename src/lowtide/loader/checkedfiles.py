@@ -2,7 +2,7 @@
 
 In:      files of ids, each with the checksum it was written with
 Out:     a line for each large file that was whole, in the user's cache folder
-Memory:  the lines of one folder of files, about 200 bytes each
+Memory:  a record of 4 MiB at most for each folder of files, and about 410 bytes a line of it
 
     ~/.cache/lowtide/checked/FOLDER.jsonl   [name, size, time of change, of status, inode, checksum]
 
@@ -27,7 +27,7 @@ from lowtide.stores.extents import default_cache_dir
 __all__ = ["CheckedFiles"]
 
 _LEAST_BYTES = 8 << 20  # a smaller file is read as quickly as its line is found
-_MOST_RECORD_BYTES = 32 << 20
+_MOST_RECORD_BYTES = 4 << 20  # some 32,000 files; beyond that the record begins anew
 
 
 class CheckedFiles:
