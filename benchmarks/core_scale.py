@@ -8,7 +8,10 @@ in a twentieth of each copy letters are exchanged, so that new words keep coming
 file, or one file a copy, each a little longer than the one before: files of one size are compared.
 Commands run one after the other, each in a process of its own; what would not end within
 `--seconds` is left out, and said to be. Shards must be the same for every number of workers.
-Printed: one JSON row for each command, then ratios to one worker.
+Printed: one JSON row for each command (`other_s` is what no phase has: start, end and between;
+then page faults and how often threads gave up their core), what the threads of some commands
+waited for (thread_samples.py; such a run is in no ratio), how long the disk alone takes for as
+many bytes, flushed; then ratios to one worker.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,7 @@ from peers import describe_machine
 _SLICES = 20
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
+_IN_MEMORY = "in memory"
 
 
 def make_copy(sample: bytes, number: int) -> bytes:
@@ -90,6 +95,7 @@ class Measurements:
 
     until: float
     out: Path
+    memory_out: Path
     memory: str
     rows: list[dict[str, Any]] = field(default_factory=list)
     checksums: dict[str, str] = field(default_factory=dict)
@@ -100,7 +106,12 @@ class Measurements:
         if time.monotonic() + expected > self.until:
             print(json.dumps({"left out": facts, "expected_s": round(expected, 1)}), flush=True)
             return
-        words = [sys.executable, "-m", "lowtide", verb, *flags, "--out-dir", str(self.out)]
+        out = self.memory_out if facts.get("output") == _IN_MEMORY else self.out
+        samples = self.out.with_name("samples.json")
+        program = ["-m", "lowtide"]
+        if facts.get("sampled"):
+            program = [str(Path(__file__).with_name("thread_samples.py")), str(samples)]
+        words = [sys.executable, *program, verb, *flags, "--out-dir", str(out)]
         words += ["--memory", self.memory, "--num-workers", str(facts["workers"]), "--quiet"]
         words += ["--input-files" if verb == "prepare" else "--input", str(source)]
         begin = time.perf_counter()
@@ -110,17 +121,24 @@ class Measurements:
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise SystemExit(f"failed: {' '.join(words)}")
-        row = {
+        row: dict[str, Any] = {
             **facts,
             "wall_s": round(wall, 2),
             "user_s": round(used.ru_utime, 2),
             "system_s": round(used.ru_stime, 2),
-            **read_metrics(self.out / "metrics.jsonl"),
+            "faults": used.ru_minflt,
+            "switches": [used.ru_nvcsw, used.ru_nivcsw],
+            **read_metrics(out / "metrics.jsonl"),
         }
+        if "phases" in row:
+            row["other_s"] = round(wall - sum(row["phases"].values()), 3)
         print(json.dumps(row), flush=True)
-        self.rows.append(row)
-        self.require_same(facts)
-        shutil.rmtree(self.out)
+        if facts.get("sampled"):
+            print(json.dumps(json.loads(samples.read_text()), indent=1), flush=True)
+        else:
+            self.rows.append(row)
+        self.require_same(facts, out)
+        shutil.rmtree(out)
 
     def expect(self, facts: dict[str, Any]) -> float:
         """Seconds a command may take: by the nearest that was run, with a third more."""
@@ -132,10 +150,10 @@ class Measurements:
         by_hand = 10 / facts["workers"] ** 0.5  # seconds a gigabyte, nothing being known
         return 1.33 * facts["gigabytes"] * min([*speeds, by_hand])
 
-    def require_same(self, facts: dict[str, Any]) -> None:
+    def require_same(self, facts: dict[str, Any], out: Path) -> None:
         """Refuse a result that another number of workers made otherwise."""
         names = ("dataset_metadata.json", "tokenizer.json")
-        path = next(self.out / name for name in names if (self.out / name).exists())
+        path = next(out / name for name in names if (out / name).exists())
         value = json.loads(path.read_bytes())
         made = json.dumps(value.get("shards", value.get("model")), sort_keys=True)
         key = f"{facts['verb']} {facts['text']} {facts['gigabytes']}"
@@ -146,7 +164,8 @@ class Measurements:
         """Say how many times faster than with one worker, by the best run of each."""
         best: dict[tuple[str, str, str, float], dict[int, float]] = {}
         for row in self.rows:
-            key = (row["verb"], row["engine"], row["text"], row["gigabytes"])
+            text = ", output ".join([row["text"], *([row["output"]] if "output" in row else [])])
+            key = (row["verb"], row["engine"], text, row["gigabytes"])
             walls = best.setdefault(key, {})
             walls[row["workers"]] = min(walls.get(row["workers"], row["wall_s"]), row["wall_s"])
         for (verb, engine, text, size), walls in best.items():
@@ -164,17 +183,25 @@ def read_metrics(path: Path) -> dict[str, Any]:
     return {"peak_mib": rows[-1]["peak_memory_bytes"] >> 20, "phases": phases}
 
 
+Measurement = tuple[str, Path, list[str], dict[str, Any]]
+
+
 def iter_measurements(
     text: Text, workers: Sequence[int], *, is_first: bool
-) -> Iterator[tuple[str, Path, list[str], dict[str, Any]]]:
+) -> Iterator[Measurement]:
     """What is measured with a text, the most wanted first."""
     most, size = max(workers), round(text.num_bytes / 1e9, 2)
     places = {"one file": text.large, f"{text.num_files} files": text.folder}
 
-    def prepare(name: str, count: int, engine: str = "threads") -> Any:
+    def prepare(name: str, count: int, engine: str = "threads", **more: Any) -> Measurement:
         facts = {"verb": "prepare", "engine": engine, "text": name, "gigabytes": size}
         flags = [] if engine == "threads" else ["--engine", engine]
-        return "prepare", places[name], flags, {**facts, "workers": count}
+        return "prepare", places[name], flags, {**facts, **more, "workers": count}
+
+    def learn(count: int, **more: Any) -> Measurement:
+        facts = {"verb": "train-tokenizer", "engine": "threads", "text": one, "gigabytes": size}
+        flags = ["--vocab-size", "32000"]
+        return "train-tokenizer", text.large, flags, {**facts, **more, "workers": count}
 
     one, many = places
     for name in (one, many):
@@ -182,16 +209,37 @@ def iter_measurements(
         yield prepare(name, 1)
     if not is_first:
         return
-    for count in (most, 1):
-        facts = {"verb": "train-tokenizer", "engine": "threads", "text": one, "gigabytes": size}
-        flags = ["--vocab-size", "32000"]
-        yield "train-tokenizer", text.large, flags, {**facts, "workers": count}
+    yield from (learn(most), learn(1))
+    yield from (prepare(one, most, sampled=True), learn(most, sampled=True))
+    yield from (prepare(many, most, sampled=True),)
+    yield from (prepare(one, count, output=_IN_MEMORY) for count in (most, 1))
     for name in (one, many):
         for count in sorted(set(workers) - {1, most}, reverse=True):
             yield prepare(name, count)
     yield prepare(one, most, "files")
     for name in (one, many):
         yield prepare(name, most)
+    yield learn(most)
+
+
+def measure_disk(folder: Path, num_bytes: int, num_files: int) -> float:
+    """Seconds to write so many bytes into some files at once, and to flush them."""
+    data = os.urandom(1 << 20)
+
+    def write(path: Path) -> None:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(num_bytes // num_files >> 20):
+                file.write(data)
+            os.fsync(file.fileno())
+
+    begin = time.perf_counter()
+    paths = [folder / f"disk-{number}" for number in range(num_files)]
+    with ThreadPoolExecutor(num_files) as pool:
+        list(pool.map(write, paths))
+    took = time.perf_counter() - begin
+    for path in paths:
+        path.unlink()
+    return round(took, 2)
 
 
 def find_text_folder(needed: int) -> Path:
@@ -221,7 +269,9 @@ def main() -> None:
         data = given.sample.read_bytes()[: int(given.sample_megabytes * 1e6)]
         sample.write_bytes(data.decode("utf-8", "ignore").encode())
         print(f"{describe_machine()}; text in {Path(texts).parent}, output in {out}", flush=True)
-        measured = Measurements(until, Path(out) / "out", given.memory)
+        disk = {count: measure_disk(Path(out), 1 << 30, count) for count in (1, max(given.workers))}
+        print(json.dumps({"seconds of the disk for 1 GiB, by files at once": disk}), flush=True)
+        measured = Measurements(until, Path(out) / "out", Path(texts) / "out", given.memory)
         for number, size in enumerate(given.gigabytes):
             if time.monotonic() + 5 * size > until:  # making it, and one command
                 print(json.dumps({"left out": {"gigabytes": size}}), flush=True)

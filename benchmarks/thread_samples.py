@@ -1,0 +1,134 @@
+"""What do the threads of one command wait for? Runs it, and looks at all stacks every few ms.
+
+    python benchmarks/thread_samples.py OUT.json prepare --input-files … (as after `lowtide`)
+
+Of each look: what the main thread does (its phase: the newest function of the command's own
+story), and for every thread the newest function of lowtide, with its state as the system has it:
+R runs or would run, S waits (a lock, the interpreter, a turn), D waits for the disk. Written to
+OUT.json: seconds of the main thread by function, seconds of all workers by phase, function and
+state, processor seconds of every thread. Looking takes a thread and the interpreter now and then,
+so the command itself is some percent slower than without.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_STEP_SECONDS = 0.004
+_STORY = ("dataset/threaded.py", "dataset/preparation.py", "tokenizer/training.py", "learning.py")
+_LOOKED_AT = ("MainThread", "lowtide-worker", "lowtide-tokenizer")
+_TICKS = 100  # of the system's clock of processor time, in a second
+
+
+def name_frame(frame: FrameType) -> str:
+    """The newest function of lowtide on a stack, and what it called outside of lowtide."""
+    called = ""
+    at: FrameType | None = frame
+    while at is not None:
+        code = at.f_code
+        if "importlib" in code.co_filename:
+            return "imports"
+        if "/lowtide/" in code.co_filename:
+            place = f"{Path(code.co_filename).stem}.{code.co_name}:{at.f_lineno}"
+            return f"{place} > {called}" if called else place
+        called = called or f"{Path(code.co_filename).stem}.{code.co_name}"
+        at = at.f_back
+    return called
+
+
+def name_phase(frame: FrameType) -> str:
+    """The newest function of a command's own story on a stack."""
+    at: FrameType | None = frame
+    while at is not None:
+        if at.f_code.co_filename.endswith(_STORY):
+            return at.f_code.co_name
+        at = at.f_back
+    return "start and end"
+
+
+def read_task(number: int) -> tuple[str, float]:
+    """State and processor seconds of a thread."""
+    try:
+        fields = Path(f"/proc/self/task/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "gone", 0.0
+    return fields[0], (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+class Sampler(threading.Thread):
+    """Looks at all other threads until it is stopped."""
+
+    def __init__(self, main: threading.Thread) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.main = main
+        self.ended = threading.Event()
+        self.main_seconds = defaultdict[str, float](float)
+        self.worker_seconds = defaultdict[str, float](float)
+        self.processor_seconds: dict[str, float] = {}
+
+    def run(self) -> None:
+        before = time.perf_counter()
+        while not self.ended.wait(_STEP_SECONDS):
+            now = time.perf_counter()
+            self.look(now - before)
+            before = now
+
+    def look(self, seconds: float) -> None:
+        """Add the time since the last look to what every thread does now."""
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        phase = name_phase(frames[self.main.ident or 0])
+        for thread in threading.enumerate():
+            frame = frames.get(thread.ident or 0)
+            if frame is None or thread is self or not thread.name.startswith(_LOOKED_AT):
+                continue
+            state, used = read_task(thread.native_id or 0)
+            self.processor_seconds[f"{thread.name} {thread.native_id}"] = used
+            if thread is self.main:
+                self.main_seconds[f"{phase}: {name_frame(frame)} {state}"] += seconds
+            else:
+                self.worker_seconds[f"{phase} | {name_frame(frame)} | {state}"] += seconds
+
+
+def find_most(seconds: Mapping[str, float], count: int) -> dict[str, float]:
+    """The names that took most."""
+    names = sorted(seconds, key=lambda name: -seconds[name])
+    return {name: round(seconds[name], 3) for name in names[:count]}
+
+
+def run_sampled(words: list[str]) -> dict[str, Any]:
+    """Run one command in this process; returns what its threads did."""
+    begin = time.perf_counter()
+    sampler = Sampler(threading.main_thread())
+    sampler.start()
+    from lowtide.cli import main as run  # its import belongs to what is measured
+
+    status = run(words, whole_process=True)
+    sampler.ended.set()
+    sampler.join()
+    return {
+        "status": status,
+        "seconds": round(time.perf_counter() - begin, 2),
+        "main_thread_cpu_s": round(time.thread_time(), 2),
+        "main": find_most(sampler.main_seconds, 16),
+        "workers": find_most(sampler.worker_seconds, 28),
+        "cpu_s": sorted((round(took, 2) for took in sampler.processor_seconds.values()), key=float),
+    }
+
+
+def main() -> None:
+    out, *words = sys.argv[1:]
+    result = run_sampled(words)
+    Path(out).write_text(json.dumps(result))
+    sys.exit(result["status"])
+
+
+if __name__ == "__main__":
+    main()
