@@ -18,6 +18,8 @@ __all__ = [
     "from_flat",
     "group_classes",
     "groups_of",
+    "limit",
+    "limit_names",
     "replace_settings",
     "setting_fields",
     "setting_types",
@@ -25,6 +27,21 @@ __all__ = [
 ]
 
 SettingsT = TypeVar("SettingsT")
+
+_LIMIT = "limit"
+
+
+def limit(default: Any) -> Any:
+    """A field that functions take by keyword and that is no option: it has no flag and no help.
+
+    It says how much is read or held at a time, and the result does not depend on it.
+    """
+    return dataclasses.field(default=default, metadata={_LIMIT: True})
+
+
+def limit_names(cls: type[Any]) -> list[str]:
+    """The fields that are limits."""
+    return [field.name for field in dataclasses.fields(cls) if _LIMIT in field.metadata]
 
 
 def groups_of(cls: type[Any]) -> dict[str, type[Any]]:
@@ -45,12 +62,13 @@ def group_classes(cls: type[Any]) -> list[type[Any]]:
 
 @functools.cache
 def setting_fields(cls: type[Any]) -> Mapping[str, dataclasses.Field[Any]]:
-    """The fields of all settings by name, in order; fields that callers cannot set are left out."""
+    """The fields of all settings by name, in order; limits are left out, and fields that callers
+    cannot set."""
     return {
         field.name: field
         for group in group_classes(cls)
         for field in dataclasses.fields(group)
-        if field.init
+        if field.init and _LIMIT not in field.metadata
     }
 
 
@@ -70,6 +88,7 @@ def setting_values(settings: Any) -> dict[str, Any]:
         field.name: getattr(part, field.name)
         for part in parts
         for field in dataclasses.fields(part)
+        if _LIMIT not in field.metadata
     }
 
 

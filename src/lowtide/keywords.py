@@ -10,6 +10,7 @@ The signatures that help() and type checkers see are made by signatures.py.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from lowtide.answers import is_quiet, shown_as, wants_json
 from lowtide.errors import UsageError
 from lowtide.flags import positional_names
+from lowtide.flatsettings import limit_names
 from lowtide.memory import PeakMeter
 from lowtide.settings import build_settings
 
@@ -90,7 +92,9 @@ def _settings_of(
     placed = dict(zip(places, given, strict=False))
     for twice in placed.keys() & options.keys():
         raise TypeError(f"{name}() got two values for {twice!r}")
-    return build_settings(cls, {**placed, **options})
+    limits = {limit: options.pop(limit) for limit in limit_names(cls) if limit in options}
+    settings = build_settings(cls, {**placed, **options})
+    return dataclasses.replace(settings, **limits) if limits else settings  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def _silenced(values: Iterator[Any], *, quiet: bool) -> Iterator[Any]:

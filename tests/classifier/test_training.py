@@ -15,7 +15,6 @@ import pytest
 from lowtide import _native, prepare_dataset, train_classifier
 from lowtide.classifier import learning, training
 from lowtide.classifier.describing import describe_classifier
-from lowtide.corpus import readingflags
 from lowtide.corpus.classifiers import model_checksum
 from lowtide.errors import BudgetError, DataError, UsageError
 
@@ -70,15 +69,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 8192)
-
-
 def options(corpus: Path, out_dir: Path, **more: Any) -> dict[str, Any]:
     common: dict[str, Any] = {"buckets": 1000, "max_words": 50, "num_workers": 2, "min_count": 1}
     common |= {"good": corpus / "good.txt", "other": [corpus / "a.jsonl", corpus / "b.txt.gz"]}
-    return {**common, "out_dir": out_dir, **more}
+    return {**common, "out_dir": out_dir, "block_bytes": 8192, **more}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -92,9 +86,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> training.TrainedClassifier:
     out_dir = tmp_path_factory.mktemp("trained") / "model"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readingflags, "BLOCK_BYTES", 8192)
-        return train_classifier(**options(corpus, out_dir))
+    return train_classifier(**options(corpus, out_dir))
 
 
 def test_it_tells_good_from_other(trained: training.TrainedClassifier) -> None:

@@ -16,8 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.corpus import readingflags
-from lowtide.dataset import rehashing
 from lowtide.dataset.appendable import AppendResult
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -59,8 +57,6 @@ def similarity(a: str, b: str) -> float:
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 8 << 10)
-    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 20_000)
     monkeypatch.chdir(tmp_path)
     made = make_texts()
     half = len(made) * 3 // 5
@@ -74,11 +70,13 @@ def prepare(*paths: str, out_dir: str = "out", **more: Any) -> None:
     prepare_dataset(
         input_files=list(paths),
         out_dir=out_dir,
+        block_bytes=8 << 10,
         **{"tokenization": "char", "near_dedup": 0.8, "val_fraction": 0.2, **more},
     )
 
 
 def append(*paths: str, out_dir: str = "out", **more: Any) -> AppendResult:
+    more = {"block_bytes": 8 << 10, **more}
     return append_to_dataset(dataset_dir=out_dir, input_files=list(paths), **more)
 
 
@@ -155,15 +153,11 @@ def test_the_log_says_for_which_document_each_went(texts: list[str]) -> None:
     assert any(row["file"] in problem for problem in verify_dataset(dataset_dir="out").problems)
 
 
-def test_documents_that_are_too_long_are_not_compared(
-    texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_that_are_too_long_are_not_compared(texts: list[str]) -> None:
     long = " ".join(WORDS[:2500])
     Path("a.txt").write_text(SEPARATOR.join([texts[0], long, texts[1]]))
     Path("b.txt").write_text(SEPARATOR.join([" ".join(WORDS[:1000]), texts[1] + " more"]))
     prepare("a.txt", dedup=False, val_fraction=0, shuffle=False)
-    monkeypatch.setattr(rehashing, "_HELD_BYTES", 8 << 10)
-    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 3000)
     row = append("b.txt").info.metadata["appended"][-1]["near_duplicates"]
     (line,) = Path("out", row["file"]).read_text().splitlines()
     assert json.loads(line)["kept"] == [None, 2]

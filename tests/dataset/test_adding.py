@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from lowtide.corpus import readingflags
 from lowtide.dataset import layout, rehashing
 from lowtide.dataset.appendable import AppendResult
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import AppendSettings
-from lowtide.dataset.staged import adding, existingtext
+from lowtide.dataset.staged import adding
 from lowtide.dataset.staged.adding import append_shared
 from lowtide.dataset.staged.existingtext import ShardRuns
+from lowtide.dataset.staged.job import WorkerLimits
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, LowtideError, UsageError
@@ -33,14 +33,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from corpora import SEPARATOR, make_documents, snapshot, write_corpus
 
 SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=5000)
+LIMITS = WorkerLimits()
 QUESTION = "which of these tides comes twice a day at the coast where the old boat lies ashore"
 
 
 @pytest.fixture(autouse=True)
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old and new text of several kinds, with duplicates in it and between both."""
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
-    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 700)
     monkeypatch.chdir(tmp_path)
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
     old = make_documents(120)
@@ -59,7 +58,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare(**options: Any) -> None:
-    more = {"tokenization": "tok", "tokens_per_shard": 2500, **options}
+    more = {"tokenization": "tok", "tokens_per_shard": 2500, "block_bytes": 2048, **options}
     prepare_dataset(input_files=["old.txt"], out_dir="out", **more)
 
 
@@ -70,19 +69,26 @@ def settings_of(out_dir: str = "shared", **options: Any) -> AppendSettings:
             "input_files": ("new",),
             "engine": "files",
             "memory": "1GiB",
+            "block_bytes": 2048,
             **options,
         }
     )
 
 
 def append_both(
-    *, sizes: Sizes | None = SIZES, run_tokens: int | None = 3000, **options: Any
+    *,
+    sizes: Sizes | None = SIZES,
+    limits: WorkerLimits = LIMITS,
+    run_tokens: int | None = 3000,
+    **options: Any,
 ) -> AppendResult:
     """Append by threads to one copy of the dataset, by tasks to another; both must be the same."""
     shutil.copytree("out", "shared")
-    expected = append_to_dataset(settings_of("out", engine="threads"))
+    expected = append_to_dataset(settings_of("out", **{**options, "engine": "threads"}))
     options = {"num_workers": 2, **options}
-    result = append_shared(settings_of(**options), sizes=sizes, run_tokens=run_tokens)
+    result = append_shared(
+        settings_of(**options), sizes=sizes, limits=limits, run_tokens=run_tokens
+    )
     assert snapshot(Path("shared")) == snapshot(Path("out"))
     assert not Path("shared.work").exists()
     assert (result.added_tokens, result.added_shards, result.notices, result.report) == (
@@ -143,10 +149,9 @@ def test_unknown_characters_and_a_second_append() -> None:
     assert append_both().added_tokens > 0
 
 
-@pytest.mark.parametrize("held_bytes", [1 << 20, 100])
-def test_shards_of_any_origin(monkeypatch: pytest.MonkeyPatch, held_bytes: int) -> None:
-    """Without kept hashes, with a shard moved in by hand, with documents longer than is held."""
-    monkeypatch.setattr(rehashing, "_HELD_BYTES", held_bytes)
+@pytest.mark.parametrize("block_bytes", [1 << 20, 600])
+def test_shards_of_any_origin(block_bytes: int) -> None:
+    """Without kept hashes, with a shard moved in by hand, with documents longer than a block."""
     prepare(tokens_per_shard=700)
     metadata = json.loads(Path("out", METADATA_NAME).read_text())
     del metadata["seen"]
@@ -157,7 +162,7 @@ def test_shards_of_any_origin(monkeypatch: pytest.MonkeyPatch, held_bytes: int) 
     )
     moved = next(Path("moved/train").glob("*.bin"))
     shutil.copy(moved, "out/train/shard_00900.bin")
-    result = append_both(run_tokens=1500)
+    result = append_both(run_tokens=1500, block_bytes=block_bytes)
     assert result.info.moved_in == ["train/shard_00900.bin"]
     assert result.report["rules"]["duplicate_document"]["count"] > 20
 
@@ -172,19 +177,18 @@ def test_runs_of_shards_have_every_document_once() -> None:
     grown = adding.GrownDataset(info, None, info.shards, 0)  # type: ignore[arg-type]
     expected: list[bytes] = []
     for run_tokens in (1 << 30, 1, 2000):
-        runs = ShardRuns(grown, shards, run_tokens)
+        runs = ShardRuns(grown, shards, run_tokens, block_bytes=2048)
         texts = chain(*(runs.iter_texts(run, cut_long=False) for run in range(len(runs))))
         found = [text for part, _ in texts for text in part]
         expected = expected or found
         assert found == expected and len(found) == sum(counts)
-    assert len(ShardRuns(grown, shards, 1)) == len(shards) > 20
+    assert len(ShardRuns(grown, shards, 1, block_bytes=2048)) == len(shards) > 20
 
 
-def test_hashes_that_are_kept_are_taken_in_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(existingtext, "_SEEN_ROWS", 20)
-    monkeypatch.setattr(existingtext, "_SEEN_STEP", 7)
+def test_hashes_that_are_kept_are_taken_in_stretches() -> None:
     prepare()
-    assert append_both().report["rules"]["duplicate_document"]["count"] == 40
+    limits = WorkerLimits(seen_rows=20, seen_step=7)
+    assert append_both(limits=limits).report["rules"]["duplicate_document"]["count"] == 40
 
 
 def test_nothing_new_adds_nothing() -> None:
@@ -202,7 +206,6 @@ def test_nothing_new_adds_nothing() -> None:
 WORKER = """
 import os, signal, sys
 from pathlib import Path
-from lowtide.corpus import readingflags
 from lowtide.dataset.grown import GrownDataset
 from lowtide.dataset.settings import AppendSettings
 from lowtide.dataset.staged.adding import append_shared
@@ -210,7 +213,6 @@ from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
 from lowtide.files import sync_directory
 
-readingflags.BLOCK_BYTES = 2048
 stop_at = sys.argv[1]
 
 def die():
@@ -238,7 +240,7 @@ Path.replace = replace
 os.chdir(sys.argv[2])
 append_shared(
     AppendSettings(dataset_dir=Path("shared"), input_files=("new",), engine="files",
-                   memory="1GiB", num_workers=1),
+                   memory="1GiB", num_workers=1, block_bytes=2048),
     sizes=Sizes(6 << 10, 3, num_buckets=16, group_bytes=5000), run_tokens=3000,
 )
 """

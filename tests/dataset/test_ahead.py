@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lowtide.corpus import readingflags
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged import ahead, running
+from lowtide.dataset.staged import running
 from lowtide.dataset.staged.ahead import EncodingAhead
 from lowtide.dataset.staged.duplicates import DuplicateStage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
@@ -29,17 +27,15 @@ SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text with duplicates in every part and a document of several; blocks of 2 KiB."""
     root = tmp_path_factory.mktemp("ahead")
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(root / "tok")
     long_document = "\n".join(f"line {number} of a long document" for number in range(900))
     texts = [*make_documents(40), long_document, *make_documents(20, seed=1), *make_documents(20)]
     write_corpus(root / "texts" / "a.txt", texts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readingflags, "BLOCK_BYTES", 2048)
-        prepare_dataset(settings_of(root, "threads"))
-        yield root
+    prepare_dataset(settings_of(root, "threads"))
+    return root
 
 
 def settings_of(root: Path, out_dir: str, **options: Any) -> PrepareSettings:
@@ -49,6 +45,7 @@ def settings_of(root: Path, out_dir: str, **options: Any) -> PrepareSettings:
         memory="8GiB",
         tokenization=str(root / "tok"),
         tokens_per_shard=4000,
+        block_bytes=2048,
         **options,
     )
 
@@ -62,11 +59,10 @@ def start(root: Path, out_dir: str) -> Any:
     return workers[0]
 
 
-def plan_ahead(worker: Any, *, table_bytes: int = 1 << 20, text_bytes: int = 1 << 20) -> None:
+def plan_ahead(worker: Any, **limits: int) -> None:
     encoding = EncodeStage(worker._job, worker.encode_job)
-    worker._ahead = EncodingAhead(
-        worker._job, encoding, table_bytes=table_bytes, text_bytes=text_bytes
-    )
+    limits = {"table_bytes": 1 << 20, "text_bytes": 1 << 20, **limits}
+    worker._ahead = EncodingAhead(worker._job, encoding, **limits)
 
 
 def run_stage(stage: Stage) -> None:
@@ -164,17 +160,14 @@ def test_a_part_that_failed_after_its_turn_is_encoded_later(corpus: Path) -> Non
     assert snapshot(corpus / "failed") == snapshot(corpus / "threads")
 
 
-def test_results_of_a_long_job_are_not_read_for_it(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_a_long_job_are_not_read_for_it(corpus: Path) -> None:
     """A worker that joins late would read all hashes before its first part."""
-    monkeypatch.setattr(ahead, "_MOST_READ", 3)
     other, worker = start(corpus, "late"), start(corpus, "late")
     count = len(worker._job.parts)
     assert count > 4
     for part in range(count - 1):
         HashStage(other._job).run(part)
-    plan_ahead(worker)
+    plan_ahead(worker, most_read=3)
     HashStage(worker._job, worker._ahead).run(count - 1)
     assert count_encoded(worker) == 0
     finish(worker)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.corpus import readingflags
-from lowtide.dataset import appending, layout, rehashing
+from lowtide.dataset import appending, layout
 from lowtide.dataset.appendable import AppendResult
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -37,8 +36,6 @@ def die(*_: Any, **__: Any) -> None:
 @pytest.fixture(autouse=True)
 def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three texts and a file of items in the folder of the test."""
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 4000)
     monkeypatch.chdir(tmp_path)
     for seed, name in enumerate(("old.txt", "new.txt", "other.txt")):
         write_corpus(tmp_path / name, make_documents(110 - 40 * seed, seed=seed))
@@ -47,11 +44,13 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepare(*paths: str, **more: Any) -> None:
     options: dict[str, Any] = {"tokenization": "char", "tokens_per_shard": 4000, **more}
+    options |= {"block_bytes": 4096}
     prepare_dataset(input_files=list(paths or ["old.txt"]), out_dir="out", **options)
 
 
 def append(path: str, **more: Any) -> AppendResult:
-    return append_to_dataset(dataset_dir="out", input_files=[path], num_workers=1, **more)
+    more |= {"block_bytes": 4096, "num_workers": 1}
+    return append_to_dataset(dataset_dir="out", input_files=[path], **more)
 
 
 def kill_before_metadata(monkeypatch: pytest.MonkeyPatch, path: str) -> None:

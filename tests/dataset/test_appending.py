@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.corpus import readingflags
 from lowtide.dataset import appendable, appending, layout, rehashing
+from lowtide.dataset.appendable import AppendResult
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_append, describe_preparation
@@ -35,17 +35,16 @@ from corpora import (
 )
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
-    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 700)
-
-
 def make_dataset(folder: Path, documents: list[str], **options: Any) -> Path:
     corpus = write_corpus(folder / "old.txt", documents)
-    options = {"tokenization": "char", "tokens_per_shard": 4000, **options}
+    options = {"tokenization": "char", "tokens_per_shard": 4000, "block_bytes": 2048, **options}
     prepare_dataset(input_files=[corpus], out_dir=folder / "out", **options)
     return folder / "out"
+
+
+def append(root: Path, *paths: Path, **options: Any) -> AppendResult:
+    options = {"block_bytes": 2048, **options}
+    return append_to_dataset(dataset_dir=root, input_files=paths, **options)
 
 
 def all_documents(root: Path) -> list[str]:
@@ -63,7 +62,7 @@ def test_new_documents_once_and_old_files_untouched(
     root = make_dataset(tmp_path, old, **options)
     before = snapshot(root)
     extra = write_corpus(tmp_path / "new.txt", [*old[50:100], *new, new[0]])
-    result = append_to_dataset(dataset_dir=root, input_files=[extra])
+    result = append(root, extra)
     after = snapshot(root)
     assert {name: after[name] for name in before if name != METADATA_NAME} == {
         name: data for name, data in before.items() if name != METADATA_NAME
@@ -83,7 +82,7 @@ def test_new_documents_once_and_old_files_untouched(
 def test_documents_keep_their_split(tmp_path: Path) -> None:
     old, new = make_documents(200), make_documents(150, seed=1)
     root = make_dataset(tmp_path, old)
-    append_to_dataset(dataset_dir=root, input_files=[write_corpus(tmp_path / "new.txt", new)])
+    append(root, write_corpus(tmp_path / "new.txt", new))
     together = make_dataset(tmp_path / "together", old + new)
     for split in layout.SPLITS:
         assert sorted(read_documents(root, split)) == sorted(read_documents(together, split))
@@ -95,7 +94,7 @@ def test_single_lines_are_compared_with_what_is_there(tmp_path: Path) -> None:
     line = old[7].split("\n")[0]
     fresh = "a line that nobody has seen before, in a document of two"
     extra = write_corpus(tmp_path / "new.txt", [f"{line}\n{fresh}"])
-    result = append_to_dataset(dataset_dir=root, input_files=[extra])
+    result = append(root, extra)
     assert result.report["rules"]["duplicate_line"]["count"] == 1
     assert fresh in all_documents(root)
 
@@ -103,7 +102,7 @@ def test_single_lines_are_compared_with_what_is_there(tmp_path: Path) -> None:
 def test_nothing_new_adds_nothing(tmp_path: Path) -> None:
     old = make_documents(120)
     root = make_dataset(tmp_path, old)
-    result = append_to_dataset(dataset_dir=root, input_files=[tmp_path / "old.txt"])
+    result = append(root, tmp_path / "old.txt")
     assert result.added_tokens == 0 and result.added_shards == 0
     assert sorted(all_documents(root)) == sorted(old)
 
@@ -112,21 +111,21 @@ def test_nothing_new_adds_nothing(tmp_path: Path) -> None:
 def test_the_same_append_again_touches_nothing(tmp_path: Path, dedup: bool) -> None:
     root = make_dataset(tmp_path, make_documents(120), dedup=dedup)
     new = write_corpus(tmp_path / "new.txt", make_documents(40, seed=1))
-    assert append_to_dataset(dataset_dir=root, input_files=[new]).added_tokens > 0
+    assert append(root, new).added_tokens > 0
     before = snapshot(root)
     copy = tmp_path / "copy.txt"
     copy.write_bytes(new.read_bytes())
     for path in (new, copy, tmp_path / "old.txt"):
-        result = append_to_dataset(dataset_dir=root, input_files=[path])
+        result = append(root, path)
         assert result.was_there and result.added_tokens == 0
         assert "nothing was touched" in describe_append(result)
     assert snapshot(root) == before
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "one text of a row, some words", "more": "another text of this row"}')
     for field in ("text", "more"):  # one file, two texts
-        result = append_to_dataset(dataset_dir=root, input_files=[rows], text_field=field)
+        result = append(root, rows, text_field=field)
         assert result.added_tokens > 0
-        again = append_to_dataset(dataset_dir=root, input_files=[rows], text_field=field)
+        again = append(root, rows, text_field=field)
         assert again.was_there
 
 
@@ -135,13 +134,13 @@ def test_an_append_after_one_that_added_nothing_is_not_taken_for_it(
 ) -> None:
     root = make_dataset(tmp_path, make_documents(120))
     known = write_corpus(tmp_path / "known.txt", make_documents(120)[::-1])
-    assert append_to_dataset(dataset_dir=root, input_files=[known]).added_tokens == 0
+    assert append(root, known).added_tokens == 0
     new = write_corpus(tmp_path / "new.txt", make_documents(40, seed=1))
     with monkeypatch.context() as patch:
         patch.setattr(layout, "write_metadata", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            append_to_dataset(dataset_dir=root, input_files=[new])
-    assert append_to_dataset(dataset_dir=root, input_files=[new]).added_tokens > 0
+            append(root, new)
+    assert append(root, new).added_tokens > 0
     assert verify_dataset(dataset_dir=root).problems == []
 
 
@@ -170,7 +169,7 @@ def test_any_split_of_the_inputs_keeps_what_one_preparation_would(
     cuts = sorted(data.draw(st.sets(st.integers(1, len(paths) - 1), min_size=1)))
     prepare_dataset(input_files=paths[: cuts[0]], out_dir=folder / "many", **options)
     for begin, end in pairwise([*cuts, len(paths)]):
-        append_to_dataset(dataset_dir=folder / "many", input_files=paths[begin:end])
+        append(folder / "many", *paths[begin:end])
     one, many = (sorted(_decode(folder / name)) for name in ("one", "many"))
     assert many == one
 
@@ -201,7 +200,7 @@ def test_one_document_dataset_grows_at_its_end(tmp_path: Path) -> None:
 def test_unknown_characters_are_named(tmp_path: Path) -> None:
     root = make_dataset(tmp_path, make_documents(120), tokenization="char")
     extra = write_corpus(tmp_path / "new.txt", ["a document with a € sign in the middle"])
-    result = append_to_dataset(dataset_dir=root, input_files=[extra])
+    result = append(root, extra)
     assert any("'€'" in notice for notice in result.notices)
 
 
@@ -210,7 +209,7 @@ def test_killed_anywhere_ends_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     root = make_dataset(tmp_path, old, tokenization="char")
     extra = write_corpus(tmp_path / "new.txt", new)
     shutil.copytree(root, tmp_path / "expected")
-    append_to_dataset(dataset_dir=tmp_path / "expected", input_files=[extra])
+    append(tmp_path / "expected", extra)
     expected = snapshot(tmp_path / "expected")
 
     kills = 0
@@ -220,10 +219,10 @@ def test_killed_anywhere_ends_the_same(tmp_path: Path, monkeypatch: pytest.Monke
         kills += kill_at_rename(
             monkeypatch,
             limit,
-            lambda copy=copy: append_to_dataset(dataset_dir=copy, input_files=[extra], processes=1),
+            lambda copy=copy: append(copy, extra, processes=1),
         )
         if (copy / ".work").exists():
-            append_to_dataset(dataset_dir=copy, input_files=[extra])
+            append(copy, extra)
         assert snapshot(copy) == expected, f"after rename {limit}"
     assert kills >= 2, "hardly anything was killed"
 
@@ -233,8 +232,8 @@ def test_killed_while_cleaning_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     extra = write_corpus(tmp_path / "new.txt", make_documents(30, seed=1))
     with monkeypatch.context() as patch:
         patch.setattr(appending, "remove_work", lambda _: None)
-        first = append_to_dataset(dataset_dir=root, input_files=[extra])
-    again = append_to_dataset(dataset_dir=root, input_files=[extra])
+        first = append(root, extra)
+    again = append(root, extra)
     assert again.was_there and again.added_tokens == 0
     assert not (root / ".work").exists()
     assert layout.load_dataset_info(root).fingerprint == first.info.fingerprint
@@ -245,13 +244,13 @@ def test_other_work_in_the_folder_is_not_mixed_up(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("nonsense")
     new = write_corpus(tmp_path / "new.txt", make_documents(20, seed=1))
     with pytest.raises(DataError):
-        append_to_dataset(dataset_dir=root, input_files=[new, tmp_path / "bad.jsonl"])
+        append(root, new, tmp_path / "bad.jsonl")
     with pytest.raises(UsageError, match="finished dataset"):
         prepare_dataset(input_files=[tmp_path / "old.txt"], out_dir=root, tokenization="char")
     other = write_corpus(tmp_path / "other.txt", make_documents(120)[::-1])
     with pytest.raises(UsageError, match="changed since"):
-        append_to_dataset(dataset_dir=root, input_files=[other])
-    result = append_to_dataset(dataset_dir=root, input_files=[other], restart=True)
+        append(root, other)
+    result = append(root, other, restart=True)
     assert result.added_tokens == 0
     assert not (root / ".work").exists()
 
@@ -268,12 +267,12 @@ def test_nothing_of_an_append_given_up_stays(
     with monkeypatch.context() as patch:
         patch.setattr(layout, "write_metadata", fail)
         with pytest.raises(LowtideError, match="the disk is full"):
-            append_to_dataset(dataset_dir=root, input_files=[extra])
+            append(root, extra)
     assert None in {shard.checksum for shard in layout.load_dataset_info(root).shards["train"]}
     other = write_corpus(tmp_path / "other.txt", make_documents(3, seed=2))
     moved = root / "train" / "shard_00900.bin"
     moved.write_bytes(next((root / "train").glob("*.bin")).read_bytes())  # by somebody else
-    result = append_to_dataset(dataset_dir=root, input_files=[other], restart=True)
+    result = append(root, other, restart=True)
     assert result.info.moved_in == ["train/shard_00900.bin"]
     moved.unlink()
     metadata = root / METADATA_NAME
@@ -284,15 +283,14 @@ def test_nothing_of_an_append_given_up_stays(
     assert sorted(found) == sorted(make_documents(120) + make_documents(3, seed=2))
 
 
-@pytest.mark.parametrize("held_bytes", [1 << 20, 100])
+@pytest.mark.parametrize("block_bytes", [1 << 20, 1000])
 def test_a_document_of_short_lines_is_found_across_shards_and_splits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int
+    tmp_path: Path, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(rehashing, "_HELD_BYTES", held_bytes)
     verse = "\n".join(f"line {number}" for number in range(150))
     root = make_dataset(tmp_path, [verse], tokens_per_shard=400)
     more = write_corpus(tmp_path / "more.txt", [verse, verse])
-    again = append_to_dataset(dataset_dir=root, input_files=[more])
+    again = append(root, more, block_bytes=block_bytes)
     assert again.added_tokens == 0
     assert again.report["rules"]["duplicate_document"]["count"] == 2
 
@@ -308,7 +306,7 @@ def test_documents_of_a_shard_moved_in_without_ends_are_found(tmp_path: Path) ->
     shutil.copy(next((other / "train").glob("*.bin")), root / "train" / "shard_00900.bin")
     moved = [text for text in make_documents(40, seed=1) if text in read_documents(other, "train")]
     extra = write_corpus(tmp_path / "new.txt", moved)
-    result = append_to_dataset(dataset_dir=root, input_files=[extra])
+    result = append(root, extra)
     assert result.report["rules"]["duplicate_document"]["count"] == len(moved) > 10
 
 
@@ -324,7 +322,7 @@ def test_restart_removes_work_where_there_is_nothing_to_add(
     with monkeypatch.context() as patch:
         patch.setattr(layout, "write_metadata", stop)
         with pytest.raises(KeyboardInterrupt):
-            append_to_dataset(dataset_dir=root, input_files=[tmp_path / "new.txt"])
+            append(root, tmp_path / "new.txt")
     for restart in (False, True):
         options = {"dataset_dir": root, "input_files": [tmp_path / "old.txt"]}
         assert append_to_dataset(**options, restart=restart).was_there
@@ -343,22 +341,18 @@ def test_a_dataset_that_keeps_no_settings_keeps_the_size_of_its_shards(tmp_path:
     assert appendable.stored_settings(info, given).tokens_per_shard == 1234
 
 
-def test_documents_that_end_where_a_chunk_ends_are_decoded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_that_end_where_a_chunk_ends_are_decoded_once(tmp_path: Path) -> None:
     root = make_dataset(tmp_path, make_documents(20), val_fraction=0.0, tokens_per_shard=100_000)
     info = layout.load_dataset_info(root)
     shards = info.shards["train"]
     first_end = int(layout.load_document_ends(shards[0])[0])
-    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", first_end)
-    parts = rehashing.iter_texts(rehashing.whole_shards(shards), info.dtype, Tokenizer.load(root))
+    stretches, tokenizer = rehashing.whole_shards(shards), Tokenizer.load(root)
+    parts = rehashing.iter_texts(stretches, info.dtype, tokenizer, decode_tokens=first_end)
     texts = [text.decode() for part, _ in parts for text in part]
     assert texts == read_documents(root, "train") and len(texts[0]) == first_end - 1
 
 
-def test_no_more_is_decoded_at_once_than_a_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_is_decoded_at_once_than_a_block(tmp_path: Path) -> None:
     """However long the text of a token is: ids say little about bytes."""
     root = make_dataset(tmp_path, make_documents(20), val_fraction=0.0, tokens_per_shard=3000)
     info = layout.load_dataset_info(root)
@@ -366,13 +360,14 @@ def test_no_more_is_decoded_at_once_than_a_block(
     expected = read_documents(root, "train")
     sizes = [len(text.encode()) for text in expected]
     limit = sorted(sizes)[len(sizes) // 2]  # half of the documents are longer
-    monkeypatch.setattr(rehashing, "_HELD_BYTES", limit)
-    monkeypatch.setattr(rehashing, "_DECODE_TOKENS", 1 << 20)
     tokenizer = Tokenizer.load(root)
     longest = max(map(len, tokenizer.vocabulary.values()))
     for cut_long in (True, False):
         stretches = rehashing.whole_shards(shards)
-        parts = list(rehashing.iter_texts(stretches, info.dtype, tokenizer, cut_long=cut_long))
+        found = rehashing.iter_texts(
+            stretches, info.dtype, tokenizer, block_bytes=limit, cut_long=cut_long
+        )
+        parts = list(found)
         assert max(sum(map(len, texts)) for texts, _ in parts) <= limit + longest
         assert sum(count for _, count in parts) == sum(shard.num_tokens for shard in shards)
         texts = [text.decode() for part, _ in parts for text in part]
@@ -399,7 +394,7 @@ def test_characters_that_the_tokenizer_does_not_have_are_counted(tmp_path: Path)
         assert told in describe_preparation(result)
         assert result.info.metadata["cleaning"]["unknown_characters"] == unknown
     more = write_corpus(tmp_path / "b.txt", ["more of what was said, and some \u00e9 \u00e8"])
-    added = append_to_dataset(dataset_dir=tmp_path / "threads", input_files=[more])
+    added = append(tmp_path / "threads", more)
     assert added.report["unknown_characters"] == 3
     assert "3 characters of what stayed are unknown" in describe_append(added)
     again = append_to_dataset(

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from lowtide import files
-from lowtide.corpus import readingflags
 from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset import contamination
@@ -58,7 +57,6 @@ def make_texts() -> list[str]:
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 4 << 10)
     monkeypatch.chdir(tmp_path)
     made = make_texts()
     Path("a.txt").write_text(SEPARATOR.join(made))
@@ -75,7 +73,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def prepare(out_dir: str, **more: Any) -> PrepareResult:
     return prepare_dataset(
-        input_files=["a.txt"], out_dir=out_dir, tokenization="char",
+        input_files=["a.txt"], out_dir=out_dir, tokenization="char", block_bytes=4 << 10,
         **{"decontaminate": ["evals/*"], "val_fraction": 0, **more},
     )  # fmt: skip
 
@@ -136,7 +134,7 @@ def test_the_same_bytes_on_every_engine_with_near_copies(texts: list[str], by: s
     prepare("out", **more)
     settings = PrepareSettings(
         input_files=("a.txt",), out_dir=Path("shared"), tokenization="char",
-        decontaminate=("evals/*",), engine="files", **more,
+        decontaminate=("evals/*",), engine="files", block_bytes=4 << 10, **more,
     )  # fmt: skip
     prepare_shared(settings, sizes=Sizes(part_bytes=9000, num_partitions=3, num_buckets=16))
     assert snapshot(Path("shared")) == snapshot(Path("out"))

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from lowtide import _native
-from lowtide.corpus import readingflags
 from lowtide.dataset import threaded
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.near import deciding, pairs, running
+from lowtide.dataset.near.job import NearLimits
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
@@ -92,14 +92,12 @@ def similar_pairs(texts: list[str], threshold: float) -> dict[tuple[int, int], f
 
 @pytest.fixture
 def few(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 8 << 10)
     Path("a.txt").write_text(SEPARATOR.join(texts[:120]))
     return texts[:120]
 
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 16 << 10)
     monkeypatch.chdir(tmp_path)
     made = make_texts()
     Path("a.txt").write_text(SEPARATOR.join(made))
@@ -108,6 +106,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def options(out_dir: str, **more: Any) -> dict[str, Any]:
     common: dict[str, Any] = {"tokenization": "char", "near_dedup": 0.8, "processes": 2}
+    common |= {"block_bytes": 8 << 10}
     return {"input_files": ["a.txt"], "out_dir": out_dir, **common, **more}
 
 
@@ -196,6 +195,7 @@ SHARED = PrepareSettings(
     tokenization="char",
     near_dedup=0.8,
     engine="files",
+    block_bytes=8 << 10,
 )
 SIZES = Sizes(part_bytes=40 << 10, num_partitions=3, num_buckets=16, group_bytes=50_000)
 
@@ -207,15 +207,12 @@ def test_the_same_bytes_however_it_is_run(few: list[str], monkeypatch: pytest.Mo
     assert snapshot(Path("shared")) == expected
     # Rows and pairs that do not fit are sorted in runs on disk; parts of other sizes.
     find = running.find_near_copies
-    monkeypatch.setattr(pairs, "_LEAST_ROWS", 100)
-    monkeypatch.setattr(pairs, "_STEP_ROWS", 64)
-    monkeypatch.setattr(deciding, "_STEP_BYTES", 640)
-    monkeypatch.setattr(running, "_BLOCKS_IN_PART", 3)
-    monkeypatch.setattr(running.Sizes, "of", lambda _: SIZES)
+    limits = NearLimits(least_rows=100, step_rows=64, step_bytes=640, blocks_in_part=3)
+    small = {"table_bytes": 0, "sizes": SIZES, "limits": limits}
     monkeypatch.setattr(
         running,
         "find_near_copies",
-        lambda *args, **named: find(*args, **{**named, "table_bytes": 0}),
+        lambda *args, **named: find(*args, **{**named, **small}),
     )
     prepare("small")
     assert snapshot(Path("small")) == expected

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.corpus import readingflags
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
 from lowtide.dataset import chosen, encoding, threaded
 from lowtide.dataset.preparation import prepare_dataset
@@ -22,8 +21,7 @@ from corpora import make_documents, snapshot, write_corpus
 
 @pytest.fixture
 def tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A small tokenizer; blocks are small too, so that a few kilobytes are many."""
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
+    """A small tokenizer."""
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
     return str(tmp_path / "tok")
 
@@ -35,7 +33,7 @@ def prepare(tmp_path: Path, tokenizer: str, name: str, **options: object) -> dic
         documents = [*make_documents(150), long_document, *make_documents(100, seed=1)]
         write_corpus(corpus, documents + make_documents(60))
     settings = {"tokenization": tokenizer, "tokens_per_shard": 1000, "memory": "1GiB", **options}
-    prepare_dataset(input_files=[corpus], out_dir=tmp_path / name, **settings)
+    prepare_dataset(input_files=[corpus], out_dir=tmp_path / name, block_bytes=2048, **settings)
     return snapshot(tmp_path / name)
 
 

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lowtide import files
-from lowtide.corpus import readingflags
-from lowtide.dataset import chosen, layout, phases, resources, sharding, threaded
+from lowtide.dataset import layout, phases, resources, sharding, threaded
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.sharding import ShardJob
 from lowtide.dataset.summary import describe_preparation
 from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
 from lowtide.tokenizer import Tokenizer
@@ -30,18 +30,14 @@ from corpora import SEPARATOR, make_documents, read_documents, read_tokens, snap
 TAG = re.compile(r"(?<=shard_\d{5})-[0-9a-f]{8}-[0-9a-f]{8}")
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a few kilobytes of text many blocks."""
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
-
-
 def prepare(paths: Any, out: Path, **options: Any) -> PrepareResult:
-    options = {"tokenization": "char", "tokens_per_shard": 1000, "memory": "8GiB", **options}
+    """Prepare small shards, from small blocks: a few kilobytes of text are many."""
+    small = {"tokens_per_shard": 1000, "block_bytes": 2048}
+    options = {"tokenization": "char", "memory": "8GiB", **small, **options}
     return prepare_dataset(input_files=paths, out_dir=out, **options)
 
 
-def test_every_document_once(tmp_path: Path, small_blocks: None) -> None:
+def test_every_document_once(tmp_path: Path) -> None:
     documents = make_documents(400)
     corpus = write_corpus(tmp_path / "a.txt", documents)
     result = prepare([corpus], tmp_path / "out")
@@ -60,9 +56,7 @@ def test_every_document_once(tmp_path: Path, small_blocks: None) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_any_number_of_workers_gives_the_same_bytes(
-    tmp_path: Path, small_blocks: None, workers: int
-) -> None:
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, workers: int) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(200) + make_documents(150))
     prepare([corpus], tmp_path / "one", processes=1)
     prepare([corpus], tmp_path / "many", processes=workers, memory="8GiB")
@@ -70,9 +64,7 @@ def test_any_number_of_workers_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("tokenization", ["char", "gpt2"])
-def test_files_read_side_by_side_give_the_same_bytes(
-    tmp_path: Path, small_blocks: None, tokenization: str
-) -> None:
+def test_files_read_side_by_side_give_the_same_bytes(tmp_path: Path, tokenization: str) -> None:
     """Rows longer than several blocks among them, plain and compressed."""
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -94,10 +86,9 @@ def test_files_read_side_by_side_give_the_same_bytes(
         assert snapshot(out) == expected
 
 
-def test_block_size_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_decides_nothing(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(200) + make_documents(150))
-    prepare([corpus], tmp_path / "large")
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
+    prepare([corpus], tmp_path / "large", block_bytes=4 << 20)
     prepare([corpus], tmp_path / "small")
     large, small = (snapshot(tmp_path / name) for name in ("large", "small"))
     assert large.pop("seen/00000.hashes") != b""
@@ -112,24 +103,16 @@ def test_block_size_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert plain[0] == plain[1]
 
 
-def test_ranges_decide_nothing(
-    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(200))
     prepare([corpus], tmp_path / "one")
-    monkeypatch.setattr(sharding, "_CHUNK_BYTES", 64)
-    monkeypatch.setattr(sharding, "MAX_OPEN_FILES", 3)
-    plan = chosen.plan_shares
-    monkeypatch.setattr(
-        chosen,
-        "plan_shares",
-        lambda *given: resources.Shares(**{**plan(*given).__dict__, "range_bytes": 1000}),
-    )
+    limits = {"range_bytes": 1000, "chunk_bytes": 64, "max_open_files": 3}
+    monkeypatch.setattr(threaded, "ShardJob", lambda **given: ShardJob(**{**given, **limits}))
     prepare([corpus], tmp_path / "many")
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "many")
 
 
-def test_order_is_kept_on_request(tmp_path: Path, small_blocks: None) -> None:
+def test_order_is_kept_on_request(tmp_path: Path) -> None:
     documents = make_documents(200)
     corpus = write_corpus(tmp_path / "a.txt", documents)
     prepare([corpus], tmp_path / "out", shuffle=False)
@@ -146,7 +129,7 @@ def test_seed_changes_the_order_but_not_the_split(tmp_path: Path) -> None:
     assert first != second and sorted(first) == sorted(second)
 
 
-def test_duplicates_are_removed_across_files(tmp_path: Path, small_blocks: None) -> None:
+def test_duplicates_are_removed_across_files(tmp_path: Path) -> None:
     documents = make_documents(150)
     one = write_corpus(tmp_path / "a.txt", documents)
     two = write_corpus(tmp_path / "b.txt", documents[:50])
@@ -180,7 +163,7 @@ def test_no_validation_on_request(tmp_path: Path) -> None:
     assert result.info.num_tokens("val") == 0 and result.info.metadata["total_documents"] == 200
 
 
-def test_document_larger_than_a_block(tmp_path: Path, small_blocks: None) -> None:
+def test_document_larger_than_a_block(tmp_path: Path) -> None:
     large = "\n".join(
         f"line {number} of one long document, unlike all others" for number in range(500)
     )
@@ -195,7 +178,7 @@ def test_document_larger_than_a_block(tmp_path: Path, small_blocks: None) -> Non
     assert sorted(found) == sorted(documents)
 
 
-def test_gpt2_ids_are_those_of_the_tokenizer(tmp_path: Path, small_blocks: None) -> None:
+def test_gpt2_ids_are_those_of_the_tokenizer(tmp_path: Path) -> None:
     documents = make_documents(150)
     corpus = write_corpus(tmp_path / "a.txt", documents)
     result = prepare([corpus], tmp_path / "out", tokenization="gpt2", shuffle=False, val_fraction=0)
@@ -298,7 +281,7 @@ def test_two_commands_never_work_in_one_folder(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_command_given_up_stays(
-    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(100))
 
@@ -331,7 +314,7 @@ def test_killed_while_it_cleaned_up(
     assert again.report == result.report and not (tmp_path / "out" / ".work").exists()
 
 
-def test_work_goes_on_once_an_input_is_mended(tmp_path: Path, small_blocks: None) -> None:
+def test_work_goes_on_once_an_input_is_mended(tmp_path: Path) -> None:
     first = write_corpus(tmp_path / "a.txt", make_documents(60))
     broken = tmp_path / "b.txt.gz"
     whole = gzip.compress("<|endoftext|>".join(make_documents(60, seed=1)).encode(), mtime=0)
@@ -353,7 +336,7 @@ def test_finished_dataset_is_never_overwritten(tmp_path: Path) -> None:
     again = prepare([corpus], tmp_path / "out")
     assert again.was_there and again.info is not None
     assert "is there already" in describe_preparation(again)
-    other = write_corpus(tmp_path / "b.txt", make_documents(50))
+    other = write_corpus(tmp_path / "b.txt", make_documents(50, seed=1))
     with pytest.raises(UsageError, match="already, and it was made with --seed 0, now it is 3"):
         prepare([corpus], tmp_path / "out", seed=3)
     with pytest.raises(UsageError, match=r"already, and .*b\.txt was not among its inputs"):
@@ -417,7 +400,7 @@ def test_an_input_that_grows_before_it_is_read_is_refused(
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
 
 
-def test_a_copy_of_a_long_input_adds_no_short_lines(tmp_path: Path, small_blocks: None) -> None:
+def test_a_copy_of_a_long_input_adds_no_short_lines(tmp_path: Path) -> None:
     verse = "\n".join(f"line {number}" for number in range(900))
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(verse)
@@ -494,9 +477,7 @@ def test_full_disk_is_refused_before_it_is_full(
         prepare([corpus], tmp_path / "out")
 
 
-def test_full_disk_midway_loses_nothing(
-    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(100))
     calls = 0
     real = sharding.write_shard  # pyright: ignore[reportPrivateUsage]
@@ -534,7 +515,8 @@ def test_a_share_of_validation_that_was_missed_is_said(tmp_path: Path) -> None:
     long = "\n".join(f"{held_out} {number}" for number in range(40))
     for number in range(40):  # one that the hash of its text puts into validation
         texts = [*documents, f"{long} {number}"]
-        result = prepare([write_corpus(tmp_path / "b.txt", texts)], tmp_path / f"b{number}")
+        corpus = write_corpus(tmp_path / "b.txt", texts)
+        result = prepare([corpus], tmp_path / f"b{number}", block_bytes=4 << 20)
         assert result.info is not None
         share = result.info.num_tokens("val") / result.info.metadata["total_tokens"]
         if abs(share - 0.1) > 0.04:
@@ -543,10 +525,7 @@ def test_a_share_of_validation_that_was_missed_is_said(tmp_path: Path) -> None:
     assert f"Validation has {100 * share:.1f} % of the tokens, 10.0 % were asked for" in text
 
 
-def test_a_dry_run_counts_every_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
+def test_a_dry_run_counts_every_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(60))
     prepare([corpus], tmp_path / "out", dry_run=True)
     (counted,) = re.findall(r"count .* (\d+) of (\d+) blocks", capsys.readouterr().err)

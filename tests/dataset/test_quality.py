@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lowtide.corpus import readingflags
 from lowtide.dataset import threaded
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -34,7 +33,6 @@ def make_text(number: int) -> str:
 
 @pytest.fixture
 def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 4096)
     monkeypatch.chdir(tmp_path)
     documents = [make_text(number) for number in range(140)]
     documents[3] += "\nThis page uses a { in a sentence."
@@ -45,6 +43,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def options(inputs: Path, out_dir: str, **more: Any) -> dict[str, Any]:
     common: dict[str, Any] = {"tokenization": "char", "rules": "c4", "processes": 2}
+    common |= {"block_bytes": 4096}
     return {"input_files": [inputs], "out_dir": out_dir, **common, **more}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lowtide import _native
-from lowtide.corpus import readingflags
 from lowtide.dataset import phases, threaded
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -43,7 +42,6 @@ def make_documents(seed: int = 0) -> list[str]:
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 4096)
     monkeypatch.chdir(tmp_path)
     TinyModel(
         words=["people", "Leute"],
@@ -65,6 +63,7 @@ def options(out_dir: str, **more: Any) -> dict[str, Any]:
         "keep_top": 0.1,
         "filter": False,
         "val_fraction": 0,
+        "block_bytes": 4096,
     }
     return {**common, "keep_top": 0.1, "out_dir": out_dir, **more}
 

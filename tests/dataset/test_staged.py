@@ -17,16 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lowtide.corpus import readingflags
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged import duplicates, gathering, running
+from lowtide.dataset.staged import gathering, running
+from lowtide.dataset.staged.job import WorkerLimits
 from lowtide.dataset.staged.parts import Part, cut_parts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.running import prepare_shared
-from lowtide.engine import partitions, records
 from lowtide.engine.outputs import Output, open_output
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
@@ -55,7 +54,6 @@ RULE_LIMITS = (
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Inputs of every kind, with duplicates between them; blocks of 2 KiB, so they are many."""
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     monkeypatch.chdir(tmp_path)
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
     folder = tmp_path / "texts"
@@ -74,7 +72,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def settings_of(out_dir: Path, corpus: Path, **options: Any) -> PrepareSettings:
     more = {"tokenization": str(corpus.parent / "tok"), "tokens_per_shard": 4000, **options}
-    return PrepareSettings(input_files=(str(corpus),), out_dir=out_dir, memory="8GiB", **more)
+    more |= {"memory": "8GiB", "block_bytes": 2048}
+    return PrepareSettings(input_files=(str(corpus),), out_dir=out_dir, **more)
 
 
 def by_threads(corpus: Path, **options: Any) -> dict[str, bytes]:
@@ -121,22 +120,17 @@ def test_neither_workers_nor_sizes_change_a_byte(corpus: Path, workers: int, siz
     assert snapshot(out_dir) == expected
 
 
-def test_what_is_not_kept_of_other_stages_is_read_again(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_kept_of_other_stages_is_read_again(corpus: Path) -> None:
     """A corpus of many parts has more of it than a worker keeps."""
-    monkeypatch.setattr(duplicates, "_STARTS_BYTES", 0)
-    monkeypatch.setattr(partitions, "_ENDS_KEPT", 5)
-    monkeypatch.setattr(records, "_PLACES_KEPT", 2)
     expected = by_threads(corpus)
     out_dir = corpus.parent / "staged"
-    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=SIZES)
+    limits = WorkerLimits(starts_bytes=0, ends_kept=5, places_kept=2)
+    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=SIZES, limits=limits)
     assert snapshot(out_dir) == expected
 
 
 def test_ranges_of_keys_change_no_byte(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many documents are sorted range by range; here a few are enough for many ranges."""
-    monkeypatch.setattr(gathering, "_RANGE_BYTES", 4 * gathering.ENCODED_ROW_BYTES_HELD)
     found: list[list[int]] = []
     count = gathering._count_ranges
 
@@ -149,7 +143,8 @@ def test_ranges_of_keys_change_no_byte(corpus: Path, monkeypatch: pytest.MonkeyP
     expected = by_threads(corpus)
     out_dir = corpus.parent / "staged"
     sizes = replace(SIZES, group_bytes=1 << 30)
-    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=sizes)
+    limits = WorkerLimits(cut_range_bytes=4 * gathering.ENCODED_ROW_BYTES_HELD)
+    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=sizes, limits=limits)
     assert snapshot(out_dir) == expected
     assert found[0] == [number << 60 for number in range(16)]
 
@@ -428,13 +423,11 @@ def test_the_command_done_again_touches_nothing(corpus: Path) -> None:
 WORKER = """
 import os, signal, sys
 from pathlib import Path
-from lowtide.corpus import readingflags
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import _SharedPreparation, prepare_shared
 from lowtide.engine.records import Records
 
-readingflags.BLOCK_BYTES = 2048
 stop_at = sys.argv[1]
 if sys.argv[5] == "in stages":
     _SharedPreparation._plan_ahead = lambda self: None
@@ -449,7 +442,8 @@ Records.commit_record = commit_and_die
 os.chdir(sys.argv[4])
 prepare_shared(
     PrepareSettings(input_files=(sys.argv[2],), out_dir=Path("staged"), tokenization=sys.argv[3],
-                    tokens_per_shard=4000, engine="files", memory="1GiB", num_workers=1),
+                    tokens_per_shard=4000, engine="files", memory="1GiB", num_workers=1,
+                    block_bytes=2048),
     sizes=Sizes(6 << 10, 3, num_buckets=16, group_bytes=5000),
 )
 """

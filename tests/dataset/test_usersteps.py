@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.corpus import readingflags, usersteps
+from lowtide.corpus import usersteps
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_preparation
@@ -34,7 +34,6 @@ def make_text(number: int) -> str:
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     monkeypatch.chdir(tmp_path)
     Path("my_rules.py").write_text(SOURCE)
     documents = [make_text(number) for number in range(120)]
@@ -47,6 +46,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def options(out_dir: str, **more: Any) -> dict[str, Any]:
     common: dict[str, Any] = {"tokenization": "char", "processes": 2, "val_fraction": 0}
     common |= {"input_files": ["a.txt", "b.jsonl"], "step": "my_rules.py:keep"}
+    common |= {"block_bytes": 2048}
     return {**common, "out_dir": out_dir, **more}
 
 

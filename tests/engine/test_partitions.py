@@ -55,8 +55,8 @@ def make_blocks(seed: int, count: int) -> list[list[bytes]]:
     return [sorted(rng.randbytes(8) for _ in range(size)) for size in sizes]
 
 
-def write_task(folder: Path, number: int, blocks: list[list[bytes]]) -> Result:
-    rows = PartitionedRows(SECTIONS, BORDERS, folder / f"{number}.scratch")
+def write_task(folder: Path, number: int, blocks: list[list[bytes]], *, copy_bytes: int) -> Result:
+    rows = PartitionedRows(SECTIONS, BORDERS, folder / f"{number}.scratch", copy_bytes=copy_bytes)
     for block in blocks:
         firsts = np.array([row[0] for row in block], np.int64)
         ends = np.searchsorted(firsts, np.arange(256), side="right").astype("<i8")
@@ -70,12 +70,10 @@ def write_task(folder: Path, number: int, blocks: list[list[bytes]]) -> Result:
 @pytest.mark.parametrize("kept", [0, 7, 1 << 14])
 @pytest.mark.parametrize("copied", [8, 64, 1 << 20])
 def test_each_partition_has_the_rows_of_its_first_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, copied: int
+    tmp_path: Path, kept: int, copied: int
 ) -> None:
-    monkeypatch.setattr(partitions, "_ENDS_KEPT", kept)
-    monkeypatch.setattr(partitions, "_COPY_BYTES", copied)
     tasks = [make_blocks(number, count) for number, count in enumerate((3, 1, 5))]
-    results = [write_task(tmp_path, number, blocks) for number, blocks in enumerate(tasks)]
+    results = [write_task(tmp_path, *task, copy_bytes=copied) for task in enumerate(tasks)]
 
     class Records:
         def open_sections(self, task: Task, names: tuple[str, str]) -> Result:
@@ -86,8 +84,9 @@ def test_each_partition_has_the_rows_of_its_first_bytes(
     for number, (first, last) in enumerate(BORDERS):
         before = [result.reads for result in results]
         reader = PartitionReader(
-            records, "hash", SECTIONS, num_tasks=3, num_partitions=3, partition=number
-        )
+            records, "hash", SECTIONS, num_tasks=3, num_partitions=3, partition=number,
+            ends_kept=kept, copy_bytes=copied,
+        )  # fmt: skip
         wanted = [
             b"".join(row for row in block if first <= row[0] < last)
             for blocks in tasks

@@ -16,11 +16,9 @@ from lowtide import Tokenizer
 
 SCRIPT = """
 import dataclasses, os, signal, sys
-import lowtide.corpus.readingflags as settings
 from lowtide.dataset import chosen
 from lowtide.dataset.preparation import prepare_dataset
 
-settings.BLOCK_BYTES = 4096
 limit = int(sys.argv[3])
 plan_shares, table_bytes = chosen.plan_shares, int(sys.argv[5])
 chosen.plan_shares = lambda *given: dataclasses.replace(
@@ -52,6 +50,7 @@ pathlib.Path.replace = lambda self, target: os.replace(self, target)
 prepare_dataset(
     input_files=sys.argv[1].split(","), out_dir=sys.argv[2], tokenization=sys.argv[4],
     tokens_per_shard=3000, memory="1GiB", processes=int(sys.argv[6]),
+    block_bytes=4096,
 )
 """
 

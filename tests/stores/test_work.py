@@ -16,7 +16,6 @@ from typing import Any
 import obstore
 import pytest
 
-from lowtide.corpus import readingflags
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import running
@@ -57,7 +56,6 @@ def stored(prefix: str) -> dict[str, bytes]:
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Blocks of 2 KiB, so that there are many parts."""
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 2048)
     monkeypatch.chdir(tmp_path)
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
     folder = tmp_path / "texts"
@@ -75,6 +73,7 @@ def settings_of(out_dir: str | Path, corpus: Path, **options: Any) -> PrepareSet
         out_dir=out_dir,  # pyright: ignore[reportArgumentType]
         memory="8GiB",
         num_workers=2,
+        block_bytes=2048,
         **more,
     )
 
@@ -128,8 +127,6 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.engine.records import Records
-from lowtide.corpus import readingflags
-readingflags.BLOCK_BYTES = 2048
 settings, sizes, limit = json.loads(sys.argv[1])
 commit, count = Records.commit_record, 0
 def stop(self, *given, **more):
@@ -151,6 +148,7 @@ def test_a_worker_killed_by_the_system_is_taken_over(server: Any, corpus: Path, 
     settings = settings_of("s3://bucket/data", corpus, engine="files")
     given = {"input_files": [str(corpus)], "out_dir": "s3://bucket/data", "engine": "files"}
     more = {"tokenization": settings.tokenization, "tokens_per_shard": 4000, "num_workers": 1}
+    more["block_bytes"] = 2048
     argument = json.dumps([{**given, **more}, asdict(SIZES), limit])
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, argument],

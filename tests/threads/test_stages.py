@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import lowtide.progress
-from lowtide.corpus import readingflags
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
@@ -85,10 +84,7 @@ def test_preparing(
     texts: Path,
     tokenizer: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(readingflags, "BLOCK_BYTES", 16 << 10)
-
     def prepare(workers: int) -> bytes:
         out_dir = tmp_path / str(workers)
         prepare_dataset(
@@ -97,6 +93,7 @@ def test_preparing(
             tokenization=str(tokenizer),
             tokens_per_shard=30_000,
             processes=workers,
+            block_bytes=16 << 10,
             **options,
         )
         shards = sorted(out_dir.rglob("shard_*"))

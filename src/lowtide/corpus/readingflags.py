@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
 from lowtide.errors import UsageError
+from lowtide.flatsettings import limit
+from lowtide.settings import import_when_used
+
+if TYPE_CHECKING:
+    import tyro
+else:
+    tyro = import_when_used("tyro")
 
 __all__ = ["ReadingFlags", "as_sequence", "check_workers"]
 
@@ -28,6 +36,7 @@ class ReadingFlags:
     """The encoding of text files."""
     skip_bad_inputs: bool = False
     """Leave out files and rows that cannot be read (each is named) instead of stopping."""
+    block_bytes: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = limit(BLOCK_BYTES)
 
     def check_reading(self) -> None:
         """Return the separator with its escapes resolved; refuse one that no text can contain."""
@@ -49,7 +58,7 @@ class ReadingFlags:
             separator=self.document_separator.encode(),
             text_field=self.text_field,
             encoding=self.encoding,
-            block_bytes=BLOCK_BYTES,
+            block_bytes=self.block_bytes,
             reader_bytes=reader_bytes or ReadingSettings.reader_bytes,
             budget_bytes=budget_bytes,
             skip_bad=self.skip_bad_inputs,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prepa
         memory=settings.memory,
         text_field=settings.text_field,
     )
-    stored = build_settings(PrepareSettings, known)
+    stored = replace(build_settings(PrepareSettings, known), block_bytes=settings.block_bytes)
     before = info.metadata.get("settings", {})
     models: dict[str, Any] = {**plan_models(stored)}
     models |= {name: getattr(stored, name) for name in ("language_model", "score", "step")}

@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 _DECODE_TOKENS = 1 << 20  # at most; of long tokens fewer, since text is what takes memory
-_HELD_BYTES = BLOCK_BYTES  # longer documents are compared line by line, as in preparation
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,9 @@ def hash_existing(
         ours = [shard for shard in shards if shard.checksum is not None]
         for group in (ours, shards[len(ours) :]):
             whole = group is not ours or not text.seen
-            for texts, tokens in iter_texts(whole_shards(group), text.dtype, tokenizer):
+            for texts, tokens in iter_texts(
+                whole_shards(group), text.dtype, tokenizer, block_bytes=text.reading.block_bytes
+            ):
                 number, count = count, count + 1
                 yield (
                     lambda texts=texts, tokens=tokens, number=number, whole=whole: _hash_texts(
@@ -114,7 +115,13 @@ def load_existing(
         nonlocal count
         first = 0
         stretches = whole_shards(shards)
-        for texts, tokens in iter_texts(stretches, text.dtype, tokenizer, cut_long=False):
+        for texts, tokens in iter_texts(
+            stretches,
+            text.dtype,
+            tokenizer,
+            block_bytes=text.reading.block_bytes,
+            cut_long=False,
+        ):
             number, count = count, count + 1
             yield (
                 lambda texts=texts, tokens=tokens, number=number, first=first: _write_texts(
@@ -211,12 +218,15 @@ def iter_texts(
     dtype: np.dtype[Any],
     tokenizer: Tokenizer,
     *,
+    block_bytes: int = BLOCK_BYTES,
+    decode_tokens: int = _DECODE_TOKENS,
     cut_long: bool = True,
 ) -> Iterator[tuple[list[bytes], int]]:
-    """Decode documents in order, whole ones where they are not too long; no line is ever cut.
+    """Decode documents in order, whole ones where they fit into a block; no line is ever cut.
 
-    Without `cut_long` one that is too long is empty, so that there is a text for each. Where a long
-    document is cut follows from its own tokens alone, not from what stands before it.
+    Longer documents are yielded in parts, because preparation compares them line by line, too.
+    Without `cut_long` each of them is empty instead, so that there is a text for every document.
+    Where one is cut follows from its own tokens alone, not from what stands before it.
     """
     held = b""  # a document that may continue
     is_long = False
@@ -225,7 +235,7 @@ def iter_texts(
         tokens = layout.load_shard_tokens(shard, dtype)[:stretch_end]
         ends = layout.load_document_ends(shard).astype(np.int64)
         while begin < stretch_end:
-            ids = _cut_ids(tokens, begin, lengths, _HELD_BYTES - len(held))
+            ids = _cut_ids(tokens[begin : begin + decode_tokens], lengths, block_bytes - len(held))
             end = begin + len(ids)
             stops = ends[slice(*np.searchsorted(ends, (begin, end), side="right"))] - begin
             if not len(ends) and tokenizer.end_of_text_id is not None:  # it has no .docs file
@@ -235,13 +245,13 @@ def iter_texts(
             for stop in stops.tolist():
                 last = stop - 1 if ids[stop - 1] == tokenizer.end_of_text_id else stop
                 whole = held + tokenizer.decode_bytes(ids[start:last])
-                is_long |= len(whole) > _HELD_BYTES and not cut_long
+                is_long |= len(whole) > block_bytes and not cut_long
                 texts.append(b"" if is_long else whole)
                 held, start, is_long = b"", stop, False
             held += tokenizer.decode_bytes(ids[start:])
-            if len(held) > _HELD_BYTES and not cut_long:
+            if len(held) > block_bytes and not cut_long:
                 held, is_long = b"", True
-            elif len(held) > _HELD_BYTES:
+            elif len(held) > block_bytes:
                 line_end = held.rfind(b"\n") + 1 or len(held)
                 texts.append(held[:line_end])
                 held = held[line_end:]
@@ -258,10 +268,10 @@ def _token_lengths(tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
 
 
 def _cut_ids(
-    tokens: npt.NDArray[Any], begin: int, lengths: npt.NDArray[np.int32], num_bytes: int
+    tokens: npt.NDArray[Any], lengths: npt.NDArray[np.int32], num_bytes: int
 ) -> npt.NDArray[Any]:
-    """Return ids from `begin` on, up to the one whose text passes `num_bytes`."""
-    ids = np.array(tokens[begin : begin + _DECODE_TOKENS])
+    """The first of the ids, up to the one whose text passes `num_bytes`."""
+    ids = np.array(tokens)
     # Ids that are no token's are refused by decoding, with their number.
     sizes = lengths.take(ids, mode="clip").cumsum(dtype=np.int64)
     count = int(np.searchsorted(sizes, max(num_bytes, 0), side="right")) + 1

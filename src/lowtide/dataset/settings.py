@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.evaluations import find_item_files
 from lowtide.corpus.hub import hub_name
+from lowtide.corpus.reading import BLOCK_BYTES
 from lowtide.corpus.readingflags import ReadingFlags, as_sequence, check_workers
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
+from lowtide.flatsettings import limit
 from lowtide.settings import import_when_used
 from lowtide.stores.paths import input_path, is_stored
 from lowtide.stores.urls import store_url
@@ -256,6 +258,7 @@ class AppendSettings:
     ray_address: str | None = None
     """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
     default: one on this machine, for as long as the command runs."""
+    block_bytes: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = limit(BLOCK_BYTES)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))

@@ -42,7 +42,6 @@ __all__ = [
     "write_shards",
 ]
 
-_CHUNK_BYTES = 8 << 20
 MAX_OPEN_FILES = 200  # for each worker; 1024 is a common limit for a process
 LAST_KEY = (1 << 64) - 1
 ENCODED_ROW_BYTES_HELD = 4 * ENCODED_ROW_BYTES
@@ -76,6 +75,9 @@ class ShardJob:
     """Where a finished shard's row is noted, so that it is not written again."""
     first_block: int = 0
     """The number of the first work file's block; without the shuffle keys begin with it."""
+    chunk_bytes: int = 8 << 20
+    """What is written at a time."""
+    max_open_files: int = MAX_OPEN_FILES
 
     @property
     def val_limit(self) -> int:
@@ -249,7 +251,7 @@ def write_shard(
 ) -> layout.ShardInfo:
     """Write one shard of a plan."""
     path = _shard_path(job, wanted)
-    chunks = _iter_chunks(plan, ranges, wanted, id_bytes(job.vocab_size))
+    chunks = _iter_chunks(job, plan, ranges, wanted)
     shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size)
     if shard.num_tokens != wanted.num_tokens:
         raise DataError(
@@ -261,17 +263,18 @@ def write_shard(
 
 
 def _iter_chunks(
-    plan: ShardPlan, ranges: Ranges, wanted: PlannedShard, item_bytes: int
+    job: ShardJob, plan: ShardPlan, ranges: Ranges, wanted: PlannedShard
 ) -> Iterator[tuple[memoryview, memoryview]]:
     """Return the ids of a shard, a few MiB at a time, with the document ends in each."""
     split, _, first, last = wanted
     starts = plan.range_tokens[split]
-    step = _CHUNK_BYTES // item_bytes
+    item_bytes = id_bytes(job.vocab_size)
+    step = job.chunk_bytes // item_bytes
     for number in range(len(plan.bounds)):
         begin, end = starts[number], starts[number + 1]
         if end <= first or begin >= last or begin == end:
             continue
-        reader = _native.RangeReader(ranges.load(split, number), item_bytes, MAX_OPEN_FILES)
+        reader = _native.RangeReader(ranges.load(split, number), item_bytes, job.max_open_files)
         stop = min(last, end) - begin
         for at in range(max(first - begin, 0), stop, step):
             yield reader.read(at, min(at + step, stop), item_bytes)

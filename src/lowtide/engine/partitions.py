@@ -43,8 +43,14 @@ class PartitionedRows:
     """The rows of one task: by block in a file of its own, then by partition in the result."""
 
     def __init__(
-        self, sections: PartitionSections, borders: Sequence[tuple[int, int]], scratch: Path
+        self,
+        sections: PartitionSections,
+        borders: Sequence[tuple[int, int]],
+        scratch: Path,
+        *,
+        copy_bytes: int = _COPY_BYTES,
     ) -> None:
+        self._copy_bytes = copy_bytes
         self._sections = sections
         self._borders = borders
         self._scratch = scratch
@@ -73,7 +79,7 @@ class PartitionedRows:
                     at = start + begin * row_bytes
                     left = start + radix_ends[last - 1] * row_bytes - at
                     while left > 0:
-                        data = os.pread(file.fileno(), min(left, _COPY_BYTES), at)
+                        data = os.pread(file.fileno(), min(left, self._copy_bytes), at)
                         output.write(data)
                         at, left = at + len(data), left - len(data)
         output.section(self._sections.ends, memoryview(ends).cast("B"))
@@ -91,6 +97,8 @@ class PartitionReader:
         num_tasks: int,
         num_partitions: int,
         partition: int,
+        ends_kept: int = _ENDS_KEPT,
+        copy_bytes: int = _COPY_BYTES,
     ) -> None:
         self._records = records
         self._stage = stage
@@ -98,6 +106,7 @@ class PartitionReader:
         self._num_tasks = num_tasks
         self._num_partitions = num_partitions
         self._partition = partition
+        self._copy_bytes = copy_bytes
         self.num_blocks = array("q")  # of each task
         self.num_rows = 0
         self._kept: list[tuple[Output, memoryview]] = []
@@ -106,7 +115,7 @@ class PartitionReader:
             self.num_blocks.append(len(ends) - 1)
             self.num_rows += ends[-1] - ends[0]
             num_ends += len(ends)
-            if num_ends <= _ENDS_KEPT:
+            if num_ends <= ends_kept:
                 self._kept.append((output, memoryview(bytes(ends)).cast("q")))
 
     def _iter_ends(self) -> Iterator[tuple[Output, memoryview]]:
@@ -131,7 +140,7 @@ class PartitionReader:
         row_bytes, name = self._sections.row_bytes, self._sections.rows
         for output, ends in self._iter_ends():
             with output.path.open("rb", buffering=0) as file:
-                for places in _join_stretches(ends, _COPY_BYTES // row_bytes):
+                for places in _join_stretches(ends, self._copy_bytes // row_bytes):
                     begin, end = places[0], places[-1]
                     rows = output.read_from(
                         file, name, begin=begin * row_bytes, end=end * row_bytes

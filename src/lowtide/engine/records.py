@@ -51,7 +51,8 @@ def describe_worker() -> str:
 class Records:
     """What tasks have left in a work folder, of a disk or of a store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, places_kept: int = _PLACES_KEPT) -> None:
+        self._places_kept = places_kept
         self.place = open_folder(folder)
         self.folder = folder
         self.plan: str | None = None
@@ -138,7 +139,7 @@ class Records:
             output = self.open(task)
             sections = {name: output.sections[name] for name in names}
             output = replace(output, header={}, sections=sections)
-            if len(self._places) < _PLACES_KEPT:
+            if len(self._places) < self._places_kept:
                 self._places[key] = output
         return output
 

@@ -29,7 +29,6 @@ __all__ = ["DECIDE_STAGE", "DecideStage", "SetStage"]
 
 SET_STAGE = "near-sets"
 DECIDE_STAGE = "near-decide"
-_STEP_BYTES = 1 << 20
 _ROW_BYTES = _native.NEAR_COPY_ROW_BYTES
 _NO_PLACE = (1 << 64) - 1
 
@@ -37,8 +36,9 @@ _NO_PLACE = (1 << 64) - 1
 class _Wanted:
     """Which documents of a part are in pairs, asked for block by block, in order."""
 
-    def __init__(self, output: Output, begin: int, end: int) -> None:
+    def __init__(self, output: Output, begin: int, end: int, *, step_bytes: int) -> None:
         self._output = output
+        self._step_bytes = step_bytes
         self._next = begin * _native.PLACE_PAIR_BYTES
         self._end = end * _native.PLACE_PAIR_BYTES
         self._rows = np.zeros((0, 2), "<u8")
@@ -47,7 +47,7 @@ class _Wanted:
         """Rows of (place, what is wanted) of a block."""
         after = np.uint64((block + 1) << 32)
         while self._next < self._end and (not len(self._rows) or self._rows[-1, 0] < after):
-            end = min(self._next + _STEP_BYTES, self._end)
+            end = min(self._next + self._step_bytes, self._end)
             data = self._output.read("wanted", begin=self._next, end=end)
             rows = np.frombuffer(data, dtype="<u8").reshape(-1, 2)
             self._rows = np.concatenate([self._rows, rows])
@@ -74,7 +74,7 @@ class SetStage:
         records = self._job.records
         pairs = records.open(Task(PAIR_STAGE, 0))
         begin, end = pairs.read("starts", begin=8 * index, end=8 * (index + 2)).cast("q")
-        wanted = _Wanted(pairs, begin, end)
+        wanted = _Wanted(pairs, begin, end, step_bytes=self._job.limits.step_bytes)
 
         def write(output: OutputWriter) -> dict[str, Any]:
             with records.scratch_folder() as folder, tempfile.TemporaryFile(dir=folder) as rows:
@@ -83,7 +83,7 @@ class SetStage:
                     self._write_sets(output, index, wanted, rows)
                 rows.seek(0)
                 output.begin("index")
-                while data := rows.read(_STEP_BYTES):
+                while data := rows.read(self._job.limits.step_bytes):
                     output.write(data)
             return {}
 
@@ -139,8 +139,9 @@ class DecideStage:
                 path,
             )
             size = pairs.size("pairs")
-            for begin in range(0, size, _STEP_BYTES):
-                end = min(begin + _STEP_BYTES, size)
+            step = self._job.limits.step_bytes
+            for begin in range(0, size, step):
+                end = min(begin + step, size)
                 rows = np.frombuffer(pairs.read("pairs", begin=begin, end=end), dtype="<u8")
                 later = rows[::2] >= np.uint64(self._job.first_block << 32)
                 decider.add(rows.reshape(-1, 2)[later].tobytes())
@@ -180,7 +181,7 @@ class DecideStage:
         counts = np.zeros(self._job.first_blocks[-1] + 1, dtype="<i8")
         removed.seek(0)
         output.begin("removed")
-        while data := removed.read(_STEP_BYTES):
+        while data := removed.read(self._job.limits.step_bytes):
             output.write(data)
             places = np.frombuffer(data, dtype="<u8").reshape(-1, _ROW_BYTES // 8)[:, 0]
             blocks, found = np.unique(places >> np.uint64(32), return_counts=True)

@@ -18,11 +18,22 @@ from lowtide.dataset.near.likeness import Likeness
 from lowtide.engine.partitions import PartitionSections
 from lowtide.engine.records import Records
 
-__all__ = ["NEAR_SECTIONS", "BlockText", "NearJob"]
+__all__ = ["NEAR_SECTIONS", "BlockText", "NearJob", "NearLimits"]
 
 NEAR_SECTIONS = PartitionSections("near_rows", "near_ends", _native.NEAR_ROW_BYTES)
 BlockText = tuple[memoryview, memoryview]
 """A clean block: its text, and its documents' rows."""
+
+
+@dataclass(frozen=True)
+class NearLimits:
+    """How much is read and held at a time; the result does not depend on it."""
+
+    least_rows: int = 1 << 12
+    """Rows or pairs that are held even where the budget has no room for them."""
+    step_rows: int = 1 << 16
+    step_bytes: int = 1 << 20
+    blocks_in_part: int = 16
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,7 @@ class NearJob:
     """A part's blocks, each to be loaded where it is needed."""
     first_block: int = 0
     """Documents of blocks before it always stay: others are only compared with them."""
+    limits: NearLimits = NearLimits()
 
     @cached_property
     def first_blocks(self) -> Sequence[int]:

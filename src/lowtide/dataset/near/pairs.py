@@ -27,8 +27,6 @@ __all__ = ["PAIR_STAGE", "BucketStage", "pair_stage"]
 
 BUCKET_STAGE = "near-buckets"
 PAIR_STAGE = "near-pairs"
-_LEAST_ROWS = 1 << 12
-_STEP_ROWS = 1 << 16
 
 Run = tuple[Path, int, int]
 
@@ -75,7 +73,7 @@ class BucketStage:
             def write(output: OutputWriter) -> dict[str, Any]:
                 for name, found in (("pairs", pairs), ("wanted", wanted)):
                     output.begin(name)
-                    for data in _merge(found.runs, self._job.table_bytes // 4):
+                    for data in _merge(self._job, found.runs, self._job.table_bytes // 4):
                         output.write(data)
                 return {
                     "capped": buckets.num_capped,
@@ -88,7 +86,9 @@ class BucketStage:
         self, index: int, folder: Path, pairs: _RunFile, wanted: _RunFile
     ) -> _native.NearBuckets:
         buckets = _native.NearBuckets()
-        most = max(self._job.table_bytes // 8 // _native.PLACE_PAIR_BYTES, _LEAST_ROWS)
+        most = max(
+            self._job.table_bytes // 8 // _native.PLACE_PAIR_BYTES, self._job.limits.least_rows
+        )
 
         def spill() -> None:
             buckets.sort()
@@ -116,7 +116,7 @@ class BucketStage:
             num_partitions=job.num_partitions,
             partition=index,
         )
-        room = max(job.table_bytes // 2 // _native.BUCKET_ROW_BYTES, _LEAST_ROWS)
+        room = max(job.table_bytes // 2 // _native.BUCKET_ROW_BYTES, job.limits.least_rows)
         held = _native.BucketRows(max(min(room, signed.num_rows), 1))
         runs = _RunFile(folder / "rows", _native.BUCKET_ROW_BYTES)
         for block, rows in enumerate(signed.iter_blocks()):
@@ -132,13 +132,13 @@ class BucketStage:
         runs.add(held.sort())
         del held
         merger = _native.BucketMerger(runs.runs, job.table_bytes // 4)
-        while len(rows := merger.read(_STEP_ROWS)):
+        while len(rows := merger.read(job.limits.step_rows)):
             yield rows
 
 
-def _merge(runs: list[Run], buffer_bytes: int) -> Iterator[memoryview]:
+def _merge(job: NearJob, runs: list[Run], buffer_bytes: int) -> Iterator[memoryview]:
     merger = _native.PairMerger(runs, buffer_bytes)
-    while len(rows := merger.read(_STEP_ROWS)):
+    while len(rows := merger.read(job.limits.step_rows)):
         yield rows
 
 
@@ -163,13 +163,13 @@ def _write_pairs(job: NearJob, output: OutputWriter, copies: LocalCopies) -> dic
             path, offset = copies.find(found, name)
             rows.append((path, offset, found.size(name) // _native.PLACE_PAIR_BYTES))
     output.begin("pairs")
-    for data in _merge(runs["pairs"], job.table_bytes // 2):
+    for data in _merge(job, runs["pairs"], job.table_bytes // 2):
         counts["pairs"] += len(data) // _native.PLACE_PAIR_BYTES
         output.write(data)
     borders = np.array(job.first_blocks, dtype="<u8") << np.uint64(32)
     starts = np.zeros(len(borders), dtype="<i8")
     output.begin("wanted")
-    for data in _merge(runs["wanted"], job.table_bytes // 2):
+    for data in _merge(job, runs["wanted"], job.table_bytes // 2):
         output.write(data)
         places = np.frombuffer(data, dtype="<u8")[::2]
         starts += np.searchsorted(places, borders)

@@ -23,7 +23,7 @@ from lowtide.dataset.contamination import (
     judge_stage,
 )
 from lowtide.dataset.near.deciding import DecideStage, SetStage
-from lowtide.dataset.near.job import BlockText, NearJob
+from lowtide.dataset.near.job import BlockText, NearJob, NearLimits
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.dataset.near.pairs import BucketStage, pair_stage
 from lowtide.dataset.near.removedcopies import NearRemovals
@@ -35,7 +35,7 @@ from lowtide.progress import Progress
 
 __all__ = ["find_contamination", "find_near_copies", "list_near_stages"]
 
-_BLOCKS_IN_PART = 16
+_LIMITS = NearLimits()
 _PHASES = {
     "near-sign": "near copies: sign",
     "near-buckets": "near copies: find pairs",
@@ -61,12 +61,13 @@ def find_contamination(
     *,
     cuts: bool,
     counts_before: Path | None = None,
+    limits: NearLimits = _LIMITS,
 ) -> Contamination:
     """Find what evaluation items say among all blocks of a table.
 
     `counts_before` is the path of counts (`read_counts`) of text which is not there.
     """
-    starts = [*range(0, len(table), _BLOCKS_IN_PART), len(table)]
+    starts = [*range(0, len(table), limits.blocks_in_part), len(table)]
     job = ContaminationJob(
         items=items,
         cuts=cuts,
@@ -97,13 +98,15 @@ def find_near_copies(
     table_bytes: int,
     leave_copies: bool,
     first_block: int = 0,
+    sizes: Sizes | None = None,
+    limits: NearLimits = _LIMITS,
 ) -> NearRemovals:
     """Find the near copies among the blocks of a table from `first_block` on.
 
     They are compared with each other and with all before them.
     """
-    starts = [*range(0, len(table), _BLOCKS_IN_PART), len(table)]
-    sizes = Sizes.of(sum(table.text_bytes))
+    starts = [*range(0, len(table), limits.blocks_in_part), len(table)]
+    sizes = sizes or Sizes.of(sum(table.text_bytes))
     job = NearJob(
         options=options,
         records=Records(folder),
@@ -115,6 +118,7 @@ def find_near_copies(
         load_first_blocks=lambda: starts,
         iter_part=partial(_iter_part, table, starts),
         first_block=first_block,
+        limits=limits,
     )
     for stage in [SignStage(job, sizes.partition_borders()), *list_near_stages(job)]:
         _run_stage(stage, job.records, pool, progress)

@@ -38,7 +38,7 @@ from lowtide.dataset.staged.encoding import EncodeStage
 from lowtide.dataset.staged.existingtext import ExistingStage
 from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents
 from lowtide.dataset.staged.hashing import HashStage
-from lowtide.dataset.staged.job import NEW_DIR, StagedJob
+from lowtide.dataset.staged.job import NEW_DIR, StagedJob, WorkerLimits
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.worker import (
     FINISH_STAGE,
@@ -59,6 +59,7 @@ from lowtide.progress import Progress
 __all__ = ["append_shared", "append_work_folder", "read_added"]
 
 _BYTES_PER_TOKEN = 4  # of English
+_LIMITS = WorkerLimits()
 _MOST_RUNS = 4_000
 _LEAST_RUN_TOKENS = 4 << 20
 _FOLDER_NAMES = (
@@ -78,13 +79,14 @@ def append_shared(
     settings: AppendSettings,
     *,
     sizes: Sizes | None = None,
+    limits: WorkerLimits = _LIMITS,
     run_tokens: int | None = None,
     lease_seconds: float = 30.0,
 ) -> AppendResult:
     """Work on an append until it is done, by this worker or by others."""
     root = settings.dataset_dir
     _refuse_unfinished(root)
-    records = Records(append_work_folder(settings))
+    records = Records(append_work_folder(settings), places_kept=limits.places_kept)
     checksum, info = _load_unchanged(root)
     stored = stored_settings(info, settings)
     notices: list[str] = []
@@ -115,6 +117,7 @@ def append_shared(
             table_bytes=shares.table_bytes,
             range_bytes=shares.range_bytes,
             grown=grown,
+            limits=limits,
         )
         _SharedAppend(job, grown, run_tokens, shares, progress).work(lease_seconds)
     return read_added(root, grown.num_appended)

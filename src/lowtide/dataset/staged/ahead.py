@@ -76,8 +76,15 @@ class EncodingAhead:
     """The hashes of the first parts of a corpus, and how far they are."""
 
     def __init__(
-        self, job: StagedJob, encoding: EncodeStage, *, table_bytes: int, text_bytes: int
+        self,
+        job: StagedJob,
+        encoding: EncodeStage,
+        *,
+        table_bytes: int,
+        text_bytes: int,
+        most_read: int = _MOST_READ,
     ) -> None:
+        self._most_read = most_read
         self._job = job
         self._encoding = encoding
         self._text_bytes = text_bytes
@@ -150,7 +157,7 @@ class EncodingAhead:
     def _read_next(self) -> bool:
         """Take the next part's hashes from its result; False if there is none, or no room."""
         task, records = Task(HASH_STAGE, self._next_part), self._job.records
-        if self._num_read >= self._num_hashed + _MOST_READ or not records.is_done(task):
+        if self._num_read >= self._num_hashed + self._most_read or not records.is_done(task):
             return False
         output = records.open(task)
         for begin in range(0, output.size("hashes"), _STEP_BYTES):

@@ -42,7 +42,6 @@ __all__ = [
 
 TALLY_STAGE = "tally"
 DUPLICATE_STAGE = "duplicates"
-_STARTS_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,7 @@ class DuplicateStage:
             num_tasks=num_tasks,
             num_partitions=self._job.sizes.num_partitions,
             partition=partition,
+            ends_kept=self._job.limits.ends_kept,
         )
 
     def run(self, index: int) -> None:
@@ -219,7 +219,7 @@ class PartitionDuplicates(NamedTuple):
 def open_duplicates(job: StagedJob) -> list[PartitionDuplicates]:
     """The results of all partitions; a worker opens them once, and not for each of its parts."""
     count = DuplicateStage(job).count_tasks()
-    are_kept = 8 * (len(job.parts) + 1) * count <= _STARTS_BYTES
+    are_kept = 8 * (len(job.parts) + 1) * count <= job.limits.starts_bytes
     opened: list[PartitionDuplicates] = []
     for index in range(count):
         output = replace(job.records.open(Task(DUPLICATE_STAGE, index)), header={})

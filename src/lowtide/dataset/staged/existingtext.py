@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DocumentRuns", "ExistingStage", "ShardRuns"]
 
-_SEEN_STEP = 1 << 16
-_SEEN_ROWS = 1 << 22  # of a task
-
 
 @dataclass(frozen=True)
 class ShardRuns:
@@ -54,6 +51,7 @@ class ShardRuns:
     grown: GrownDataset
     shards: Sequence[layout.ShardInfo]
     run_tokens: int
+    block_bytes: int
 
     @cached_property
     def firsts(self) -> Sequence[int]:
@@ -93,7 +91,13 @@ class ShardRuns:
     def iter_texts(self, run: int, *, cut_long: bool) -> Iterator[tuple[list[bytes], int]]:
         """The texts of a run."""
         dtype, tokenizer = self.grown.info.dtype, self.grown.tokenizer
-        return iter_texts(self.stretches(run), dtype, tokenizer, cut_long=cut_long)
+        return iter_texts(
+            self.stretches(run),
+            dtype,
+            tokenizer,
+            block_bytes=self.block_bytes,
+            cut_long=cut_long,
+        )
 
 
 @dataclass(frozen=True)
@@ -124,16 +128,18 @@ class ExistingStage:
         moved = shards[len(ours) :]
         total = sum(shard.num_tokens for shard in moved)
         # Of shards that somebody moved in the ends of documents may be unknown: one task.
-        self._runs = [ShardRuns(grown, ours, run_tokens), ShardRuns(grown, moved, total + 1)]
+        self._runs = [
+            ShardRuns(grown, shards, tokens, job.reading.block_bytes)
+            for shards, tokens in ((ours, run_tokens), (moved, total + 1))
+        ]
         self._whole = [not grown.seen, True]
         self._grown = grown
 
     @cached_property
     def _seen(self) -> list[tuple[dict[str, Any], int]]:
         """Each stretch of the kept hashes: its row of metadata, and where it begins there."""
-        return [
-            (row, begin) for row in self._grown.seen for begin in range(0, row["rows"], _SEEN_ROWS)
-        ]
+        step = self._job.limits.seen_rows
+        return [(row, begin) for row in self._grown.seen for begin in range(0, row["rows"], step)]
 
     def count_tasks(self) -> int:
         """As many as the dataset has runs, none where duplicates stay."""
@@ -168,9 +174,10 @@ class ExistingStage:
                 return
             index -= len(runs)
         row, first = self._seen[index]
-        last = min(first + _SEEN_ROWS, row["rows"])
-        for begin in range(first, last, _SEEN_STEP):
-            end = min(begin + _SEEN_STEP, last)
+        limits = self._job.limits
+        last = min(first + limits.seen_rows, row["rows"])
+        for begin in range(first, last, limits.seen_step):
+            end = min(begin + limits.seen_step, last)
             data = read_seen(self._grown.root, row, begin * ROW_BYTES, end * ROW_BYTES)
             yield sort_seen(data)
 
@@ -181,7 +188,7 @@ class DocumentRuns:
     def __init__(self, job: StagedJob, grown: GrownDataset, run_tokens: int) -> None:
         self._cleaning = _CleanExisting(job, dedup=False)
         shards = in_order(itertools.chain(*grown.shards.values()))
-        self._runs = ShardRuns(grown, shards, run_tokens)
+        self._runs = ShardRuns(grown, shards, run_tokens, job.reading.block_bytes)
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -45,8 +45,6 @@ __all__ = ["CutStage", "GatherStage", "add_contents", "load_cut"]
 
 CUT_STAGE = "cut"
 GATHER_STAGE = "gather"
-_RANGE_BYTES = 16 << 20
-"""Of rows in a range of documents: it shapes work, not results, and is the same everywhere."""
 
 
 def add_contents(job: StagedJob) -> InputHashes:
@@ -164,7 +162,7 @@ def _count_ranges(
     total = memoryview(packed.to_bytes(2 * width, "little"))
     by_split = [total[:width].cast("q"), total[width:].cast("q")]
     buckets = job.sizes.num_buckets
-    by_rows = -(-sum(documents) * ENCODED_ROW_BYTES_HELD // _RANGE_BYTES)
+    by_rows = -(-sum(documents) * ENCODED_ROW_BYTES_HELD // job.limits.cut_range_bytes)
     by_tokens = -(-sum(map(sum, by_split)) // max(group_tokens, 1))
     borders = _bucket_borders(buckets, min(max(by_rows, by_tokens, 1), buckets))
     bucket_width = (1 << 64) // buckets

@@ -43,6 +43,7 @@ __all__ = [
     "TOP_STAGE",
     "CleanPart",
     "StagedJob",
+    "WorkerLimits",
     "iter_part_texts",
 ]
 
@@ -52,6 +53,27 @@ SCORE_STAGE = "score"
 TOP_STAGE = "top"
 NEW_DIR = "new"
 """Where new shards of an append wait, in the work folder."""
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """How much a worker keeps of other tasks' results, and reads at a time.
+
+    The result does not depend on it; the same numbers everywhere make the same work files.
+    """
+
+    places_kept: int = 4096
+    """Where the sections of so many tasks' files begin; about 4 MB."""
+    starts_bytes: int = 4 << 20
+    """Where the lines of each part begin in the results of all partitions."""
+    ends_kept: int = 1 << 14
+    """Where blocks end in the results of a stage that a partition is read from."""
+    cut_range_bytes: int = 16 << 20
+    """Rows of the documents that are sorted together."""
+    seen_rows: int = 1 << 22
+    """Kept hashes of a dataset's documents that are one task."""
+    seen_step: int = 1 << 16
+    """Of these, what is read at a time."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +91,7 @@ class StagedJob:
     """What a task may hold of documents' rows."""
     grown: GrownDataset | None = None
     """The dataset that the text is added to; None where one is made."""
+    limits: WorkerLimits = WorkerLimits()
 
     @cached_property
     def destination(self) -> Destination:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lowtide import _native
 from lowtide.corpus.reading import ReadingSettings
@@ -39,7 +38,7 @@ from lowtide.dataset.staged.duplicates import (
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
 from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
 from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
-from lowtide.dataset.staged.job import StagedJob, iter_part_texts
+from lowtide.dataset.staged.job import StagedJob, WorkerLimits, iter_part_texts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.worker import (
     FINISH_STAGE,
@@ -57,10 +56,9 @@ from lowtide.progress import Progress
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["StagedResult", "prepare_shared", "work_folder"]
+
+_LIMITS = WorkerLimits()
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,7 @@ def prepare_shared(
     settings: PrepareSettings,
     *,
     sizes: Sizes | None = None,
+    limits: WorkerLimits = _LIMITS,
     lease_seconds: float = 30.0,
 ) -> StagedResult:
     """Work on a preparation until it is done, by this worker or by others."""
@@ -96,9 +95,10 @@ def prepare_shared(
             inputs=inputs,
             reading=reading,
             sizes=sizes or Sizes.of(inputs.total_bytes, is_stored=is_stored(work_dir)),
-            records=Records(work_dir),
+            records=Records(work_dir, places_kept=limits.places_kept),
             table_bytes=shares.table_bytes,
             range_bytes=shares.range_bytes,
+            limits=limits,
         )
         run = _SharedPreparation(job, shares, progress)
         job.records.refuse_strangers(run.stage_names)
