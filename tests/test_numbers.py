@@ -12,6 +12,7 @@ from .numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "cgroups": {"_UNLIMITED": 1_152_921_504_606_846_976},
+    "checksumrecords": {"RECORD_VERSION": 1},
     "cli": {"_EXIT_INTERRUPTED": 130, "main(whole_process)": False},
     "counts": {
         "LARGEST_INT": 9_223_372_036_854_775_808,
@@ -112,6 +113,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_BAR_CELLS": 20,
         "_LAST_ROW_BYTES": 4_096,
         "Phase.advance(count)": 1,
+        "Progress.__init__(is_brief)": False,
         "Progress.phase(start)": 0,
     },
     "publishing": {"_THREADS": 16, "PublishGroup.__init__(size)": 64},

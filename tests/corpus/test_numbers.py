@@ -115,6 +115,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MOST_WORKERS": 4_096,
         "_LONGEST_SEPARATOR": 1_024,
         "ReadingFlags.skip_bad_inputs": False,
+        "ReadingFlags.block_bytes": 4_194_304,
     },
     "corpus.removals": {
         "_SAMPLES_PER_RULE": 3,

@@ -32,10 +32,20 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Output.check(begin)": 0,
         "Output.copy(begin)": 0,
     },
-    "engine.partitions": {"_COPY_BYTES": 1_048_576, "_ENDS_KEPT": 16_384},
+    "engine.partitions": {
+        "_COPY_BYTES": 1_048_576,
+        "_ENDS_KEPT": 16_384,
+        "PartitionedRows.__init__(copy_bytes)": 1_048_576,
+        "PartitionReader.__init__(ends_kept)": 16_384,
+        "PartitionReader.__init__(copy_bytes)": 1_048_576,
+    },
     "engine.plans": {"_MOST_LOOKS": 100},
     "engine.raynodes": {"_OBJECT_STORE_BYTES": 83_886_080, "_POLL_SECONDS": 0.5, "_MOST_LOSSES": 3},
-    "engine.records": {"_OUTPUTS_KEPT": 256, "_PLACES_KEPT": 4_096},
+    "engine.records": {
+        "_OUTPUTS_KEPT": 256,
+        "_PLACES_KEPT": 4_096,
+        "Records.__init__(places_kept)": 4_096,
+    },
     "engine.shared": {
         "_SHORTEST_PAUSE": 0.01,
         "run_shared(lease_seconds)": 30.0,
