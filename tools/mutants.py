@@ -41,6 +41,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from nativebuilds import NativeBuilds
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/lowtide")
 # Tests of a stage beside those in its own folder.
@@ -179,8 +181,9 @@ class Limits:
 class Copies:
     """Copies of the repository, each lent to one run of the tests at a time."""
 
-    def __init__(self, root: Path, count: int) -> None:
+    def __init__(self, root: Path, count: int, native: bool = False) -> None:
         self.count = count
+        self.native = NativeBuilds(make_copy(root / "unchanged"), root) if native else None
         self._free: SimpleQueue[Path] = SimpleQueue()
         for number in range(count):
             self._free.put(make_copy(root / str(number)))
@@ -457,7 +460,9 @@ def failing_tests(mutants: list[Mutant], copies: Copies, choose: Choose) -> list
         return [test for tests in pool.map(run, files) for test in tests]
 
 
-def run_tests(mutant: Mutant, folder: Path, limits: Limits, choose: Choose) -> Verdict:
+def run_tests(
+    mutant: Mutant, copies: Copies, folder: Path, limits: Limits, choose: Choose
+) -> Verdict:
     """Make the change in a copy, run the tests until one fails, undo it."""
     target = folder / mutant.path
     original = target.read_bytes()
@@ -467,7 +472,8 @@ def run_tests(mutant: Mutant, folder: Path, limits: Limits, choose: Choose) -> V
     try:
         native = None
         if mutant.is_native:
-            native = build_native(folder)
+            assert copies.native is not None
+            native = copies.native.build(folder, mutant.path)
             if native is None:
                 return Verdict(_NOT_BUILT)
         for group in choose(mutant):
@@ -479,27 +485,6 @@ def run_tests(mutant: Mutant, folder: Path, limits: Limits, choose: Choose) -> V
         return Verdict(judge(0))
     finally:
         target.write_bytes(original)
-
-
-def build_native(folder: Path) -> Path | None:
-    """The changed native module, in a folder to import it from; None if it does not compile."""
-    built, objects = folder / "built", folder / "objects"
-    command = [
-        sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
-        "--no-build-isolation", "--no-deps", "--upgrade", "--target", str(built),
-        f"--config-settings=build-dir={objects}", str(folder),
-    ]  # fmt: skip
-    was_built = any((built / "lowtide").glob("_native*.so"))
-    if was_built:  # all else is there: a changed file and the link
-        command = ["cmake", "--build", str(objects)]
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(command, check=False, capture_output=True, env=environment)
-    if done.returncode:
-        return None
-    if was_built:
-        module = next(objects.glob("_native*.so"))
-        shutil.copy2(module, built / "lowtide" / module.name)
-    return built
 
 
 # The editable install must step aside, in the tests and in every program that they start.
@@ -541,7 +526,7 @@ def run_pytest(
     tests: list[str], folder: Path, native: Path | None, seconds: float, stop: bool = True
 ) -> int | None:
     """The exit code of the tests, up to the first that fails; None if they took too long."""
-    module = next((native / "lowtide" if native else installed_package()).glob("_native*.so"))
+    module = native or next(installed_package().glob("_native*.so"))
     shutil.copy2(module, folder / SOURCE / module.name)
     options = ["-x"] * stop + ["-q", "-p", "no:cacheprovider", "-p", "mutant_notes"]
     # A test that hangs fails after the suite's own limit, not sooner: a busy machine is no proof.
@@ -592,7 +577,7 @@ def try_all(
             begin = time.monotonic()
             if begin >= limits.end:
                 return mutant, Verdict(_NOT_JUDGED)
-            verdict = run_tests(mutant, folder, limits, choose)
+            verdict = run_tests(mutant, copies, folder, limits, choose)
             return mutant, replace(verdict, seconds=time.monotonic() - begin)
 
         return copies.lend(use)
@@ -677,7 +662,9 @@ def main() -> None:
     for mutant in sample:
         choose(mutant)  # by the tests as they are now: the working tree may change meanwhile
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
-        copies = Copies(Path(root), arguments.workers)
+        # What JAX compiles is known by what it does, and is the same under most changes.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{root}/compiled")
+        copies = Copies(Path(root), arguments.workers, any(one.is_native for one in sample))
         if arguments.leave_out:
             find = functools.partial(failing_tests, sample, copies, choose)
             read_left_out(Path(arguments.leave_out), find)
