@@ -16,8 +16,7 @@ SIZES = (250, 100, 0, 99, 301)
 
 
 @pytest.fixture
-def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[contents.InputFile]:
-    monkeypatch.setattr(contents, "PART_BYTES", 100)
+def inputs(tmp_path: Path) -> list[contents.InputFile]:
     for number, size in enumerate(SIZES):
         (tmp_path / f"{number}.txt").write_bytes((bytes(range(97, 122)) * 20)[:size])
     return list(expand_inputs([str(tmp_path)]))
@@ -27,25 +26,25 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[contents.Inp
 def test_where_the_work_stood_changes_no_hash(
     inputs: list[contents.InputFile], steps: list[int]
 ) -> None:
-    hasher = ContentLog(inputs)
+    hasher = ContentLog(inputs, part_bytes=100)
     for offset in steps:
         hasher.reach(0, offset)
     hasher.reach(4, 42)
-    assert hasher.finish() == [hash_stored(source) for source in inputs]
+    assert hasher.finish() == [hash_stored(source, part_bytes=100) for source in inputs]
     hasher.close()
 
 
 def test_a_state_has_whole_parts_and_what_stands_behind_them(
     inputs: list[contents.InputFile],
 ) -> None:
-    hasher = ContentLog(inputs)
+    hasher = ContentLog(inputs, part_bytes=100)
     hasher.reach(0, 130)
     state = hasher.state()
     assert (state["offset"], state["tail_bytes"]) == (100, 30)
     hasher.close()
-    again = ContentLog(inputs)
+    again = ContentLog(inputs, part_bytes=100)
     assert again.restore(state, 0, 130) is None
-    assert again.finish() == [hash_stored(source) for source in inputs]
+    assert again.finish() == [hash_stored(source, part_bytes=100) for source in inputs]
     again.close()
 
 

@@ -55,32 +55,34 @@ def test_without_a_separator_lines_decide():
     assert cut_text(b"ab--c\nd", 0, b"", 100) == (6, True)
 
 
-def find_in(tmp_path, data, nominal, kind="text"):
+def find_in(tmp_path, data, nominal, kind="text", **limits):
     path = tmp_path / "a.txt"
     path.write_bytes(data)
     source = InputFile(0, path, kind, None, len(data))
     options = SimpleNamespace(separator=b"--", window_bytes=64)
     with path.open("rb") as file:
-        return cutting.find_cut(file, source, nominal, options)
+        return cutting.find_cut(file, source, nominal, options, **limits)
 
 
 @pytest.mark.parametrize("probe", [4, 64])
-def test_blocks_end_behind_a_separator_else_inside_a_document(tmp_path, monkeypatch, probe):
+def test_blocks_end_behind_a_separator_else_inside_a_document(tmp_path, probe):
     """Looked for close by first, then in all of the window, and never beyond it."""
-    monkeypatch.setattr(cutting, "PROBE_BYTES", probe)
     text = b"x" * 300
+
+    def find(data, nominal):
+        return find_in(tmp_path, data, nominal, probe_bytes=probe)
 
     def put(place, mark):
         return text[:place] + mark + text[place + len(mark) :]
 
-    assert find_in(tmp_path, text, 0) == (0, False)
-    assert find_in(tmp_path, text, 300) == (300, False)
+    assert find(text, 0) == (0, False)
+    assert find(text, 300) == (300, False)
     for place in (99, 100, 102, 140, 162):
-        assert find_in(tmp_path, put(place, b"--"), 100) == (place + 2, False)
-    assert find_in(tmp_path, put(98, b"--"), 100) == (100, True)  # it ends where the block would
-    assert find_in(tmp_path, put(166, b"--"), 100) == (100, True)  # beyond the window
-    assert find_in(tmp_path, put(120, b"\ny"), 100) == (121, True)
-    assert find_in(tmp_path, put(120, b" y"), 100) == (120, True)
+        assert find(put(place, b"--"), 100) == (place + 2, False)
+    assert find(put(98, b"--"), 100) == (100, True)  # it ends where the block would
+    assert find(put(166, b"--"), 100) == (100, True)  # beyond the window
+    assert find(put(120, b"\ny"), 100) == (121, True)
+    assert find(put(120, b" y"), 100) == (120, True)
 
 
 def test_the_end_of_a_file_that_is_near_is_the_end_of_its_last_block(tmp_path):

@@ -21,13 +21,9 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import BudgetError, DataError
 
 MIB = 1 << 20
-OPTIONS = reading.ReadingSettings(reader_bytes=5 * MIB, block_bytes=8 << 10)
-
-
-@pytest.fixture
-def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages are large from 100 KB on."""
-    monkeypatch.setattr(parquetpages, "_LARGE_PAGE", 100_000)
+OPTIONS = reading.ReadingSettings(
+    reader_bytes=5 * MIB, block_bytes=8 << 10, large_page_bytes=100_000
+)
 
 
 def make_texts(count: int = 30, size: int = 24_000) -> list[str | None]:
@@ -53,7 +49,6 @@ def read(path: Path, options: reading.ReadingSettings = OPTIONS) -> dict[int, st
     return {row: text.decode() for row, text in found.items()}
 
 
-@pytest.mark.usefixtures("_low_limit")
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("use_dictionary", [True, False])
@@ -81,7 +76,6 @@ def test_documents_of_330_kb_as_a_stock_writer_stores_them(tmp_path: Path) -> No
     assert read(path, options) == {row: text for row, text in enumerate(texts) if text}
 
 
-@pytest.mark.usefixtures("_low_limit")
 def test_a_column_without_nulls_and_many_rows_of_a_dictionary(tmp_path: Path) -> None:
     texts = [text for text in make_texts(24) if text] * 3
     schema = pa.schema([pa.field("text", pa.string(), nullable=False)])
@@ -91,7 +85,6 @@ def test_a_column_without_nulls_and_many_rows_of_a_dictionary(tmp_path: Path) ->
     assert list(read(path).values()) == texts
 
 
-@pytest.mark.usefixtures("_low_limit")
 def test_encodings_that_need_a_whole_page_are_refused_with_what_they_take(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.parquet",
@@ -105,7 +98,6 @@ def test_encodings_that_need_a_whole_page_are_refused_with_what_they_take(tmp_pa
         read(path, replace(OPTIONS, reader_bytes=needed - 1))
 
 
-@pytest.mark.usefixtures("_low_limit")
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
 def test_damage_is_an_error_that_names_the_file(tmp_path: Path, compression: str) -> None:
     path = write(tmp_path / "a.parquet", make_texts(), compression=compression)

@@ -45,9 +45,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "corpus.contents": {
         "PART_BYTES": 67_108_864,
         "_BUFFER_BYTES": 1_048_576,
+        "hash_stored(part_bytes)": 67_108_864,
+        "hash_parts(part_bytes)": 67_108_864,
+        "ContentLog.__init__(part_bytes)": 67_108_864,
         "ContentLog.reach(offset)": 0,
     },
-    "corpus.cutting": {"PROBE_BYTES": 65_536},
+    "corpus.cutting": {"PROBE_BYTES": 65_536, "find_cut(probe_bytes)": 65_536},
     "corpus.decompression": {
         "_BUFFER_BYTES": 1_048_576,
         "_ZSTD_MAGIC": 4_247_762_216,
@@ -99,7 +102,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_PLAIN": 0,
         "_RUNS": 3,
         "_SMALL_DICTIONARY": 16_384,
-        "_LARGE_PAGE": 8_388_608,
         "_MOST_VALUES": 1_048_576,
         "_STREAMED_BYTES": 4_194_304,
     },
@@ -152,6 +154,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "corpus.textblocks": {
         "BLOCK_BYTES": 4_194_304,
         "ReadingSettings.block_bytes": 4_194_304,
+        "ReadingSettings.large_page_bytes": 8_388_608,
         "ReadingSettings.reader_bytes": 1_073_741_824,
         "ReadingSettings.skip_bad": False,
         "TextBlock.continues": False,
@@ -163,6 +166,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MOST_TIMES": 2,
         "_MOST_SMALL_BYTES": 8_388_608,
         "_GROWTH_BYTES": 25_165_824,
+        "apply_step(batch_bytes)": 1_048_576,
+        "apply_step(most_small_bytes)": 8_388_608,
     },
     "corpus.workers": {"WorkerPool.run(num_waiting)": 1},
     "corpus.workfiles": {"_ALIGNMENT": 64, "WorkFile.read(begin)": 0},

@@ -22,7 +22,9 @@ MIB = 1 << 20
 def pages_of(path: Path, texts: list[str | None], **options: Any) -> ColumnPages:
     pq.write_table(pa.table({"number": range(len(texts)), "text": texts}), path, **options)
     with path.open("rb") as file, pq.ParquetFile(path) as opened:
-        return read_column_pages(file, opened.metadata.row_group(0).column(1))
+        return read_column_pages(
+            file, opened.metadata.row_group(0).column(1), large_page_bytes=8 << 20
+        )
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
@@ -92,7 +94,7 @@ def test_what_is_no_page_header_is_an_error(tmp_path: Path) -> None:
             bad = tmp_path / "bad"
             bad.write_bytes(b"\0" * chunk.data_page_offset + filler)
             with bad.open("rb") as stored, pytest.raises(PageError):
-                read_column_pages(stored, chunk)
+                read_column_pages(stored, chunk, large_page_bytes=8 << 20)
         assert file.read(4) == b"PAR1"
 
 

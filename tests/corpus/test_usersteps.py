@@ -45,17 +45,16 @@ def step(tmp_path: Path) -> str:
     stop_steps()
 
 
-def run(step: str, texts: list[bytes]) -> list[bytes | None]:
-    made = apply_step(step, [memoryview(text) for text in texts])
+def run(step: str, texts: list[bytes], **limits: int) -> list[bytes | None]:
+    made = apply_step(step, [memoryview(text) for text in texts], **limits)
     return [None if text is None else bytes(text) for text in made]
 
 
-def test_what_a_function_does(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_function_does(step: str) -> None:
     texts = [b"stays", b"drop it", "loud \u00e9".encode(), b""]
     expected = [b"stays", None, "LOUD \u00c9".encode(), b""]
     assert run(step, texts) == expected
-    monkeypatch.setattr(usersteps, "_BATCH_BYTES", 1)
-    assert run(step, texts) == expected
+    assert run(step, texts, batch_bytes=1) == expected
     assert run(step, []) == []
 
 
@@ -132,21 +131,19 @@ def test_what_a_process_takes_is_measured(step: str) -> None:
     assert not usersteps._idle
 
 
-def test_a_function_that_makes_too_much_of_a_block_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usersteps, "_MOST_SMALL_BYTES", 100)
+def test_a_function_that_makes_too_much_of_a_block_is_stopped(tmp_path: Path) -> None:
+    few = {"most_small_bytes": 100}
     functions = (
         "def twice(text):\n    return text * 2\n",
         "def thrice(text):\n    return text * 3\n",
     )
     (tmp_path / "grow.py").write_text("".join(functions))
     step = f"{tmp_path / 'grow.py'}:twice"
-    assert run(step, [b"a" * 400, b"b" * 600]) == [b"a" * 800, b"b" * 1200]
-    assert run(step, [b"a" * 20]) == [b"a" * 40]
+    assert run(step, [b"a" * 400, b"b" * 600], **few) == [b"a" * 800, b"b" * 1200]
+    assert run(step, [b"a" * 20], **few) == [b"a" * 40]
     step = f"{tmp_path / 'grow.py'}:thrice"
-    assert run(step, [b"a" * 30]) == [b"a" * 90]
+    assert run(step, [b"a" * 30], **few) == [b"a" * 90]
     with pytest.raises(StepError, match=r"made 1.8 KiB of one document, .* 2 times") as failed:
-        run(step, [b"a" * 10, b"b" * 600])
+        run(step, [b"a" * 10, b"b" * 600], **few)
     assert failed.value.document == 1
     stop_steps()

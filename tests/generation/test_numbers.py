@@ -27,9 +27,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LARGEST_END_BYTES": 8_388_608,
         "Prompt.begin": 0,
         "Prompt.size_bytes": 0,
+        "Prompt.read_bytes": 1_048_576,
         "encode_end(first_bytes)": 16_384,
         "encode_end(largest_bytes)": 8_388_608,
+        "iter_prompts(read_bytes)": 1_048_576,
+        "_check(read_bytes)": 1_048_576,
         "_decode(final)": False,
+        "_iter_lines(read_bytes)": 1_048_576,
     },
     "generation.settings": {
         "BATCH_SIZE": 8,

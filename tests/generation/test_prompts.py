@@ -31,12 +31,6 @@ def gpt2() -> Tokenizer:
     return Tokenizer.load("gpt2")
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces so small that every prompt has many."""
-    monkeypatch.setattr(prompts, "_READ_BYTES", 7)
-
-
 def settings(**options: object) -> GenerateSettings:
     return GenerateSettings(model_name="m", **options)  # type: ignore[arg-type]
 
@@ -55,17 +49,15 @@ def test_the_end_is_encoded_as_if_all_of_it_were(
     path = tmp_path_factory.getbasetemp() / "prompt.txt"
     path.write_bytes(text.encode())
     read = path.read_text(encoding="utf-8")  # line ends as in any text file
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts, "_READ_BYTES", 7)
-        prompts._check.cache_clear()
-        (prompt,) = iter_prompts(settings(prompt_file=path))
-        assert "".join(prompt.iter_text()) == read
-        assert encode_end(tokenizer, prompt, context, first_bytes=16) == [
-            int(token) for token in tokenizer.encode(read)[-context:]
-        ]
-        assert encode_end(tokenizer, Prompt(text), context, first_bytes=16) == [
-            int(token) for token in tokenizer.encode(text)[-context:]
-        ]
+    prompts._check.cache_clear()
+    (prompt,) = iter_prompts(settings(prompt_file=path), read_bytes=7)
+    assert "".join(prompt.iter_text()) == read
+    assert encode_end(tokenizer, prompt, context, first_bytes=16) == [
+        int(token) for token in tokenizer.encode(read)[-context:]
+    ]
+    assert encode_end(tokenizer, Prompt(text), context, first_bytes=16) == [
+        int(token) for token in tokenizer.encode(text)[-context:]
+    ]
 
 
 def test_only_the_end_of_a_long_prompt_is_read(
@@ -87,12 +79,12 @@ def test_an_end_without_a_place_to_cut_is_refused(gpt2: Tokenizer) -> None:
         encode_end(gpt2, Prompt("a" * 1000), 2, first_bytes=16, largest_bytes=256)
 
 
-def test_every_line_is_a_prompt_of_its_own(tmp_path: Path, small: None) -> None:
+def test_every_line_is_a_prompt_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes("one\r\n\r\n  two, 潮が引く\rthree\n\n\nfour".encode())
     prompts._check.cache_clear()
     chosen = settings(prompt_file=path, each_line=True)
-    texts = ["".join(prompt.iter_text()) for prompt in iter_prompts(chosen)]
+    texts = ["".join(prompt.iter_text()) for prompt in iter_prompts(chosen, read_bytes=7)]
     assert texts == ["one", "  two, 潮が引く", "three", "four"]
     assert count_prompts(chosen) == 4
     path.write_bytes(b"")

@@ -87,13 +87,12 @@ def test_a_parameter_of_several_types_is_held_in_float32(tmp_path):
     assert weights["blocks.0.attention_norm.weight"].dtype == np.float32
 
 
-def test_parts_of_a_prompt_change_no_bit(monkeypatch, tmp_path):
+def test_parts_of_a_prompt_change_no_bit(tmp_path):
     network = load_decoder(save(tmp_path / "model", make_model("mistral"), torch.bfloat16))
     ids = np.random.default_rng(0).integers(0, 61, 30).tolist()
     found = []
     for rows in (PROMPT_ROWS, 13, 5, 1):
-        monkeypatch.setattr("lowtide.model.decoder.PROMPT_ROWS", rows)
-        steps = DecoderSteps(network, 1)
+        steps = DecoderSteps(network, 1, prompt_rows=rows)
         found.append(steps.read({0: ids})[0])
         assert steps.cache.lengths == [30]
     assert all(np.array_equal(found[0], other) for other in found[1:])
@@ -122,15 +121,14 @@ def test_weights_that_are_not_the_configs_are_refused_before_they_are_read(tmp_p
 
 
 @pytest.mark.parametrize("rows", [PROMPT_ROWS, 7, 3])
-def test_prompts_read_at_once_are_what_they_are_alone(rows, monkeypatch, tmp_path):
+def test_prompts_read_at_once_are_what_they_are_alone(rows, tmp_path):
     network = load_decoder(save(tmp_path / "model", make_model("mistral"), torch.bfloat16))
     dice = np.random.default_rng(0)
     prompts = {slot: dice.integers(0, 61, size).tolist() for slot, size in ((2, 5), (0, 1), (1, 9))}
-    monkeypatch.setattr("lowtide.model.decoder.PROMPT_ROWS", rows)
-    together = DecoderSteps(network, 3)
+    together = DecoderSteps(network, 3, prompt_rows=rows)
     found = together.read(prompts)
     assert together.cache.lengths == [1, 9, 5]
     for slot, ids in prompts.items():
-        alone = DecoderSteps(network, 1)
+        alone = DecoderSteps(network, 1, prompt_rows=rows)
         assert np.array_equal(alone.read({0: ids})[0], found[slot])
         assert np.array_equal(alone.step([0], [4]), together.step([slot], [4]))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.model import firstweights
 from lowtide.model.config import GPTConfig
 from lowtide.model.firstweights import Draws, iter_first_weights, parameter_shapes
 from lowtide.model.gpt import GPT
@@ -26,13 +25,10 @@ def test_numbers_are_torchs_few_or_many(counts: list[int], seed: int) -> None:
 
 
 @pytest.mark.parametrize("counts", [[7, 30, 16], [1, 100, 20], [48, 49, 97], [96, 15, 31]])
-def test_parts_and_what_is_passed_over_change_nothing(
-    counts: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_and_what_is_passed_over_change_nothing(counts: list[int]) -> None:
     """Numbers are drawn a part at a time; what is passed over is as many words as were drawn."""
-    monkeypatch.setattr(firstweights, "_SKIPPED", 48)
     *passed, wanted = torch_draws(5, counts, 1.0)
-    draws, skipping = Draws(5), Draws(5)
+    draws, skipping = Draws(5, step=48), Draws(5, step=48)
     for count, row in zip(counts, passed, strict=False):
         np.testing.assert_allclose(draws.normal(count, 1.0), row, atol=1e-6)
         skipping.skip_normal(count)
@@ -40,10 +36,9 @@ def test_parts_and_what_is_passed_over_change_nothing(
         np.testing.assert_allclose(one.normal(counts[-1], 1.0), wanted, atol=1e-6)
 
 
-def test_words_are_passed_over_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(firstweights, "_SKIPPED", 16)
+def test_words_are_passed_over_one_by_one() -> None:
     for count in (0, 15, 16, 40):
-        draws, generator = Draws(3), torch.Generator().manual_seed(3)
+        draws, generator = Draws(3, step=16), torch.Generator().manual_seed(3)
         draws.skip(count)
         torch.empty(count).uniform_(generator=generator)
         wanted = torch.empty(20).normal_(generator=generator).numpy()

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 
 from lowtide.errors import UsageError
 from lowtide.files import write_json
-from lowtide.model import gguf as writer
 from lowtide.model import ggufvocabulary
-from lowtide.model.config import GPTConfig
+from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.export import export_model
+from lowtide.model.gguf import describe_gguf, write_gguf
 from lowtide.model.gpt import GPT
 from lowtide.model.quantization import quantize_q4_0, quantize_q8_0
 from lowtide.model.rope import RopeScaling
@@ -67,6 +67,21 @@ def export(folder, out_dir, **options):
     return export_model(model_name=str(folder), out_dir=out_dir, to="gguf", **options)
 
 
+def write_pieces(folder, tokenizer, kind):
+    """Write a file of a model with many pieces a tensor."""
+    contents = describe_gguf(
+        folder,
+        tokenizer=tokenizer,
+        tokenizer_dir=folder,
+        config=load_config(folder),
+        kind=kind,
+        name="m",
+    )
+    path = folder.parent / "model.gguf"
+    write_gguf(path, contents, piece_numbers=1000)
+    return path
+
+
 def read(path):
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -98,10 +113,9 @@ def expected_tensors(config, tensors):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_tensor_is_where_llama_cpp_looks_for_it(name, tokenizers, tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "_PIECE_NUMBERS", 1000)  # many pieces a tensor
+def test_every_tensor_is_where_llama_cpp_looks_for_it(name, tokenizers, tmp_path):
     config, tensors = write_model(tmp_path / "in", tokenizers["gpt2"], **MODELS[name])
-    path = export(tmp_path / "in", tmp_path / "out", type="f32")
+    path = write_pieces(tmp_path / "in", tokenizers["gpt2"], "f32")
     reader, found = read(path)
     wanted = expected_tensors(config, tensors)
     if name == "llama":
@@ -123,10 +137,9 @@ def test_every_tensor_is_where_llama_cpp_looks_for_it(name, tokenizers, tmp_path
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_numbers_are_the_packages_own(name, kind, tokenizers, tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "_PIECE_NUMBERS", 1000)
+def test_numbers_are_the_packages_own(name, kind, tokenizers, tmp_path):
     config, tensors = write_model(tmp_path / "in", tokenizers["gpt2"], **MODELS[name])
-    _, found = read(export(tmp_path / "in", tmp_path / "out", type=kind))
+    _, found = read(write_pieces(tmp_path / "in", tokenizers["gpt2"], kind))
     found.pop("rope_freqs.weight", None)
     sizes = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2}
     for key, tensor in expected_tensors(config, tensors).items():

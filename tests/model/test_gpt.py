@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from lowtide.errors import UsageError
-from lowtide.model import gpt
 from lowtide.model.blocks import KVCache, rotate
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -235,9 +234,9 @@ def test_gates_begin_open_and_the_embedding_is_mixed_in():
 @pytest.mark.parametrize(
     ("positions", "length"), [(16, 16), (17, 32), (32, 32), (33, 64), (90, 90)]
 )
-def test_rotary_tables_grow_by_doubling_up_to_the_context(positions, length, monkeypatch):
-    monkeypatch.setattr(gpt, "_FIRST_POSITIONS", 16)
+def test_rotary_tables_grow_by_doubling_up_to_the_context(positions, length):
     model = GPT(GPTConfig(10, 90, 1, 8, 1))
+    model.reset_buffers(first_positions=16)
     assert model.cos.shape[0] == 16
     cos, sin = model.tables(positions)
     assert cos.shape == sin.shape and cos.shape[0] == length

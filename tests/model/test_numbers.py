@@ -48,6 +48,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_FIRST_POSITIONS": 1_024,
         "_BLOCK_NUMBERS": 65_536,
         "_KINDS": {"float32": 0, "uint16": 1, "float16": 2},
+        "DecoderSteps.__init__(prompt_rows)": 128,
     },
     "model.export": {"_TOKENIZER_TIMES": 16, "ExportSettings.best": False},
     "model.families": {
@@ -76,8 +77,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "model.firstweights": {
         "_STD": 0.02,
         "_GROUP": 16,
-        "_SKIPPED": 1_048_576,
+        "_STEP": 1_048_576,
         "iter_first_weights(zero_init)": False,
+        "Draws.__init__(step)": 1_048_576,
     },
     "model.float8": {
         "LARGEST_E4M3": 448.0,
@@ -108,6 +110,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         },
         "_Row.transposed": False,
         "_Row.permuted_heads": 0,
+        "write_gguf(piece_numbers)": 524_288,
     },
     "model.ggufvocabulary": {
         "_NORMAL": 1,
@@ -126,7 +129,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "tekken": ("tekken", True),
         },
     },
-    "model.gpt": {"_FIRST_POSITIONS": 8_192, "GPT.compile_blocks(whole)": False},
+    "model.gpt": {
+        "_FIRST_POSITIONS": 8_192,
+        "GPT.reset_buffers(first_positions)": 8_192,
+        "GPT.compile_blocks(whole)": False,
+    },
     "model.growing": {"_MOST_TOKENS": 131_072, "_LONGEST": 1_024, "_SHOWN": 3},
     "model.inference": {
         "_MARGIN": 1.1,
@@ -193,7 +200,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RopeScaling.attention_factor": 0.0,
         "RopeScaling.truncate": True,
     },
-    "model.rotation": {"_BLOCK_TOKENS": 32},
+    "model.rotation": {"_BLOCK_TOKENS": 32, "has_fused_rotation(has_triton)": True},
     "model.rowcaches": {"_ROUND": 64},
     "model.sizing": {
         "_TOLERANCE": 0.05,
@@ -220,6 +227,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LARGEST_HEADER": 104_857_600,
         "ITEM_BYTES": {"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
         "_WHOLE_BYTES": {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1},
+        "copy_tensors(piece_numbers)": 1_048_576,
+        "iter_pieces(piece_numbers)": 1_048_576,
     },
     "model.tensors": {"ModelTensor.transposed": False},
     "model.tide": {"_GATE_INPUTS": 32},

@@ -9,7 +9,6 @@ import types
 import pytest
 import torch
 
-from lowtide.model import rotation
 from lowtide.model.rotation import has_fused_rotation
 
 CHECK = textwrap.dedent(
@@ -49,13 +48,12 @@ def test_a_cpu_does_without():
     assert not has_fused_rotation(torch.zeros(1), 128)
 
 
-def test_heads_of_a_gpu_must_be_a_power_of_two_of_sixteen_at_least(monkeypatch):
+def test_heads_of_a_gpu_must_be_a_power_of_two_of_sixteen_at_least():
     on_gpu = types.SimpleNamespace(is_cuda=True)
-    monkeypatch.setattr(rotation, "_HAS_TRITON", True)
-    fitting = [size for size in range(1, 300) if has_fused_rotation(on_gpu, size)]
+    sizes = range(1, 300)
+    fitting = [size for size in sizes if has_fused_rotation(on_gpu, size, has_triton=True)]
     assert fitting == [16, 32, 64, 128, 256]
-    monkeypatch.setattr(rotation, "_HAS_TRITON", False)
-    assert not has_fused_rotation(on_gpu, 64)
+    assert not has_fused_rotation(on_gpu, 64, has_triton=False)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

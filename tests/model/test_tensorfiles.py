@@ -32,8 +32,7 @@ def test_shapes_are_those_of_the_network(name):
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("stored", [*KINDS, "float64"])
 @pytest.mark.parametrize("wanted", KINDS)
-def test_the_file_is_the_librarys_byte_for_byte(name, stored, wanted, tmp_path, monkeypatch):
-    monkeypatch.setattr(tensorfiles, "PIECE_NUMBERS", 100)  # many pieces a tensor
+def test_the_file_is_the_librarys_byte_for_byte(name, stored, wanted, tmp_path):
     torch.manual_seed(0)
     config = CONFIGS[name]
     state = GPT(config).state_dict()
@@ -45,7 +44,14 @@ def test_the_file_is_the_librarys_byte_for_byte(name, stored, wanted, tmp_path, 
     save_file(tensors, tmp_path / "from" / "model.safetensors", metadata={"format": "pt"})
     counted = []
     out = tmp_path / "to" / "model.safetensors"
-    copy_tensors(tmp_path / "from", out, config=config, dtype=wanted, on_bytes=counted.append)
+    copy_tensors(
+        tmp_path / "from",
+        out,
+        config=config,
+        dtype=wanted,
+        on_bytes=counted.append,
+        piece_numbers=100,  # many pieces a tensor
+    )
     through = {k: v.float().to(getattr(torch, wanted)) for k, v in tensors.items()}
     save_file(through, tmp_path / "expected", metadata={"format": "pt"})
     assert out.read_bytes() == (tmp_path / "expected").read_bytes()

@@ -19,13 +19,15 @@ FILES = ["merges.txt", "tokenizer.json", "training.json", "vocab.json"]
 # Checkpoints after every step, and steps so small that there are many. Told to, it says when one is
 # on the disk, and waits for a signal: whoever sends it cannot come too late.
 _PROGRAM = """
-import signal, sys
-from lowtide.tokenizer import counting, learning, training
-counting._CHECKPOINT_SECONDS = -1.0
-counting._ROUND_BYTES = 60_000
-counting._SMALL_FILE_BYTES = 1_000
-training.BATCH_BYTES = 50_000
-learning._MERGES_PER_CALL = 8
+import dataclasses, signal, sys
+from lowtide.tokenizer import counting, training
+from lowtide.tokenizer.limits import CountingLimits
+limits = CountingLimits(
+    checkpoint_seconds=-1.0, round_bytes=60_000, small_file_bytes=1_000, batch_bytes=50_000,
+    merges_per_call=8,
+)
+train = training.train_tokenizer
+training.train_tokenizer = lambda settings: train(dataclasses.replace(settings, limits=limits))
 save = counting.CountCheckpoints.save
 def save_and_wait(*arguments):
     save(*arguments)

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.corpus import contents as corpus_contents
 from lowtide.corpus.contents import ContentLog
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
@@ -31,6 +30,7 @@ from lowtide.tokenizer.counting import (
     held_bytes,
 )
 from lowtide.tokenizer.learning import planned_bytes
+from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 from lowtide.tokenizer.stretches import Stretch
 
@@ -246,6 +246,7 @@ def run_job(
     stop_after: int | None = None,
     hashes: list[str | None] | None = None,
     notes: io.StringIO | None = None,
+    **limits: float,
 ) -> Counter[bytes]:
     """Count files as training does; `stop_after` checkpoints it dies. `hashes` get the contents."""
     saves = itertools.count()
@@ -256,9 +257,10 @@ def run_job(
             if stop_after is not None and next(saves) >= stop_after:
                 raise KilledError
 
+    sizes = CountingLimits(**{"batch_bytes": 1 << 12, **limits})  # type: ignore[arg-type]
     counter = make_counter(folder, specials=["<|endoftext|>"], table_bytes=1 << 20)
     inputs, checkpoints = expand_inputs(paths), Checkpoints(folder, key)
-    checkpoints.contents = ContentLog(inputs)
+    checkpoints.contents = ContentLog(inputs, part_bytes=sizes.hash_part_bytes)
     with (
         contextlib.closing(checkpoints.contents) as contents,
         Progress("count", stream=notes) as progress,
@@ -270,7 +272,7 @@ def run_job(
             options=ReadingSettings(block_bytes=1 << 12),
             checkpoints=checkpoints,
             progress=progress,
-            batch_bytes=1 << 12,
+            limits=sizes,
         )
         if hashes is not None:
             hashes += contents.finish()
@@ -297,20 +299,16 @@ def corpus(tmp_path: Path, make_text: MakeText) -> list[Path]:
     return [folder / name for name in names]
 
 
-def test_a_stopped_job_goes_on_and_ends_the_same(
-    tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(counting, "_ROUND_BYTES", 7000)
-    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 15_010)
+def test_a_stopped_job_goes_on_and_ends_the_same(tmp_path: Path, corpus: list[Path]) -> None:
+    limits = {"checkpoint_seconds": -1.0, "round_bytes": 7000, "small_file_bytes": 15_010}
     (tmp_path / "whole").mkdir()
-    expected = run_job(tmp_path / "whole", corpus)
+    expected = run_job(tmp_path / "whole", corpus, **limits)
     work = tmp_path / "work"
     work.mkdir()
     stops = 0
     while True:
         try:
-            counts = run_job(work, corpus, stop_after=1)
+            counts = run_job(work, corpus, stop_after=1, **limits)
             break
         except KilledError:
             stops += 1
@@ -321,39 +319,34 @@ def test_a_stopped_job_goes_on_and_ends_the_same(
 
 
 def test_counts_that_are_not_as_they_were_written_are_made_anew(
-    tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, corpus: list[Path]
 ) -> None:
     """One bit of a run file, between two starts."""
-    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(counting, "_ROUND_BYTES", 7000)
+    limits = {"checkpoint_seconds": -1.0, "round_bytes": 7000}
     (tmp_path / "whole").mkdir()
-    expected = run_job(tmp_path / "whole", corpus)
+    expected = run_job(tmp_path / "whole", corpus, **limits)
     work = tmp_path / "work"
     work.mkdir()
     with pytest.raises(KilledError):
-        run_job(work, corpus, stop_after=2)
+        run_job(work, corpus, stop_after=2, **limits)
     run = sorted(work.glob("*.run"))[0]
     data = bytearray(run.read_bytes())
     data[-1] ^= 4
     run.write_bytes(data)
     notes = io.StringIO()
-    assert run_job(work, corpus, notes=notes) == expected
+    assert run_job(work, corpus, notes=notes, **limits) == expected
     assert f"{run.name} is not as it was written: counting begins anew" in notes.getvalue()
 
 
-def test_going_on_says_from_where(
-    tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(counting, "_ROUND_BYTES", 4000)
-    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 100)
+def test_going_on_says_from_where(tmp_path: Path, corpus: list[Path]) -> None:
+    limits = {"checkpoint_seconds": -1.0, "round_bytes": 4000, "small_file_bytes": 100}
     with pytest.raises(KilledError):
-        run_job(tmp_path, corpus, stop_after=4)
+        run_job(tmp_path, corpus, stop_after=4, **limits)
     state = json.loads((tmp_path / "counting.json").read_bytes())
     sizes = [path.stat().st_size for path in corpus]
     assert state["offset"] > 0 and state["input_index"] == 2
     notes = io.StringIO()
-    run_job(tmp_path, corpus, notes=notes)
+    run_job(tmp_path, corpus, notes=notes, **limits)
     share = 100 * (sum(sizes[:2]) + state["offset"]) / sum(sizes)
     assert 10 < share < 90 and f"going on at {share:.0f} % of the text" in notes.getvalue()
 
@@ -372,15 +365,12 @@ def test_going_on_says_from_where(
 def test_files_touched_between_two_runs_go_on_and_changed_ones_do_not(
     tmp_path: Path,
     corpus: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
     part_bytes: int,
     change: str,
 ) -> None:
     """The first file is plain and large: it is stopped inside."""
-    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(counting, "_ROUND_BYTES", 7000)
-    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 1000)
-    monkeypatch.setattr(corpus_contents, "PART_BYTES", part_bytes)
+    limits = {"round_bytes": 7000, "small_file_bytes": 1000, "hash_part_bytes": part_bytes}
+    often = {**limits, "checkpoint_seconds": -1.0}
     whole = tmp_path / "whole"
     whole.mkdir()
     wanted_index = 1 if change == "first content" else 0
@@ -388,7 +378,7 @@ def test_files_touched_between_two_runs_go_on_and_changed_ones_do_not(
         work = tmp_path / f"work{stop_after}"
         work.mkdir()
         with pytest.raises(KilledError):
-            run_job(work, corpus, stop_after=stop_after)
+            run_job(work, corpus, stop_after=stop_after, **often)
         place = json.loads((work / "counting.json").read_text())
         if place["input_index"] == wanted_index and place["offset"] > 0:
             break
@@ -400,20 +390,16 @@ def test_files_touched_between_two_runs_go_on_and_changed_ones_do_not(
         data = corpus[0].read_bytes()
         corpus[0].write_bytes(data[:2000][::-1] + data[2000:])
     notes, found, wanted = io.StringIO(), list[str | None](), list[str | None]()
-    counts = run_job(work, corpus, hashes=found, notes=notes)
-    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", 1e9)  # one that is never written down
-    assert counts == run_job(whole, corpus, hashes=wanted)
+    counts = run_job(work, corpus, hashes=found, notes=notes, **often)
+    assert counts == run_job(whole, corpus, hashes=wanted, **limits)
     assert found == wanted and None not in found
     assert ("counting begins anew" in notes.getvalue()) == (change != "touch")
     assert ("going on at" in notes.getvalue()) == (change == "touch")
 
 
-def test_another_key_starts_afresh(
-    tmp_path: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "_CHECKPOINT_SECONDS", -1.0)
+def test_another_key_starts_afresh(tmp_path: Path, corpus: list[Path]) -> None:
     with pytest.raises(KilledError):
-        run_job(tmp_path, corpus, stop_after=1)
+        run_job(tmp_path, corpus, stop_after=1, checkpoint_seconds=-1.0)
     assert list(tmp_path.glob("*.run"))
     assert run_job(tmp_path, corpus[:1], key="other") == reference.count_pieces(
         [corpus[0].read_bytes()], pattern="gpt2", specials=["<|endoftext|>"]
@@ -450,7 +436,6 @@ def test_a_stretch_beyond_what_the_smallest_tables_hold_takes_so_much_of_them() 
 def test_files_up_to_a_size_are_counted_many_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, small: bool
 ) -> None:
-    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 100)
     read: list[Path] = []
 
     def note_path(path: Path) -> bytes:
@@ -464,5 +449,5 @@ def test_files_up_to_a_size_are_counted_many_at_a_time(
         os.truncate(path, size)
     work = tmp_path / "work"
     work.mkdir()
-    assert run_job(work, paths)
+    assert run_job(work, paths, small_file_bytes=100)
     assert read == (paths if small else [])

@@ -19,11 +19,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_HARD_STRETCH": 262_144,
         "_HARD_TABLES": 67_108_864,
         "_MARGIN_BYTES": 2_097_152,
-        "_ROUND_BYTES": 268_435_456,
-        "_SMALL_FILE_BYTES": 1_048_576,
         "_FILE_BYTES": 64,
         "_ROWS_AT_ONCE": 32_768,
-        "_CHECKPOINT_SECONDS": 30.0,
         "InputPlace.input_index": 0,
         "InputPlace.offset": 0,
         "CountingNeeds.other_bytes": 0,
@@ -31,7 +28,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "tokenizer.countingplan": {
         "WINDOW_BYTES": 1_048_576,
         "_THREAD_BYTES": 6_291_456,
-        "BATCH_BYTES": 8_388_608,
         "SLACK_BYTES": 12_582_912,
         "_SMALLEST_TABLES": 8_388_608,
         "_SMALL_WINDOW": 10_485_760,
@@ -67,12 +63,19 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_BYTE_LEVEL": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     },
     "tokenizer.learning": {
-        "_MERGES_PER_CALL": 256,
         "_LONG_PIECE": 262_144,
         "_SHORT_SYMBOLS": 65_000,
-        "_WRITTEN_BYTE_BYTES": 11,
         "_MUCH_WRITTEN": 8_388_608,
         "_SEGMENT_TIMES": 80,
+    },
+    "tokenizer.limits": {
+        "CountingLimits.batch_bytes": 8_388_608,
+        "CountingLimits.round_bytes": 268_435_456,
+        "CountingLimits.small_file_bytes": 1_048_576,
+        "CountingLimits.checkpoint_seconds": 30.0,
+        "CountingLimits.hash_part_bytes": 67_108_864,
+        "CountingLimits.merges_per_call": 256,
+        "CountingLimits.written_byte_bytes": 11,
     },
     "tokenizer.needs": {
         "PIECE_CHARACTERS": 32_768,

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from lowtide import files
-from lowtide.corpus import contents as corpus_contents
 from lowtide.corpus.contents import PART_BYTES
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.errors import DataError, UsageError
-from lowtide.tokenizer import counting, training
+from lowtide.tokenizer import training
+from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.sharing import CountPart, cut_inputs, find_part_bytes
 from lowtide.tokenizer.training import train_tokenizer
@@ -29,8 +29,6 @@ from lowtide.tokenizer.training import train_tokenizer
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is cut, small ones, a compressed one and rows."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(corpus_contents, "PART_BYTES", 1000)
-    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 1000)  # they are hashed as one part
     folder = tmp_path / "texts"
     folder.mkdir()
     lines = [f"line {n * n % 977} of a text about tides and number {n % 89}\n" for n in range(1500)]
@@ -45,7 +43,8 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings_of(texts: Path, out_dir: Path, **more: Any) -> TokenizerTrainingSettings:
-    options = {"vocab_size": 700, "memory": "1GiB", **more}
+    limits = CountingLimits(hash_part_bytes=1000, small_file_bytes=1000)
+    options = {"vocab_size": 700, "memory": "1GiB", "limits": limits, **more}
     return TokenizerTrainingSettings(input=(str(texts),), out_dir=out_dir, **options)
 
 
@@ -69,13 +68,12 @@ def test_the_same_files_as_alone(texts: Path, part_bytes: int, memory: str) -> N
     assert not Path("shared/tok.work").exists()
 
 
-def test_special_tokens_are_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_contents, "PART_BYTES", 97)
-    monkeypatch.setattr(counting, "_SMALL_FILE_BYTES", 97)
+def test_special_tokens_are_never_cut(tmp_path: Path) -> None:
     special = "<a special token that is rather long>"
     text = f"words before {special} and words after it,\n" * 30
     (tmp_path / "a.txt").write_text(text)
     more: dict[str, Any] = {"special_tokens": ("<|endoftext|>", special), "pattern": "cl100k"}
+    more["limits"] = CountingLimits(hash_part_bytes=97, small_file_bytes=97)
     train_tokenizer(settings_of(tmp_path / "a.txt", tmp_path / "alone/tok", **more))
     out_dir = tmp_path / "shared/tok"
     learn_shared(settings_of(tmp_path / "a.txt", out_dir, engine="files", **more), 97)
@@ -131,14 +129,13 @@ def test_flags_that_do_not_go_together(options: dict[str, Any], message: str) ->
 WORKER = """
 import os, signal, sys
 from pathlib import Path
-from lowtide.corpus import contents
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.tokenizer import training
+from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 
-contents.PART_BYTES = 1000
 stop_at = sys.argv[1]
 commit = Records.commit_record
 
@@ -150,7 +147,7 @@ def commit_and_die(self, task, **more):
 Records.commit_record = commit_and_die
 settings = TokenizerTrainingSettings(
     input=(sys.argv[2],), out_dir=Path("shared/tok"), vocab_size=700, engine="files",
-    memory="1GiB", num_workers=2,
+    memory="1GiB", num_workers=2, limits=CountingLimits(hash_part_bytes=1000),
 )
 training._train_together(settings, expand_inputs(settings.input), part_bytes=9000)
 """

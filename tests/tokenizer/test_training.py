@@ -34,6 +34,7 @@ from lowtide.tokenizer import (
     reference,
     training,
 )
+from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.trained import describe_trained
 from lowtide.tokenizer.training import train_tokenizer
@@ -105,7 +106,6 @@ def test_the_number_of_threads_changes_nothing(tmp_path: Path, text_file: Path) 
 def test_small_tables_and_little_memory_change_nothing(
     tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lowtide.tokenizer import learning
 
     plain = train_tokenizer(input=[text_file], out_dir=tmp_path / "plain", vocab_size=400)
     monkeypatch.setattr(learning, "planned_bytes", lambda *sizes: 1 << 62)
@@ -512,13 +512,11 @@ def test_a_vocabulary_that_ends_early_is_told_and_a_full_one_is_not(
     assert f"has {early.tokenizer.vocab_size} tokens, 2000 were asked for" in said
 
 
-def test_tokens_as_long_as_the_text_are_refused_before_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_as_long_as_the_text_are_refused_before_they_are_written(tmp_path: Path) -> None:
     """The first advice is enough for all of them."""
     (tmp_path / "a.txt").write_text("abcdefghij" * 10_000)
     options: dict[str, Any] = {"input": [tmp_path / "a.txt"], "vocab_size": 400}
-    monkeypatch.setattr(learning, "_WRITTEN_BYTE_BYTES", 800)
+    options["limits"] = CountingLimits(written_byte_bytes=800)
     with pytest.raises(BudgetError, match=r"a token has 97\.7 KiB") as caught:
         train_tokenizer(**options, out_dir=tmp_path / "tok", memory="100MiB")
     assert not (tmp_path / "tok" / "tokenizer.json").exists()

@@ -52,13 +52,18 @@ def _hash_part(path: Path, offset: int, limit: int) -> tuple[str, int]:
     return digest.hexdigest(), count
 
 
-def hash_stored(source: InputFile, *, until: int | None = None) -> str | None:
+def hash_stored(
+    source: InputFile, *, until: int | None = None, part_bytes: int = PART_BYTES
+) -> str | None:
     """The hash of a file as it is stored, or of its parts before `until`; None if it has none."""
-    parts = hash_parts(source, 0, source.size_bytes if until is None else until)
+    end = source.size_bytes if until is None else until
+    parts = hash_parts(source, 0, end, part_bytes=part_bytes)
     return None if parts is None else fold_parts(parts)
 
 
-def hash_parts(source: InputFile, begin: int, end: int) -> list[str] | None:
+def hash_parts(
+    source: InputFile, begin: int, end: int, *, part_bytes: int = PART_BYTES
+) -> list[str] | None:
     """The hashes of a file's parts from `begin`, where one begins, to `end`; None if it has none.
 
     A file without a byte has one part.
@@ -68,7 +73,7 @@ def hash_parts(source: InputFile, begin: int, end: int) -> list[str] | None:
     parts: list[str] = []
     try:
         while begin < end or not parts:
-            part, count = _hash_part(source.path, begin, min(PART_BYTES, end - begin))
+            part, count = _hash_part(source.path, begin, min(part_bytes, end - begin))
             parts.append(part)
             begin += count
             if not count:
@@ -89,8 +94,9 @@ def fold_parts(parts: Iterable[str]) -> str:
 class ContentLog:
     """Hashes inputs in order, in a thread beside the work that reads them."""
 
-    def __init__(self, inputs: Sequence[InputFile]) -> None:
+    def __init__(self, inputs: Sequence[InputFile], *, part_bytes: int = PART_BYTES) -> None:
         self._inputs = inputs
+        self._part_bytes = part_bytes
         self._done: list[str | None] = []
         self._fold, self._offset = "", 0  # of the input that is being read
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lowtide-contents")
@@ -141,10 +147,14 @@ class ContentLog:
         if len(done) != index or len(times) < min(index + bool(offset), len(self._inputs)):
             return self._inputs[min(index, len(self._inputs) - 1)]
         for source, known, modified in zip(self._inputs, done, times, strict=False):
-            if modified != source.modified_ns and (known is None or known != hash_stored(source)):
+            if modified != source.modified_ns and (known is None or known != self._hash(source)):
                 return source
         current = self._inputs[index] if offset else None
-        if current and times[index] != current.modified_ns and not _is_begun_so(current, state):
+        if (
+            current
+            and times[index] != current.modified_ns
+            and not self._is_begun_so(current, state)
+        ):
             return current
         self._done = done
         self._fold, self._offset = str(state["fold"]), int(state["offset"])
@@ -162,7 +172,7 @@ class ContentLog:
             source = self._inputs[len(self._done)]
             if self._offset:
                 self._hash_parts(source, source.size_bytes, whole=False)
-            content = self._fold if self._offset else hash_stored(source)
+            content = self._fold if self._offset else self._hash(source)
             # A file that changed before it was hashed: what the work has read is unknown.
             self._done.append(None if has_changed(source) else content)
             self._fold, self._offset = "", 0
@@ -172,21 +182,23 @@ class ContentLog:
 
     def _hash_parts(self, source: InputFile, end: int, *, whole: bool) -> None:
         """Hash parts of an input up to `end`; with `whole` only those that are whole."""
-        while self._offset + (PART_BYTES if whole else 1) <= end:
-            limit = min(PART_BYTES, end - self._offset)
+        while self._offset + (self._part_bytes if whole else 1) <= end:
+            limit = min(self._part_bytes, end - self._offset)
             part, count = _hash_part(source.path, self._offset, limit)
             if not count:
                 return  # it was cut short: its size is compared at the end
             self._fold = _fold(self._fold, part)
             self._offset += count
 
+    def _hash(self, source: InputFile, *, until: int | None = None) -> str | None:
+        return hash_stored(source, until=until, part_bytes=self._part_bytes)
 
-def _is_begun_so(source: InputFile, state: Mapping[str, Any]) -> bool:
-    """True if the beginning of an input is what was hashed of it."""
-    offset, tail = int(state["offset"]), int(state["tail_bytes"])
-    if not offset + tail or (offset and hash_stored(source, until=offset) != state["fold"]):
-        return False
-    return not tail or _hash_part(source.path, offset, tail) == (state["tail"], tail)
+    def _is_begun_so(self, source: InputFile, state: Mapping[str, Any]) -> bool:
+        """True if the beginning of an input is what was hashed of it."""
+        offset, tail = int(state["offset"]), int(state["tail_bytes"])
+        if not offset + tail or (offset and self._hash(source, until=offset) != state["fold"]):
+            return False
+        return not tail or _hash_part(source.path, offset, tail) == (state["tail"], tail)
 
 
 def describe_inputs(

@@ -32,7 +32,12 @@ def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def find_cut(
-    file: BinaryIO, source: InputFile, nominal: int, options: ReadingSettings
+    file: BinaryIO,
+    source: InputFile,
+    nominal: int,
+    options: ReadingSettings,
+    *,
+    probe_bytes: int = PROBE_BYTES,
 ) -> tuple[int, bool]:
     """Return where the block nominally ending at `nominal` ends, and whether inside a document."""
     if nominal <= 0:
@@ -40,9 +45,9 @@ def find_cut(
     if nominal >= source.size_bytes:
         return source.size_bytes, False
     if source.format.block_kind == "jsonl":
-        return _find_line_end(file, source, nominal), False
+        return _find_line_end(file, source, nominal, probe_bytes), False
     back = max(len(options.separator) - 1, 1)
-    wanted = min(PROBE_BYTES, options.window_bytes)
+    wanted = min(probe_bytes, options.window_bytes)
     while True:  # a border is usually near: look close first, then all over the window
         window = read_at(file, nominal - back, back + wanted + back)
         cut = cut_text(window, back, options.separator, len(window) - back)
@@ -56,10 +61,10 @@ def find_cut(
         wanted = min(wanted * 8, options.window_bytes)
 
 
-def _find_line_end(file: BinaryIO, source: InputFile, nominal: int) -> int:
+def _find_line_end(file: BinaryIO, source: InputFile, nominal: int, probe_bytes: int) -> int:
     position = nominal - 1
     while position < source.size_bytes:
-        window = read_at(file, position, PROBE_BYTES)
+        window = read_at(file, position, probe_bytes)
         found = window.find(b"\n")
         if found >= 0:
             return position + found + 1

@@ -29,7 +29,6 @@ _DICTIONARY_ENCODINGS = (2, 8)
 _INCREMENTAL = 7
 _PLAIN, _RUNS = 0, 3
 _SMALL_DICTIONARY = 1 << 14
-_LARGE_PAGE = 8 << 20
 _MOST_VALUES = 1 << 20
 _STREAMED_BYTES = 4 << 20
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD")
@@ -86,13 +85,12 @@ class Page:
         """False where the chunk's compression was not used for this page."""
         return self.header[1] != _DATA_PAGE_V2 or bool(self._about.get(7, True))
 
-    @property
-    def is_streamable(self) -> bool:
+    def is_streamable(self, large_page_bytes: int) -> bool:
         """True for texts that lie in the page as they are, or for numbers of such."""
         if self.is_dictionary:
             return self.num_values <= _MOST_VALUES
         levels = self._about.get(3) == _RUNS if self.header[1] == _DATA_PAGE else True
-        small = self.encoding == _PLAIN or max(self.packed, self.unpacked) <= _LARGE_PAGE
+        small = self.encoding == _PLAIN or max(self.packed, self.unpacked) <= large_page_bytes
         return levels and small and (self.encoding == _PLAIN or self.is_of_dictionary)
 
     @property
@@ -116,13 +114,14 @@ class ColumnPages:
     """The most that a single row can have."""
     row_bytes: int
     """The most that a row has on average, over the rows of a page."""
-    streamed_bytes: int | None = None
+    streamed_bytes: int | None
     """What reading texts where they lie holds; None where they cannot be read so."""
+    large_page_bytes: int
 
     @property
     def is_streamed(self) -> bool:
         """True for pages so large that texts are better read where they lie, one by one."""
-        return self.streamed_bytes is not None and self.unpacked_bytes > _LARGE_PAGE
+        return self.streamed_bytes is not None and self.unpacked_bytes > self.large_page_bytes
 
     def batch_rows(self, most_rows: int, batch_bytes: int) -> int:
         """How many rows to read at a time, at most so many and so many bytes."""
@@ -153,8 +152,11 @@ def iter_pages(file: BinaryIO, chunk: Any) -> Iterator[Page]:
         position += int(header.get(3, 0))
 
 
-def read_column_pages(file: BinaryIO, chunk: Any) -> ColumnPages:
-    """Go through the page headers of a column chunk (pyarrow's ColumnChunkMetaData)."""
+def read_column_pages(file: BinaryIO, chunk: Any, *, large_page_bytes: int) -> ColumnPages:
+    """Go through the page headers of a column chunk (pyarrow's ColumnChunkMetaData).
+
+    Texts of pages of more than `large_page_bytes` are read where they lie, if they can be.
+    """
     most_packed = most_unpacked = longest_value = value_bytes = streamed = 0
     row_bytes = 1.0
     codec = chunk.compression
@@ -163,13 +165,13 @@ def read_column_pages(file: BinaryIO, chunk: Any) -> ColumnPages:
         most_packed = max(most_packed, page.packed)
         most_unpacked = max(most_unpacked, page.unpacked)
         if page.is_dictionary:
-            longest_value = _longest_value(file, page, codec)
+            longest_value = _longest_value(file, page, codec, large_page_bytes)
             value_bytes = max(value_bytes, longest_value)
         elif page.is_data:
             of_row, most = _row_bytes(page, longest_value)
             row_bytes, value_bytes = max(row_bytes, of_row), max(value_bytes, most)
         if page.is_dictionary or page.is_data:
-            streamable = streamable and page.is_streamable
+            streamable = streamable and page.is_streamable(large_page_bytes)
             streamed = max(streamed, _streamed_bytes(file, page, codec))
     return ColumnPages(
         most_packed,
@@ -177,6 +179,7 @@ def read_column_pages(file: BinaryIO, chunk: Any) -> ColumnPages:
         value_bytes,
         math.ceil(row_bytes),
         streamed_bytes=_STREAMED_BYTES + streamed if streamable else None,
+        large_page_bytes=large_page_bytes,
     )
 
 
@@ -204,11 +207,11 @@ def _row_bytes(page: Page, longest_value: int) -> tuple[float, int]:
     return page.unpacked / max(page.num_values, 1), page.unpacked
 
 
-def _longest_value(file: BinaryIO, page: Page, codec: str) -> int:
+def _longest_value(file: BinaryIO, page: Page, codec: str, large_page_bytes: int) -> int:
     """Bytes of the longest value of a dictionary page; where that is not worth a look, of all."""
     pa = import_package("pyarrow", "a parquet file")
     unpacked = page.unpacked
-    if not _SMALL_DICTIONARY < unpacked <= _LARGE_PAGE:
+    if not _SMALL_DICTIONARY < unpacked <= large_page_bytes:
         return unpacked
     data = read_at(file, page.position, page.packed)
     if codec != "UNCOMPRESSED":

@@ -114,7 +114,7 @@ def iter_parquet_rows(
         try:
             for group in range(file.metadata.num_row_groups):
                 chunk, has_nulls = _find_chunk(file, group, options.text_field)
-                pages = read_column_pages(stored, chunk)
+                pages = read_column_pages(stored, chunk, large_page_bytes=options.large_page_bytes)
                 num_rows = pages.batch_rows(_BATCH_ROWS, _BATCH_BYTES)
                 check_reader_bytes(
                     pages.held_bytes(num_rows),
@@ -158,7 +158,8 @@ def parquet_bytes(source: InputFile, options: ReadingSettings) -> int:
     try:
         with _opened(source, options) as (file, stored):
             for group in range(min(file.metadata.num_row_groups, _ROW_GROUPS_PLANNED)):
-                pages = read_column_pages(stored, _find_chunk(file, group, options.text_field)[0])
+                chunk = _find_chunk(file, group, options.text_field)[0]
+                pages = read_column_pages(stored, chunk, large_page_bytes=options.large_page_bytes)
                 num_rows = pages.batch_rows(_BATCH_ROWS, _BATCH_BYTES)
                 needed = max(needed, pages.held_bytes(num_rows))
     except (DataError, PageError, OSError):

@@ -45,6 +45,8 @@ class ReadingSettings:
     """The field of a jsonl row, the column of a parquet file."""
     encoding: str = "utf-8"
     block_bytes: int = BLOCK_BYTES
+    large_page_bytes: int = 8 << 20
+    """Texts of a parquet page with more than this are read where they lie, one by one."""
     reader_bytes: int = 1 << 30
     """What a reader may hold besides its block: a decompressor's window, a parquet page. What needs
     more is refused."""

@@ -108,20 +108,24 @@ def step_bytes(step: str) -> int:
         return process.resident_bytes() + _GROWTH_BYTES
 
 
-def apply_step(step: str, texts: Sequence[memoryview]) -> Iterator[bytes | memoryview | None]:
+def apply_step(
+    step: str,
+    texts: Sequence[memoryview],
+    *,
+    batch_bytes: int = _BATCH_BYTES,
+    most_small_bytes: int = _MOST_SMALL_BYTES,
+) -> Iterator[bytes | memoryview | None]:
     """What the function makes of each text: as it was, another one, or None.
 
     A text on which it fails is an error that says which number it has (`DataError.document`), and
     so is the one with which it has made too much of all of them.
     """
     with _borrow(step) as process:
-        process.room_bytes = max(
-            _MOST_TIMES * sum(text.nbytes for text in texts), _MOST_SMALL_BYTES
-        )
+        process.room_bytes = max(_MOST_TIMES * sum(text.nbytes for text in texts), most_small_bytes)
         begin, held = 0, 0
         for end, text in enumerate(texts, 1):
             held += text.nbytes
-            if held >= _BATCH_BYTES or end == len(texts):
+            if held >= batch_bytes or end == len(texts):
                 yield from process.judge(texts[begin:end], begin)
                 begin, held = end, 0
 

@@ -43,6 +43,8 @@ class Prompt:
     path: Path | None = None
     begin: int = 0
     size_bytes: int = 0
+    read_bytes: int = _READ_BYTES
+    """What is read of a file at a time."""
 
     def __bool__(self) -> bool:
         return bool(self.text or self.size_bytes)
@@ -54,7 +56,7 @@ class Prompt:
             return
         decoder = codecs.getincrementaldecoder("utf-8")("strict")
         held = ""
-        for data in _iter_bytes(self.path, self.begin, self.size_bytes):
+        for data in _iter_bytes(self.path, self.begin, self.size_bytes, self.read_bytes):
             text = held + _decode(decoder, data, self.path)
             held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
             yield _plain_lines(text[: len(text) - len(held)])
@@ -67,7 +69,7 @@ class Prompt:
             return text.encode("utf-8", "replace"), len(text) == len(self.text)
         begin = max(self.begin, self.begin + self.size_bytes - size)
         left = self.begin + self.size_bytes - begin
-        data = b"".join(_iter_bytes(self.path, begin, left))
+        data = b"".join(_iter_bytes(self.path, begin, left, self.read_bytes))
         is_all = begin == self.begin
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), is_all
 
@@ -112,18 +114,18 @@ def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:
     return place if place < len(data) else None
 
 
-def iter_prompts(settings: GenerateSettings) -> Iterator[Prompt]:
+def iter_prompts(settings: GenerateSettings, *, read_bytes: int = _READ_BYTES) -> Iterator[Prompt]:
     """Return every prompt; a file is checked first, so that nothing is printed before an error."""
     path = settings.prompt_file
     if path is None:
         yield Prompt(settings.prompt)
         return
-    size = _check(path)
+    size = _check(path, read_bytes)
     if not settings.each_line:
-        yield Prompt(path=path, size_bytes=size)
+        yield Prompt(path=path, size_bytes=size, read_bytes=read_bytes)
         return
-    for begin, end in _iter_lines(path, size):
-        yield Prompt(path=path, begin=begin, size_bytes=end - begin)
+    for begin, end in _iter_lines(path, size, read_bytes):
+        yield Prompt(path=path, begin=begin, size_bytes=end - begin, read_bytes=read_bytes)
 
 
 def count_prompts(settings: GenerateSettings) -> int:
@@ -146,7 +148,7 @@ def longest_prompt(settings: GenerateSettings) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _check(path: Path) -> int:
+def _check(path: Path, read_bytes: int = _READ_BYTES) -> int:
     """Refuse what is not a regular file of UTF-8; return its size."""
     try:
         status = path.stat()
@@ -157,7 +159,7 @@ def _check(path: Path) -> int:
                 next_step="write it into a file first, or give the text itself with --prompt",
             )
         decoder = codecs.getincrementaldecoder("utf-8")("strict")
-        for data in _iter_bytes(path, 0, status.st_size):
+        for data in _iter_bytes(path, 0, status.st_size, read_bytes):
             _decode(decoder, data, path)
         _decode(decoder, b"", path, final=True)
     except FileNotFoundError:
@@ -182,10 +184,10 @@ def _plain_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _iter_lines(path: Path, size: int) -> Iterator[tuple[int, int]]:
+def _iter_lines(path: Path, size: int, read_bytes: int = _READ_BYTES) -> Iterator[tuple[int, int]]:
     """Return where the lines with something on them begin and end."""
     begin = position = 0
-    for data in _iter_bytes(path, 0, size):
+    for data in _iter_bytes(path, 0, size, read_bytes):
         for end in _LINE_END.finditer(data):
             if position + end.start() > begin:
                 yield begin, position + end.start()
@@ -195,9 +197,9 @@ def _iter_lines(path: Path, size: int) -> Iterator[tuple[int, int]]:
         yield begin, position
 
 
-def _iter_bytes(path: Path, begin: int, size: int) -> Iterator[bytes]:
+def _iter_bytes(path: Path, begin: int, size: int, read_bytes: int) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         os.lseek(file.fileno(), begin, os.SEEK_SET)
-        while size > 0 and (data := file.read(min(size, _READ_BYTES))):
+        while size > 0 and (data := file.read(min(size, read_bytes))):
             size -= len(data)
             yield data

@@ -157,8 +157,11 @@ class ArrayCache:
 class DecoderSteps:
     """A network that writes up to `num_rows` texts at once."""
 
-    def __init__(self, network: DecoderNetwork, num_rows: int) -> None:
+    def __init__(
+        self, network: DecoderNetwork, num_rows: int, *, prompt_rows: int = PROMPT_ROWS
+    ) -> None:
         self.network = network
+        self.prompt_rows = prompt_rows
         self.cache = ArrayCache(network.config, num_rows)
 
     def read(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Array]:
@@ -169,10 +172,10 @@ class DecoderSteps:
         self.cache.reserve(max(map(len, prompts.values())))
         places = [(slot, position) for slot, ids in prompts.items() for position in range(len(ids))]
         logits: dict[int, Array] = {}
-        for first in range(0, len(places), PROMPT_ROWS):
+        for first in range(0, len(places), self.prompt_rows):
             # The last of a prompt stand behind the others, since theirs are the logits.
             part = sorted(
-                places[first : first + PROMPT_ROWS],
+                places[first : first + self.prompt_rows],
                 key=lambda place: place[1] + 1 == len(prompts[place[0]]),
             )
             ends = [slot for slot, position in part if position + 1 == len(prompts[slot])]

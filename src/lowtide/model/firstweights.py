@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 _STD = 0.02
 _RESIDUAL = ("attention.output.weight", "mlp.down.weight")
 _GROUP = 16  # normal numbers are made out of so many words at a time
-_SKIPPED = 1 << 20
+_STEP = 1 << 20
 
 
 def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
@@ -98,7 +98,8 @@ def _skip(draws: Draws, name: str, shape: tuple[int, ...]) -> None:
 class Draws:
     """torch's generator of a CPU: words, and normal numbers made of them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, step: int = _STEP) -> None:
+        self._step = step
         self._twister: Any = np.random.MT19937()
         self._twister._legacy_seeding(seed & 0xFFFFFFFF)
         self._kept: float | None = None
@@ -108,8 +109,8 @@ class Draws:
 
     def skip(self, count: int) -> None:
         """Pass over words."""
-        for start in range(0, count, _SKIPPED):
-            self._words(min(_SKIPPED, count - start))
+        for start in range(0, count, self._step):
+            self._words(min(self._step, count - start))
 
     def skip_normal(self, count: int) -> None:
         """Pass over what `normal` would take."""
@@ -124,7 +125,7 @@ class Draws:
             return np.array([self._one() * std for _ in range(count)], np.float32)
         whole = count - count % _GROUP
         values = np.empty(count, np.float32)
-        step = _SKIPPED
+        step = self._step
         words = np.empty(count, np.float32)
         for start in range(0, count, step):  # drawn first: the last group overlaps
             end = min(start + step, count)

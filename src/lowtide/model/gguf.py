@@ -125,7 +125,11 @@ def describe_gguf(
 
 
 def write_gguf(
-    path: Path, contents: GgufFile, *, on_bytes: Callable[[int], None] = lambda count: None
+    path: Path,
+    contents: GgufFile,
+    *,
+    on_bytes: Callable[[int], None] = lambda count: None,
+    piece_numbers: int = _PIECE_NUMBERS,
 ) -> None:
     """Write a file, atomically, its checksum first; `on_bytes` is told how many more are there."""
     with atomic_path(path) as partial:
@@ -133,7 +137,7 @@ def write_gguf(
             file.write(_header(contents.pairs, contents.rows))
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             for row in contents.rows:
-                for piece in _iter_blocks(row):
+                for piece in _iter_blocks(row, piece_numbers):
                     data = _ENCODERS[row.kind](piece)
                     file.write(data)
                     on_bytes(len(data))
@@ -242,17 +246,17 @@ def _gguf_name(config: GPTConfig, name: str) -> tuple[str, str]:
     return f"blk.{layer}.{part}.{end}", part
 
 
-def _iter_blocks(row: _Row) -> Iterator[npt.NDArray[np.float32]]:
+def _iter_blocks(row: _Row, piece_numbers: int) -> Iterator[npt.NDArray[np.float32]]:
     """The numbers of a tensor as llama.cpp lays them out, some whole rows at a time."""
     if row.stored is None:
         yield np.array(row.numbers, np.float32)
         return
     if row.transposed:
-        yield from _iter_columns(row.stored)
+        yield from _iter_columns(row.stored, piece_numbers)
         return
     columns = math.prod(row.shape[1:])
     group = row.shape[0] // row.permuted_heads if row.permuted_heads else 1
-    groups = max(1, _PIECE_NUMBERS // (group * columns))
+    groups = max(1, piece_numbers // (group * columns))
     item, total = ITEM_BYTES[row.stored.kind], row.shape[0] // group
     with row.stored.path.open("rb", buffering=0) as file:
         file.seek(row.stored.offset)
@@ -267,11 +271,11 @@ def _iter_blocks(row: _Row) -> Iterator[npt.NDArray[np.float32]]:
             yield numbers.reshape(-1)
 
 
-def _iter_columns(stored: StoredTensor) -> Iterator[npt.NDArray[np.float32]]:
+def _iter_columns(stored: StoredTensor, piece_numbers: int) -> Iterator[npt.NDArray[np.float32]]:
     """The columns of a stored matrix as rows; each is gathered from all of the tensor's rows."""
     rows, columns = stored.shape
     item = ITEM_BYTES[stored.kind]
-    step = max(1, _PIECE_NUMBERS // max(1, rows))
+    step = max(1, piece_numbers // max(1, rows))
     with stored.path.open("rb", buffering=0) as file:
         for first in range(0, columns, step):
             count = min(step, columns - first)

@@ -82,10 +82,10 @@ class GPT(nn.Module):
             if isinstance(module, TideAttention):
                 module.reset_gates()
 
-    def reset_buffers(self) -> None:
+    def reset_buffers(self, *, first_positions: int = _FIRST_POSITIONS) -> None:
         """Compute the rotary tables anew, where the weights are; they are not part of the files."""
         if not self.config.family.learned_positions and not _is_outline():
-            self._make_tables(min(self.config.context_length, _FIRST_POSITIONS))
+            self._make_tables(min(self.config.context_length, first_positions))
 
     def _make_tables(self, positions: int) -> None:
         with torch.inference_mode(False):  # training may go on with what a sample made longer

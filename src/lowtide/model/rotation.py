@@ -26,10 +26,10 @@ _BLOCK_TOKENS = 32
 _HAS_TRITON = importlib.util.find_spec("triton") is not None  # asked while compiling
 
 
-def has_fused_rotation(tensor: Tensor, head_dim: int) -> bool:
+def has_fused_rotation(tensor: Tensor, head_dim: int, *, has_triton: bool = _HAS_TRITON) -> bool:
     """Return whether the kernels can be used where a tensor is, for heads of this size."""
     whole = head_dim >= 16 and head_dim & (head_dim - 1) == 0
-    return whole and tensor.is_cuda and _HAS_TRITON
+    return whole and tensor.is_cuda and has_triton
 
 
 class _NormAndRotate(torch.autograd.Function):

@@ -96,6 +96,7 @@ def copy_tensors(
     dtype: str | None,
     tables: Mapping[str, TableRows] | None = None,
     on_bytes: Callable[[int], None] = lambda count: None,
+    piece_numbers: int = PIECE_NUMBERS,
 ) -> None:
     """Write all tensors of a model's folder to `path`, atomically, its checksum first.
 
@@ -116,8 +117,13 @@ def copy_tensors(
         with partial.open("r+b") as file:
             file.write(header_bytes({name: (kinds[name], shapes[name]) for name in order}))
             for name in order:
-                pieces = changed[name].pieces if name in changed else iter_pieces
-                for piece in pieces(wanted[name], kinds[name]):
+                row, kind = wanted[name], kinds[name]
+                pieces = (
+                    changed[name].pieces(row, kind)
+                    if name in changed
+                    else iter_pieces(row, kind, piece_numbers=piece_numbers)
+                )
+                for piece in pieces:
                     file.write(piece)
                     on_bytes(len(piece))
         record_checksums(path.parent, {path.name: checksum_file(partial)})
@@ -317,14 +323,16 @@ def header_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def iter_pieces(row: StoredTensor, kind: str) -> Iterator[bytes]:
+def iter_pieces(
+    row: StoredTensor, kind: str, *, piece_numbers: int = PIECE_NUMBERS
+) -> Iterator[bytes]:
     """The numbers of a tensor in another type, a piece at a time."""
     item = ITEM_BYTES[row.kind]
     left = row.num_bytes
     with row.path.open("rb", buffering=0) as file:
         file.seek(row.offset)
         while left:
-            data = bytearray(min(left, PIECE_NUMBERS * item))
+            data = bytearray(min(left, piece_numbers * item))
             read_exactly(file, data, row)
             left -= len(data)
             yield bytes(data) if row.kind == kind else _convert(data, row.kind, kind)

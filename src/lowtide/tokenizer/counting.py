@@ -34,6 +34,7 @@ from lowtide.journal import Journal
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
 from lowtide.tokenizer.learning import planned_bytes, repeated_bytes
+from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
 
 __all__ = [
@@ -51,11 +52,8 @@ _PLAIN_HOLDS, _STREAM_HOLDS = 3 << 20, 6 << 20  # stretches that the smallest ta
 # learn next to nothing at a time, or cannot begin (1 MiB of DNA letters in 12.5).
 _HARD_STRETCH, _HARD_TABLES = 256 << 10, 64 << 20
 _MARGIN_BYTES = 2 << 20  # what a window or a batch begins with, and how much is read at once
-_ROUND_BYTES = 256 << 20  # of a plain file between two checks of clock, signals and disk
-_SMALL_FILE_BYTES = 1 << 20
 _FILE_BYTES = 64  # of a small file besides its letters
 _ROWS_AT_ONCE = 1 << 15  # more than a block of ordinary documents has
-_CHECKPOINT_SECONDS = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +168,7 @@ def count_pieces(
     options: ReadingSettings,
     checkpoints: CountCheckpoints,
     progress: Progress,
-    batch_bytes: int,
+    limits: CountingLimits,
 ) -> None:
     """Count every piece of `inputs`, from the last checkpoint on."""
     place = checkpoints.restore(counter, progress.note)
@@ -184,7 +182,7 @@ def count_pieces(
         inputs,
         [text.encode() for text in needs.specials],
         options,
-        batch_bytes,
+        limits,
         needs,
         checkpoints.contents,
     )
@@ -193,7 +191,7 @@ def count_pieces(
         progress.note(f"going on at {100 * first / max(starts[-1], 1):.0f} % of the text")
     with progress.phase("counting", total=starts[-1], unit="B", start=first, poll=meter):
         for reached in job.run(place, meter, starts):
-            if time.monotonic() - last_checkpoint > _CHECKPOINT_SECONDS:
+            if time.monotonic() - last_checkpoint > limits.checkpoint_seconds:
                 checkpoints.save(reached, counter)
                 last_checkpoint = time.monotonic()
     if counter.bytes_done == 0 and place == InputPlace():
@@ -210,14 +208,14 @@ def count_inputs(
     options: ReadingSettings,
     *,
     needs: CountingNeeds,
-    batch_bytes: int,
+    limits: CountingLimits,
 ) -> None:
     """Count every piece of `inputs`, from the beginning to the end."""
     starts = array("q", [0])
     for source in inputs:
         starts.append(starts[-1] + source.size_bytes)
     specials = [text.encode() for text in needs.specials]
-    job = _Job(counter, inputs, specials, options, batch_bytes, needs)
+    job = _Job(counter, inputs, specials, options, limits, needs)
     for _ in job.run(InputPlace(), _Meter(counter, 0), starts):
         pass
 
@@ -280,7 +278,7 @@ class _Job:
     inputs: Sequence[InputFile]
     specials: list[bytes]
     options: ReadingSettings
-    batch_bytes: int
+    limits: CountingLimits
     needs: CountingNeeds
     contents: ContentLog | None = None
 
@@ -290,7 +288,7 @@ class _Job:
         offset = place.offset
         while index < len(self.inputs):
             source = self.inputs[index]
-            if self._is_plain(source) and source.size_bytes <= _SMALL_FILE_BYTES and offset == 0:
+            if self._is_small(source) and offset == 0:
                 index = self._count_small_files(index)
                 meter.settle(starts[index])
                 yield InputPlace(index)
@@ -314,13 +312,16 @@ class _Job:
     def _is_plain(self, source: InputFile) -> bool:
         return is_plain_text(source, encoding=self.options.encoding)
 
+    def _is_small(self, source: InputFile) -> bool:
+        return self._is_plain(source) and source.size_bytes <= self.limits.small_file_bytes
+
     def _count_small_files(self, index: int) -> int:
         texts: list[bytes] = []
         read: list[bytes] = []
         held = 0
-        while index < len(self.inputs) and held < self.batch_bytes:
+        while index < len(self.inputs) and held < self.limits.batch_bytes:
             source = self.inputs[index]
-            if not self._is_plain(source) or source.size_bytes > _SMALL_FILE_BYTES:
+            if not self._is_small(source):
                 break
             index += 1
             text = read_whole(source.path)
@@ -341,7 +342,7 @@ class _Job:
                 return
         while offset < source.size_bytes:
             meter.follow()
-            stop = min(offset + _ROUND_BYTES, source.size_bytes)
+            stop = min(offset + self.limits.round_bytes, source.size_bytes)
             try:
                 offset = self.counter.count_file(str(source.path), offset, stop, source.size_bytes)
             except ValueError as error:  # no place to cut
@@ -365,11 +366,11 @@ class _Job:
                 dropped = min(skip, len(part))
                 skip -= dropped
                 held += part[dropped:]
-                if len(held) < self.batch_bytes:
+                if len(held) < self.limits.batch_bytes:
                     continue
                 cut = _native.last_cut(bytes(held), self.specials)
                 # It is held twice more: while a cut is looked for, and while it is counted.
-                largest = max(self.counter.largest_window // 2, self.batch_bytes)
+                largest = max(self.counter.largest_window // 2, self.limits.batch_bytes)
                 if not cut and len(held) > largest:
                     size = len(held)
                     del held
@@ -384,7 +385,7 @@ class _Job:
 
     def _read_part(self, reader: StreamReader) -> bytes:
         try:
-            return reader.read(self.batch_bytes)
+            return reader.read(self.limits.batch_bytes)
         except DataError as error:
             if not self.options.skip_bad:
                 raise

@@ -17,11 +17,11 @@ from lowtide.corpus.reading import ReadingSettings, is_plain_text
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.progress import Progress
 from lowtide.tokenizer.counting import CountingNeeds, held_bytes
+from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.stretches import unseen_words
 
 __all__ = [
-    "BATCH_BYTES",
     "SLACK_BYTES",
     "WINDOW_BYTES",
     "CountingPlan",
@@ -35,7 +35,6 @@ __all__ = [
 
 WINDOW_BYTES = 1 << 20
 _THREAD_BYTES = 6 * WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
-BATCH_BYTES = 8 << 20
 SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
 _SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
@@ -59,7 +58,7 @@ def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[
     return {
         "threads": num_workers * _THREAD_BYTES,
         # Rows and compressed blocks are held twice.
-        "batch of text": BATCH_BYTES if is_plain else 4 * BATCH_BYTES,
+        "batch of text": CountingLimits.batch_bytes * (1 if is_plain else 4),
         "reading": reading,
         "slack": SLACK_BYTES,
     }

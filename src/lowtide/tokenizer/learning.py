@@ -17,18 +17,16 @@ from lowtide.errors import BudgetError
 from lowtide.files import free_disk_bytes
 from lowtide.memory import MemoryBudget, format_size, smallest_budget
 from lowtide.progress import Progress
+from lowtide.tokenizer.limits import CountingLimits
 
 __all__ = ["TieBreak", "file_bytes", "learn_merges", "planned_bytes", "repeated_bytes"]
 
 TieBreak = Literal["huggingface", "cs336"]
 Learner = _native.MergeLearner | _native.RoundLearner
 
-_MERGES_PER_CALL = 256
 _LONG_PIECE = 256 << 10
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
-# Writing a byte of a token takes so much: as text, as JSON, in the vocabulary and in merges.
-# Measured on megabytes of one letter and of one word, whose last tokens are as long.
-_WRITTEN_BYTE_BYTES = 11
+_LIMITS = CountingLimits()
 _MUCH_WRITTEN = 8 << 20
 # Bytes of memory for a symbol of a segment in rounds: 148 for three, in three quarters of what they
 # get, which is seven eighths (native/tokenizer/learning/round_learner.cpp).
@@ -53,7 +51,7 @@ def repeated_bytes(
     to write; little where tokens have a limit. Where the text is too much for full speed, a segment
     of a round has to hold the stretch, since no pair in it is rare.
     """
-    written = 4 * _WRITTEN_BYTE_BYTES * stretch_bytes if max_token_bytes is None else 0
+    written = 4 * _LIMITS.written_byte_bytes * stretch_bytes if max_token_bytes is None else 0
     return max(written, min(planned_bytes(text_bytes, 0), _SEGMENT_TIMES * stretch_bytes))
 
 
@@ -73,6 +71,7 @@ def learn_merges(
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
+    limits: CountingLimits = _LIMITS,
 ) -> list[tuple[bytes, bytes]]:
     """Learn `target` merges, or as many as there are; takes the pieces out of the counter.
 
@@ -88,7 +87,7 @@ def learn_merges(
         "merging", total=target, unit="merges", poll=lambda: (learner.merges_done, {})
     ):
         try:
-            while learner.learn(target, _MERGES_PER_CALL, min_frequency):
+            while learner.learn(target, limits.merges_per_call, min_frequency):
                 pass  # returns to Python now and then, so that Ctrl-C works
         except MemoryError:
             needed = budget.total_bytes - budget.remaining_bytes + planned_bytes(*sizes)
@@ -99,7 +98,7 @@ def learn_merges(
                 next_step=f"{smallest_budget(needed)}, or put blanks or line ends into the text",
             ) from None
     rows: list[list[int]] = learner.merges().reshape(-1, 3).tolist()
-    _require_room(rows, budget)
+    _require_room(rows, budget, limits.written_byte_bytes)
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[tuple[bytes, bytes]] = []
     for left, right, token in rows:
@@ -108,7 +107,7 @@ def learn_merges(
     return merges
 
 
-def _require_room(rows: list[list[int]], budget: MemoryBudget) -> None:
+def _require_room(rows: list[list[int]], budget: MemoryBudget, byte_bytes: int) -> None:
     """Refuse tokens that could not be written within the budget, before they are made.
 
     A text that repeats itself without a place to cut has tokens nearly as long as itself.
@@ -116,7 +115,7 @@ def _require_room(rows: list[list[int]], budget: MemoryBudget) -> None:
     sizes = dict.fromkeys(range(256), 1)
     for left, right, token in rows:
         sizes[token] = sizes[left] + sizes[right]
-    written = _WRITTEN_BYTE_BYTES * sum(sizes.values())
+    written = byte_bytes * sum(sizes.values())
     used = budget.total_bytes - budget.remaining_bytes
     if written < _MUCH_WRITTEN or used + written <= budget.total_bytes:
         return

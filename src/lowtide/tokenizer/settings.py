@@ -5,17 +5,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.encodings import check_encoding
 from lowtide.errors import UsageError
+from lowtide.flatsettings import limit
+from lowtide.settings import import_when_used
 from lowtide.stores.paths import input_path
 from lowtide.tokenizer.learning import TieBreak
+from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
 
+if TYPE_CHECKING:
+    import tyro
+else:
+    tyro = import_when_used("tyro")
+
 __all__ = ["TokenizerTrainingSettings"]
+
+_LIMITS = CountingLimits()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +68,7 @@ class TokenizerTrainingSettings:
     work_dir: Path | None = None
     """Where workers of --engine files meet, on the shared disk, or a prefix as s3://bucket/work;
     default: OUT_DIR.work."""
+    limits: Annotated[CountingLimits, tyro.conf.Fixed, tyro.conf.Suppress] = limit(_LIMITS)
 
     def __post_init__(self) -> None:
         if self.work_dir is not None:

@@ -31,6 +31,7 @@ from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.tokenizer.counting import CountingNeeds, count_inputs, refuse_stretch
+from lowtide.tokenizer.limits import CountingLimits
 
 __all__ = ["CountPart", "SharedCounting", "count_together", "cut_inputs"]
 
@@ -95,7 +96,7 @@ class SharedCounting:
     parts: Sequence[CountPart]
     options: ReadingSettings
     needs: CountingNeeds
-    batch_bytes: int
+    limits: CountingLimits
     records: Records
     make_counter: Callable[[Path], _native.PieceCounter]
     """Makes a counter that spills into a folder."""
@@ -121,15 +122,16 @@ class SharedCounting:
         """Count a part; return the hashes of what each input's file holds there."""
         if part.end is None:
             inputs = self.inputs[part.first : part.last]
-            count_inputs(
-                counter, inputs, self.options, needs=self.needs, batch_bytes=self.batch_bytes
-            )
-            return [hash_parts(source, 0, source.size_bytes) for source in inputs]
+            count_inputs(counter, inputs, self.options, needs=self.needs, limits=self.limits)
+            return [self._hash(source, 0, source.size_bytes) for source in inputs]
         source = self.inputs[part.first]
         with source.path.open("rb") as file:
             if is_text(source, file.read(PROBE_BYTES), self.options):
                 self._count_range(counter, source, part.begin, part.end)
-        return [hash_parts(source, part.begin, part.end)]
+        return [self._hash(source, part.begin, part.end)]
+
+    def _hash(self, source: InputFile, begin: int, end: int) -> list[str] | None:
+        return hash_parts(source, begin, end, part_bytes=self.limits.hash_part_bytes)
 
     def _count_range(
         self, counter: _native.PieceCounter, source: InputFile, begin: int, end: int

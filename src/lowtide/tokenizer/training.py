@@ -35,7 +35,6 @@ from lowtide.stores.objects import UPLOAD_BYTES
 from lowtide.stores.paths import READER_BYTES, is_stored
 from lowtide.tokenizer.counting import CountCheckpoints, count_pieces
 from lowtide.tokenizer.countingplan import (
-    BATCH_BYTES,
     SLACK_BYTES,
     WINDOW_BYTES,
     looking_options,
@@ -105,11 +104,16 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
             if settings.kind == "char":
                 vocabulary, counts = _scan_characters(settings, inputs, budget, progress, needed)
                 if settings.out_dir is not None:
-                    contents = [hash_stored(source) for source in inputs]
+                    contents = [
+                        hash_stored(source, part_bytes=settings.limits.hash_part_bytes)
+                        for source in inputs
+                    ]
             else:
                 checkpoints = CountCheckpoints(work_dir, _counting_key(settings, inputs))
                 if settings.out_dir is not None:  # inputs are recognised by their content later
-                    checkpoints.contents = ContentLog(inputs)
+                    checkpoints.contents = ContentLog(
+                        inputs, part_bytes=settings.limits.hash_part_bytes
+                    )
                     stack.callback(checkpoints.contents.close)
                 vocabulary, counts = _learn_merges(
                     settings, inputs, budget, progress, checkpoints, needed
@@ -145,7 +149,7 @@ def _train_together(
             parts=cut_inputs(inputs, part_bytes, encoding=settings.encoding),
             options=counting_plan.options,
             needs=counting_plan.needs,
-            batch_bytes=BATCH_BYTES,
+            limits=settings.limits,
             records=records,
             make_counter=make_counter,
         )
@@ -234,6 +238,7 @@ def _learn_from(
         budget=budget,
         progress=progress,
         work_dir=work_dir,
+        limits=settings.limits,
     )
     counts["distinct_pieces"] = counter.distinct
     vocabulary = _number(settings, specials, merges)
@@ -292,7 +297,7 @@ def _count(
         options=plan.options,
         checkpoints=checkpoints,
         progress=progress,
-        batch_bytes=BATCH_BYTES,
+        limits=settings.limits,
     )
     if counter.spilled_runs:
         tables = format_size(budget.shares["counting tables"])

@@ -1,0 +1,35 @@
+"""How much of a corpus is counted, hashed and learned at a time.
+
+In:      nothing; TokenizerTrainingSettings has the usual ones
+Out:     CountingLimits, for counting, alone and together, and for learning
+Memory:  a few numbers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.corpus.contents import PART_BYTES
+
+__all__ = ["CountingLimits"]
+
+
+@dataclass(frozen=True)
+class CountingLimits:
+    """Sizes of steps. The merges do not depend on them."""
+
+    batch_bytes: int = 8 << 20
+    """Text of small files, rows and archives that is counted at once."""
+    round_bytes: int = 256 << 20
+    """Of a plain file between two checks of clock, signals and disk."""
+    small_file_bytes: int = 1 << 20
+    """Files up to this size are counted many at a time."""
+    checkpoint_seconds: float = 30.0
+    """Between two checkpoints of the counts."""
+    hash_part_bytes: int = PART_BYTES
+    """The parts of an input that are hashed separately; hashes on the disk depend on it."""
+    merges_per_call: int = 256
+    """Learned by native code before it returns, so that Ctrl-C works."""
+    written_byte_bytes: int = 11
+    """Memory for a byte of a token while it is written: as text, as JSON, in the vocabulary and in
+    merges. Measured on megabytes of one letter and of one word, whose last tokens are as long."""
