@@ -1,3 +1,4 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 
@@ -119,6 +121,19 @@ HeldDocuments* keep_block(Input<uint8_t> text, Input<uint8_t> documents, Input<u
   }
   if (!good) throw std::invalid_argument("a document lies outside its block");
   return kept.release();
+}
+
+std::optional<Bytes> add_in_turn(DuplicateFinder& self, uint64_t place, Input<uint8_t> rows) {
+  const auto span = as_rows<HashRow>(rows);
+  std::vector<uint32_t> lines;
+  DuplicateFinder::Turn turn;
+  {
+    nb::gil_scoped_release release;
+    turn = self.add_in_turn(place, span, lines);
+  }
+  if (turn == DuplicateFinder::Turn::kStopped) throw std::runtime_error("stopped");
+  if (turn == DuplicateFinder::Turn::kFull) return std::nullopt;
+  return to_view<uint8_t>(std::move(lines));
 }
 
 // Blocks of a few MiB come and go by the thousand. Given back and asked for again, their pages are
@@ -287,7 +302,11 @@ void bind_corpus(nb::module_& m) {
             }
             return to_view<uint8_t>(std::move(lines));
           },
-          "The lines of the blocks added since the last call, as uint32.");
+          "The lines of the blocks added since the last call, as uint32.")
+      .def("add_in_turn", &add_in_turn, "place"_a, "rows"_a,
+           "The duplicate lines of the block at a place, as uint32; None from the first block on "
+           "for which there is no room. Raises RuntimeError once it was stopped.")
+      .def("stop", &DuplicateFinder::stop);
   m.def(
       "pick_hashes",
       [](Input<uint8_t> hashes, Input<uint8_t> documents, std::vector<uint64_t> remnants,

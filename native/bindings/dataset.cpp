@@ -16,6 +16,7 @@
 #include "bindings/native_vocabulary.hpp"
 #include "dataset/page_sums.hpp"
 #include "dataset/ranges.hpp"
+#include "dataset/work_index.hpp"
 
 namespace lowtide {
 using namespace nb::literals;
@@ -126,13 +127,37 @@ std::pair<uint64_t, uint64_t> measure(Input<uint8_t> ids, size_t id_bytes) {
   return id_bytes == 2 ? measure_ids(as_rows<uint16_t>(ids)) : measure_ids(as_rows<uint32_t>(ids));
 }
 
+std::vector<std::string> list_names(const std::vector<nb::bytes>& paths) {
+  std::vector<std::string> names;
+  names.reserve(paths.size());
+  for (const nb::bytes& path : paths) names.emplace_back(path.c_str(), path.size());
+  return names;
+}
+
+uint64_t count_documents(const std::vector<nb::bytes>& paths) {
+  const std::vector<std::string> names = list_names(paths);
+  nb::gil_scoped_release release;
+  uint64_t documents = 0;
+  for (const std::string& name : names) documents += WorkIndex(name).num_documents();
+  return documents;
+}
+
 void bind_rows(nb::module_& m) {
+  m.def("count_documents", &count_documents, "paths"_a, "The documents of work files of ids.");
   nb::class_<RangeCounter>(m, "RangeCounter")
       .def(nb::init<std::vector<uint64_t>, uint64_t>(), "bounds"_a, "val_limit"_a)
       .def(
           "add",
           [](RangeCounter& self, Input<uint8_t> index) { self.add(as_rows<EncodedRow>(index)); },
           "index"_a)
+      .def(
+          "add_files",
+          [](RangeCounter& self, const std::vector<nb::bytes>& paths) {
+            const std::vector<std::string> names = list_names(paths);
+            nb::gil_scoped_release release;
+            for (const std::string& name : names) self.add(WorkIndex(name).read());
+          },
+          "paths"_a, "Add what work files of ids have.")
       .def_ro("tokens", &RangeCounter::tokens)
       .def_ro("rows", &RangeCounter::rows)
       .def_ro("documents", &RangeCounter::documents);
@@ -152,6 +177,21 @@ void bind_rows(nb::module_& m) {
           },
           "path"_a, "index"_a, "ids_at"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(),
           "val_limit"_a)
+      .def(
+          "add_files",
+          [](RangeRows& self, const std::vector<nb::bytes>& paths, uint64_t id_bytes, uint64_t low,
+             uint64_t high, std::optional<bool> val, uint64_t val_limit) {
+            require_id_bytes(id_bytes);
+            const Chosen chosen = !val ? Chosen::kAll : *val ? Chosen::kVal : Chosen::kTrain;
+            const std::vector<std::string> names = list_names(paths);
+            nb::gil_scoped_release release;
+            for (const std::string& name : names) {
+              const WorkIndex work(name);
+              self.add(name, work.read(), work.ids_at(), id_bytes, low, high, chosen, val_limit);
+            }
+          },
+          "paths"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(), "val_limit"_a,
+          "Add what work files of ids have.")
       .def("finish", &RangeRows::finish, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<RangeReader>(m, "RangeReader")
       .def(

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <utility>
 
 #include "text/code_points.hpp"
 
@@ -101,33 +103,109 @@ void DuplicateFinder::Table::grow() {
   *this = std::move(larger);
 }
 
-bool DuplicateFinder::add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes) {
+bool DuplicateFinder::insert(const HashRow& row) {
+  if (row.high == 0 && row.low == 0) {  // the one hash that a slot cannot hold
+    return !std::exchange(zero_seen_, true);
+  }
+  Table& table = tables_[row.high >> 56];
+  if (5 * (table.held + 1) > 4 * table.slots.size()) table.grow();
+  return table.insert(row.high, row.low);
+}
+
+void DuplicateFinder::prefetch(std::span<const HashRow> rows, size_t row) const {
   constexpr size_t kAhead = 12;  // rows whose slots are on their way from memory
-  for (size_t row = 0; row < rows.size(); ++row) {
-    if (row + kAhead < rows.size()) {
-      const uint64_t high = rows[row + kAhead].high;
-      const Table& next = tables_[high >> 56];
-      __builtin_prefetch(next.slots.data() + next.place(high), 1);
-    }
+  if (row + kAhead >= rows.size()) return;
+  const uint64_t high = rows[row + kAhead].high;
+  const Table& next = tables_[high >> 56];
+  __builtin_prefetch(next.slots.data() + next.place(high), 1);
+}
+
+bool DuplicateFinder::add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes) {
+  size_t held = held_;
+  for (size_t row = 0; row < rows.size() && held <= capacity_; ++row) {
+    prefetch(rows, row);
     const HashRow& given = rows[row];
     if (num_passes > 1 && given.low % num_passes != pass) continue;
-    bool is_new;
-    if (given.high == 0 && given.low == 0) {  // the one hash that a slot cannot hold
-      is_new = !zero_seen_;
-      if (is_new && held_ == capacity_) return false;
-      zero_seen_ = true;
+    if (insert(given)) {
+      ++held;
     } else {
-      Table& table = tables_[given.high >> 56];
-      if (5 * (table.held + 1) > 4 * table.slots.size()) table.grow();
-      is_new = table.insert(given.high, given.low);
-    }
-    if (!is_new) {
       duplicates_.push_back(given.line);
-    } else if (held_++ == capacity_) {
-      return false;
     }
   }
-  return true;
+  held_ = held;
+  return held <= capacity_;
+}
+
+DuplicateFinder::Turn DuplicateFinder::add_in_turn(uint64_t place, std::span<const HashRow> rows,
+                                                   std::vector<uint32_t>& lines) {
+  size_t begin = 0;
+  for (size_t number = 0; number < kLanes; ++number) {
+    size_t end = begin;
+    while (end < rows.size() && (rows[end].high >> 56) / kLaneTables == number) ++end;
+    if (!enter(lanes_[number], place)) return Turn::kStopped;
+    fill_lane(place, rows.subspan(begin, end - begin), lines);
+    if (full_from_ <= place) free_lane(number);
+    leave(lanes_[number]);
+    begin = end;
+  }
+  if (begin != rows.size()) throw std::invalid_argument("rows are not sorted by their first byte");
+  std::sort(lines.begin(), lines.end());
+  return full_from_ <= place ? Turn::kFull : Turn::kAdded;
+}
+
+void DuplicateFinder::fill_lane(uint64_t place, std::span<const HashRow> rows,
+                                std::vector<uint32_t>& lines) {
+  if (full_from_ <= place) return;
+  // Counted for a lane at once: threads that count every row in one place wait for each other.
+  size_t added = 0;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    prefetch(rows, row);
+    if (insert(rows[row])) {
+      ++added;
+    } else {
+      lines.push_back(rows[row].line);
+    }
+  }
+  if (held_ += added; held_ > capacity_) fill_up(place);
+}
+
+// Blocks before `place` may still be at work in later lanes, and be the first without room.
+void DuplicateFinder::fill_up(uint64_t place) {
+  uint64_t first = full_from_;
+  while (place < first && !full_from_.compare_exchange_weak(first, place)) {
+  }
+}
+
+// No block that still comes to this lane is before the one that is here.
+void DuplicateFinder::free_lane(size_t lane) {
+  for (size_t table = lane * kLaneTables; table < (lane + 1) * kLaneTables; ++table) {
+    tables_[table] = Table{};
+  }
+}
+
+bool DuplicateFinder::enter(Lane& lane, uint64_t place) {
+  std::unique_lock hold(lane.mutex);
+  lane.gates[place % kGates].wait(hold, [&] { return lane.next == place || lane.stopped; });
+  return !lane.stopped;
+}
+
+void DuplicateFinder::leave(Lane& lane) {
+  uint64_t next;
+  {
+    const std::lock_guard hold(lane.mutex);
+    next = ++lane.next;
+  }
+  lane.gates[next % kGates].notify_all();
+}
+
+void DuplicateFinder::stop() {
+  for (Lane& lane : lanes_) {
+    {
+      const std::lock_guard hold(lane.mutex);
+      lane.stopped = true;
+    }
+    for (std::condition_variable& gate : lane.gates) gate.notify_all();
+  }
 }
 
 std::vector<uint32_t> DuplicateFinder::take() {

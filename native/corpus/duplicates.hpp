@@ -2,8 +2,11 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +20,12 @@ namespace lowtide {
 //
 // A table for each first byte of a hash, which is how blocks sort their rows: one small table is at
 // work at a time, and grows by a quarter without the others, so memory follows what is held.
+//
+// Several threads may add blocks at once, each with its place (`add_in_turn`). The tables are
+// divided into lanes, which a block goes through one by one, each after the block before it has
+// left: as many blocks are at work as there are lanes, and every table still sees all of them in
+// order. With one turn for all tables, sixteen threads waited for each other: of 2 GB of text the
+// tables alone take 0.6 s.
 class DuplicateFinder {
  public:
   // Room for `capacity` rows. Each takes 12 bytes in tables that are 64 to 80 % full, so at most 19;
@@ -28,6 +37,15 @@ class DuplicateFinder {
   bool add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes);
   // HashRow::line of all duplicates since the last call, sorted.
   std::vector<uint32_t> take();
+
+  enum class Turn { kAdded, kFull, kStopped };
+  // Add the rows of the block `place` (0, 1, …), sorted by their first byte, after those of all
+  // blocks before it; its duplicates go to `lines`, sorted. Every place has to come, in any order
+  // and from any thread. From the first block on for which there is no room, all of them get kFull,
+  // and the tables are freed. As many rows as a block has may be held beyond the capacity.
+  Turn add_in_turn(uint64_t place, std::span<const HashRow> rows, std::vector<uint32_t>& lines);
+  // Blocks that wait for their turn, and all that come, get kStopped.
+  void stop();
 
  private:
   struct Slot {  // 96 bits of hash; all zero: free
@@ -42,9 +60,27 @@ class DuplicateFinder {
     bool insert(uint64_t high, uint32_t low);
     void grow();
   };
+  static constexpr size_t kLanes = 16, kLaneTables = 256 / kLanes, kGates = 8;
+  struct Lane {
+    std::mutex mutex;
+    std::array<std::condition_variable, kGates> gates;  // by place: few wake up for one
+    uint64_t next = 0;                                  // the block whose turn it is
+    bool stopped = false;
+  };
+  bool enter(Lane& lane, uint64_t place);
+  void leave(Lane& lane);
+  // Whether a hash is new; it is held from now on.
+  bool insert(const HashRow& row);
+  void prefetch(std::span<const HashRow> rows, size_t row) const;
+  void fill_lane(uint64_t place, std::span<const HashRow> rows, std::vector<uint32_t>& lines);
+  void free_lane(size_t lane);
+  void fill_up(uint64_t place);
 
   std::array<Table, 256> tables_;
-  size_t capacity_, held_ = 0;
+  std::array<Lane, kLanes> lanes_;
+  size_t capacity_;
+  std::atomic<size_t> held_ = 0;
+  std::atomic<uint64_t> full_from_ = UINT64_MAX;  // the first block for which there was no room
   bool zero_seen_ = false;
   std::vector<uint32_t> duplicates_;
 };

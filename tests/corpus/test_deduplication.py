@@ -6,6 +6,7 @@ import random
 import struct
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,71 @@ def test_a_full_table_says_so() -> None:
     assert len(finder.take()) == 4 * 99
     assert not finder.add(hash_rows(hashes[:1], 0), 0, 1)
     assert not _native.DuplicateFinder(99).add(hash_rows(hashes, 0), 0, 1)
+
+
+def add_in_turn(
+    finder: _native.DuplicateFinder, blocks: list[bytes], *, threads: int
+) -> list[list[int] | None]:
+    """Add blocks by several threads at once; returns the duplicate lines of each."""
+
+    def add(place: int) -> list[int] | None:
+        lines = finder.add_in_turn(place, blocks[place])
+        return None if lines is None else lines.cast("I").tolist()
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(add, range(len(blocks))))
+
+
+def make_blocks(chooser: random.Random, count: int, *, kinds: int) -> list[bytes]:
+    """Blocks of rows with many equal hashes, among them the zero one."""
+    blocks: list[bytes] = []
+    for block in range(count):
+        hashes = [
+            (chooser.randrange(kinds) * 0x9E3779B97F4A7C15 & (1 << 64) - 1, chooser.randrange(2))
+            for _ in range(chooser.randrange(400))
+        ]
+        blocks.append(hash_rows(hashes, 1000 * block))
+    return blocks
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_blocks_in_turn_are_as_one_after_the_other(threads: int) -> None:
+    blocks = make_blocks(random.Random(threads), 60, kinds=2000)
+    alone = _native.DuplicateFinder(1 << 20)
+    expected: list[list[int] | None] = []
+    for block in blocks:
+        assert alone.add(block, 0, 1)
+        expected.append(alone.take().cast("I").tolist())
+    found = add_in_turn(_native.DuplicateFinder(1 << 20), blocks, threads=threads)
+    assert found == expected
+    assert sum(len(lines) for lines in found if lines) > 1000
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_from_the_first_block_without_room_on_all_are_refused(threads: int) -> None:
+    blocks = make_blocks(random.Random(5), 60, kinds=1 << 40)
+    whole = add_in_turn(_native.DuplicateFinder(1 << 20), blocks, threads=1)
+    found = add_in_turn(_native.DuplicateFinder(4000), blocks, threads=threads)
+    first = found.index(None)
+    assert 0 < first < 59
+    assert found == whole[:first] + [None] * (60 - first)
+
+
+def test_blocks_that_wait_are_stopped() -> None:
+    blocks = make_blocks(random.Random(1), 3, kinds=9)
+    finder = _native.DuplicateFinder(100)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(finder.add_in_turn, place, blocks[place]) for place in (1, 2)]
+        finder.stop()
+        for future in waiting:
+            with pytest.raises(RuntimeError):
+                future.result()
+
+
+def test_rows_out_of_order_are_refused() -> None:
+    high = 1 << 63
+    rows = struct.pack("<QII", high, 0, 0) + struct.pack("<QII", 1, 0, 1)
+    finder = _native.DuplicateFinder(100)
+    with pytest.raises(ValueError, match="not sorted"):
+        finder.add_in_turn(0, rows)
+    assert finder.add_in_turn(1, hash_rows([(high, 0)], 7)) == struct.pack("<I", 7)

@@ -304,7 +304,7 @@ def test_killed_while_it_cleaned_up(
 ) -> None:
     corpus = write_corpus(tmp_path / "a.txt", make_documents(50))
     with monkeypatch.context() as patch:
-        patch.setattr(threaded, "remove_work", lambda _: None)
+        patch.setattr(threaded, "remove_work", lambda _, **__: None)
         result = prepare([corpus], tmp_path / "out")
     if not plan_is_left:
         (tmp_path / "out" / ".work" / "plan.json").unlink()
@@ -360,17 +360,17 @@ def test_an_input_that_changes_under_way_is_refused(
     data = gzip.compress(data) if kind == "txt.gz" else data
     path = tmp_path / f"a.{kind}"
     path.write_bytes(data)
-    real = phases.load_block_table
+    real = phases.TableBuilder.finish
 
-    def change_input(job: Any) -> Any:
+    def change_input(table: Any) -> Any:
         texts = {"grown": data + b"x", "cut": data[:-9], "other bytes": data[::-1], "gone": b""}
         path.write_bytes(texts[change])
         if change == "gone":
             path.unlink()
-        return real(job)
+        return real(table)
 
     with monkeypatch.context() as patch:
-        patch.setattr(phases, "load_block_table", change_input)
+        patch.setattr(phases.TableBuilder, "finish", change_input)
         with pytest.raises(DataError, match="this file was changed while it was read"):
             prepare([path], tmp_path / "out")
     path.write_bytes(data)

@@ -117,7 +117,7 @@ class _Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("where", ["find_score_cut", "load_block_table", "plan_shards"])
+@pytest.mark.parametrize("where", ["find_score_cut", "TableBuilder.finish", "plan_shards"])
 def test_killed_work_goes_on(
     corpus: list[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -127,7 +127,8 @@ def test_killed_work_goes_on(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(threaded if where == "plan_shards" else phases, where, die)
+        module = threaded if where == "plan_shards" else phases
+        patch.setattr(f"{module.__name__}.{where}", die)
         with pytest.raises(_Killed):
             prepare_dataset(**options("out"))
     with pytest.raises(UsageError, match=r"--keep-top 0\.1, now it is 0\.2"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -349,8 +350,37 @@ def call_corpus() -> None:
             )
             call("DuplicateFinder", finder.add, hashes[1:], 0, 1)
             finder.take()
+            call("DuplicateFinder", finder.add_in_turn, 0, hashes[1:])
+            call("DuplicateFinder", finder.add_in_turn, 0, hashes)
+            finder.stop()
+            for place in NUMBERS:
+                call("DuplicateFinder", finder.add_in_turn, place, hashes)
     for keep in (True, False, 3, None):
         call("keep_freed_memory", _native.keep_freed_memory, keep)
+
+
+def call_work_index(folder: Path) -> None:
+    """Files that are no work files of ids, and whole ones whose header says what is not there."""
+    path = folder / "damaged.ids"
+    heads = [b"{}", b'{"sections": {}}', b'{"sections": {"index": [0, 32], "ids": [64, 8]}}']
+    heads += [head.replace(b"32", number) for head in heads[2:] for number in (b"-1", b"9" * 30)]
+    heads += [heads[2][:length] for length in range(0, len(heads[2]), 5)]
+    for head in heads:
+        for size in (len(head), 0, 1 << 40, (1 << 64) - 1):
+            path.write_bytes(b"LTWORK01" + struct.pack("<Q16x", size) + head + bytes(96))
+            call_work_file(path)
+    path.write_bytes(b"LTWORK0")
+    call_work_file(path)
+    call_work_file(folder / "none.ids")
+
+
+def call_work_file(path: Path) -> None:
+    name = [os.fsencode(path)]
+    call("count_documents", _native.count_documents, name)
+    call("RangeCounter", _native.RangeCounter([0], 0).add_files, name)
+    places = {"low": 0, "high": (1 << 64) - 1, "val": None, "val_limit": 0}
+    good = {"paths": name, "id_bytes": 2, **places}
+    vary("RangeRows", _native.RangeRows().add_files, good, ("id_bytes", "low", "high"))
 
 
 def call_long_rows(folder: Path) -> None:
@@ -512,6 +542,7 @@ def call_dataset(folder: Path) -> None:
         index = np.array([5, 0, tokens, 1], np.uint64).view(np.uint8)
         damaged.add(**{**good, "index": np.concatenate([index, index])})
         call("RangeRows", damaged.finish)
+    call_work_index(folder)
     rows.add(**good)
     rows.finish()
     reader = {"range": rows, "id_bytes": 2, "max_open_files": 1}

@@ -79,8 +79,18 @@ class CleanJob:
         return self.folder / f"{stream:07d}.end"
 
 
-def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], None]) -> None:
-    """Clean every block that is not clean yet; `on_done` is told the stored bytes of each."""
+def clean_corpus(
+    job: CleanJob,
+    pool: WorkerPool,
+    *,
+    on_done: Callable[[int], None],
+    on_block: Callable[[Path], None] | None = None,
+) -> None:
+    """Clean every block that is not clean yet; `on_done` is told the stored bytes of each.
+
+    `on_block` is told the work files of blocks in order, from the first on, as they are finished:
+    of all blocks, or of none where streams are cleaned side by side.
+    """
     job.folder.mkdir(parents=True, exist_ok=True)
     lock = threading.Lock()
 
@@ -97,8 +107,10 @@ def clean_corpus(job: CleanJob, pool: WorkerPool, *, on_done: Callable[[int], No
         # workers to be busy while one is slow.
         is_free = all(stream.random_access for stream in job.streams)
         num_waiting = pool.num_workers if is_free else 1
-        for size in pool.run(_iter_tasks(job), num_waiting=num_waiting):
+        for size, path in pool.run(_iter_tasks(job), num_waiting=num_waiting):
             report(size)
+            if on_block is not None and path is not None:
+                on_block(path)
     finally:
         if job.consumer is not None:
             job.consumer.stop()
@@ -145,7 +157,7 @@ def _clean_stream(job: CleanJob, stream: Stream, report: Callable[[int], None]) 
     _end_stream(job, stream, count, notices)
 
 
-def _iter_tasks(job: CleanJob) -> Iterator[Callable[[], int]]:
+def _iter_tasks(job: CleanJob) -> Iterator[BlockTask]:
     place = 0
     for stream in job.streams:
         finished = _count_finished(job, stream)
@@ -153,22 +165,29 @@ def _iter_tasks(job: CleanJob) -> Iterator[Callable[[], int]]:
             for number in range(finished):
                 path = job.block_path(stream.index, number)
                 size = 0 if number else stream.size_bytes
-                yield _task(job, _pass_by, job, place + number, path, size)
+                yield _task(path, _pass_by, job, place + number, path, size)
             place += finished
         elif stream.random_access:
             for number in range(stream.num_blocks):
-                yield _task(job, _clean_numbered, job, stream, number, place + number)
+                path = job.block_path(stream.index, number)
+                yield _task(path, _clean_numbered, job, stream, number, place + number)
             place += stream.num_blocks
         else:
             place = yield from _iter_stream_tasks(job, stream, place)
 
 
-def _task(job: CleanJob, function: Callable[..., int], *arguments: Any) -> Callable[[], int]:
+BlockTask = Callable[[], tuple[int, Path | None]]
+"""Returns the stored bytes of what it did, and the work file of the block it was about."""
+
+
+def _task(
+    path: Path | None, function: Callable[..., int], job: CleanJob, *arguments: Any
+) -> BlockTask:
     """Return a task that stops the consumer if it fails, so that no other task waits for it."""
 
-    def run() -> int:
+    def run() -> tuple[int, Path | None]:
         try:
-            return function(*arguments)
+            return function(job, *arguments), path
         except BaseException:
             if job.consumer is not None:
                 job.consumer.stop()
@@ -202,7 +221,7 @@ def _pass_by(job: CleanJob, place: int, path: Path, size: int) -> int:
 
 def _iter_stream_tasks(
     job: CleanJob, stream: Stream, place: int
-) -> Generator[Callable[[], int], None, int]:
+) -> Generator[BlockTask, None, int]:
     """Read a stream in this thread while workers clean what was read; returns the next place."""
     notices: list[str] = []
     reading = replace(job.reading, on_notice=notices.append)
@@ -213,10 +232,10 @@ def _iter_stream_tasks(
         count = block.number + 1
         path = job.block_path(stream.index, block.number)
         if _is_done(job, path):
-            yield _task(job, _pass_by, job, place + block.number, path, block.stored_bytes)
+            yield _task(path, _pass_by, job, place + block.number, path, block.stored_bytes)
         else:
-            yield _task(job, write_block, job, block, block.number, place + block.number)
-    yield _task(job, _end_stream, job, stream, count, notices)
+            yield _task(path, write_block, job, block, block.number, place + block.number)
+    yield _task(None, _end_stream, job, stream, count, notices)
     return place + count
 
 

@@ -19,7 +19,14 @@ from lowtide.corpus.ranking import ScoreCut, find_cut
 from lowtide.corpus.removals import Report
 from lowtide.corpus.workfiles import WorkFile, open_work_file
 
-__all__ = ["BlockTable", "Identity", "OpenDocument", "find_score_cut", "load_block_table"]
+__all__ = [
+    "BlockTable",
+    "Identity",
+    "OpenDocument",
+    "TableBuilder",
+    "find_score_cut",
+    "load_block_table",
+]
 
 Identity = tuple[int, int, int]
 """What decides a document's place in the shuffle and its split: input, ordinal, content hash."""
@@ -125,37 +132,56 @@ def _list_blocks(job: CleanJob) -> tuple[list[Path], list[str]]:
     return paths, notices
 
 
-def load_block_table(job: CleanJob) -> BlockTable:
-    """Read what every block says of itself."""
-    paths, notices = _list_blocks(job)
-    num_hashes, text_bytes, has_text = array("q"), array("q"), array("b")
-    characters = 0 if job.collect_characters else None
-    report = Report()
-    carried: dict[int, Identity] = {}
-    open_document = OpenDocument()
-    contents = InputHashes()
-    for row, path in enumerate(paths):
+class TableBuilder:
+    """Reads what every block says of itself, in order, also while later ones are being cleaned."""
+
+    def __init__(self, job: CleanJob) -> None:
+        self._job = job
+        self._paths: list[Path] = []
+        self._num_hashes, self._text_bytes, self._has_text = array("q"), array("q"), array("b")
+        self._characters = 0 if job.collect_characters else None
+        self._report = Report()
+        self._notices: list[str] = []
+        self._carried: dict[int, Identity] = {}
+        self._open_document = OpenDocument()
+        self._contents = InputHashes()
+
+    def add(self, path: Path) -> None:
+        """Add the next block."""
         work = open_work_file(path)
         header = work.header
-        num_hashes.append(work.sections["hashes"][1] // HASH_ROW_BYTES)
-        text_bytes.append(work.sections["text"][1])
-        has_text.append(header["has_text"])
-        report.add_state(header)
-        notices += header["notices"]
-        contents.add(header["content"])
-        if characters is not None:
-            characters |= int.from_bytes(work.read("characters"), "little")
-        begun = open_document.pass_block(work)
+        self._num_hashes.append(work.sections["hashes"][1] // HASH_ROW_BYTES)
+        self._text_bytes.append(work.sections["text"][1])
+        self._has_text.append(header["has_text"])
+        self._report.add_state(header)
+        self._notices += header["notices"]
+        self._contents.add(header["content"])
+        if self._characters is not None:
+            self._characters |= int.from_bytes(work.read("characters"), "little")
+        begun = self._open_document.pass_block(work)
         if begun is not None:
-            carried[row] = begun
-    return BlockTable(
-        paths=paths,
-        num_hashes=num_hashes,
-        text_bytes=text_bytes,
-        has_text=has_text,
-        carried=carried,
-        report=report,
-        notices=notices,
-        characters=characters,
-        contents=contents.finish(),
-    )
+            self._carried[len(self._paths)] = begun
+        self._paths.append(path)
+
+    def finish(self) -> BlockTable:
+        """Add the blocks that are left, and return the table."""
+        paths, notices = _list_blocks(self._job)
+        assert self._paths == paths[: len(self._paths)]
+        for path in paths[len(self._paths) :]:
+            self.add(path)
+        return BlockTable(
+            paths=self._paths,
+            num_hashes=self._num_hashes,
+            text_bytes=self._text_bytes,
+            has_text=self._has_text,
+            carried=self._carried,
+            report=self._report,
+            notices=notices + self._notices,
+            characters=self._characters,
+            contents=self._contents.finish(),
+        )
+
+
+def load_block_table(job: CleanJob) -> BlockTable:
+    """Read what every block says of itself."""
+    return TableBuilder(job).finish()

@@ -4,14 +4,16 @@ In:      clean blocks, from several workers; a tokenizer that may still be loadi
 Out:     the same work files of ids that encoding has, without the clean text in between
 Memory:  `table_bytes`, and per worker what cleaning and encoding hold of one block
 
-Whether a line is a duplicate depends on all blocks before it, so blocks use the table in turn, in
-the order of the corpus; cleaning and encoding run in parallel. Once the table is full, the
-following blocks keep their clean text on disk, and deduplication on disk handles all of them later.
+Whether a line is a duplicate depends on all blocks before it, so blocks go through the table in the
+order of the corpus, each close behind the one before; cleaning and encoding run in parallel. Once
+the table is full, the following blocks keep their clean text on disk, and deduplication on disk
+handles all of them later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 from lowtide import _native
@@ -42,8 +44,8 @@ class OnePass:
         """Encode a clean block; False when the table is full, and nothing was done."""
         documents = cleaned.documents
         with self._turns.take(place):
-            removed = self._find_duplicates(cleaned.hashes)
             carried = self._carry(block, documents)
+        removed = self._find_duplicates(place, cleaned.hashes)
         if removed is None:
             return False
         job = self._load_job()
@@ -55,23 +57,28 @@ class OnePass:
     def pass_by(self, place: int, work: WorkFile) -> None:
         """Add the hashes of a block that an earlier command has finished."""
         with self._turns.take(place):
-            if self._finder is not None:
-                self._find_duplicates(work.read("hashes"))
             self._open_document.pass_block(work)
+        if self._dedup:
+            self._find_duplicates(place, work.read("hashes"))
 
     def stop(self) -> None:
         """Cancel blocks that wait for their turn, and free the table."""
         self._turns.stop()
-        self._finder = None
+        finder, self._finder = self._finder, None
+        if finder is not None:
+            finder.stop()
 
-    def _find_duplicates(self, hashes: memoryview) -> memoryview | None:
+    def _find_duplicates(self, place: int, hashes: memoryview) -> memoryview | None:
         """Return the lines of a block that came before; None from the block on that did not fit."""
         if not self._dedup:
             return NO_LINES
-        if self._finder is None or not self._finder.add(hashes, 0, 1):
-            self._finder = None
-            return None
-        return self._finder.take()
+        finder = self._finder
+        if finder is None:
+            raise CancelledError
+        try:
+            return finder.add_in_turn(place, hashes)
+        except RuntimeError:  # another block failed, and its turn will not come
+            raise CancelledError from None
 
     def _carry(self, block: TextBlock, documents: memoryview) -> Identity | None:
         if not (block.continues or block.continued):

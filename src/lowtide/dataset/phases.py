@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.corpus.blockcleaning import CleanJob, clean_corpus
-from lowtide.corpus.blocktable import BlockTable, find_score_cut, load_block_table
+from lowtide.corpus.blocktable import BlockTable, TableBuilder, find_score_cut
 from lowtide.corpus.deduplication import LeaveOut, RemovedLines, find_duplicates
 from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.inputs import InputFile, changed_input, has_changed
@@ -79,8 +79,9 @@ def run_cleaning(
     total = sum(stream.size_bytes for stream in job.streams)
     usual = "clean" if job.consumer is None else "clean, encode"
     with progress.phase(name or usual, total=total, unit="B") as phase:
-        clean_corpus(job, pool, on_done=phase.advance)
-        table = load_block_table(job)
+        table_builder = TableBuilder(job)
+        clean_corpus(job, pool, on_done=phase.advance, on_block=table_builder.add)
+        table = table_builder.finish()
     for notice in table.notices:
         progress.note(notice)
     return table

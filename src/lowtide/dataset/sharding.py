@@ -10,10 +10,12 @@ takes its stretch of the whole. So shards can be written by any worker, in any o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -47,6 +49,7 @@ LAST_KEY = (1 << 64) - 1
 ENCODED_ROW_BYTES_HELD = 4 * ENCODED_ROW_BYTES
 """Bytes for each document while the rows of a range are read and sorted."""
 _MIN_SPLIT_DOCUMENTS = 100
+_PATHS_AT_ONCE = 1024
 
 
 def val_limit(val_fraction: float) -> int:
@@ -115,9 +118,27 @@ def plan_shards(job: ShardJob) -> ShardPlan:
     """Count the tokens of every range, decide how to split, and number the shards."""
     bounds = _cut_keys(job)
     counter = _native.RangeCounter(bounds, job.val_limit)
-    for path in job.encoded:
-        counter.add(open_work_file(path).read("index"))
+    for paths in _iter_paths(job.encoded):
+        with _naming_damage(paths):
+            counter.add_files(paths)
     return number_shards(job, bounds, counter.tokens, counter.documents)
+
+
+def _iter_paths(paths: Sequence[Path]) -> Iterator[list[bytes]]:
+    """Paths as native code takes them, some at a time."""
+    for begin in range(0, len(paths), _PATHS_AT_ONCE):
+        yield [os.fsencode(path) for path in paths[begin : begin + _PATHS_AT_ONCE]]
+
+
+@contextlib.contextmanager
+def _naming_damage(paths: Sequence[bytes]) -> Generator[None]:
+    """Turn what native code says of a damaged work file into an error that names it."""
+    try:
+        yield
+    except ValueError:
+        for path in paths:
+            open_work_file(Path(os.fsdecode(path)))  # says which, and what to do
+        raise
 
 
 def number_shards(
@@ -158,7 +179,10 @@ def _cut_keys(job: ShardJob) -> Sequence[int]:
     if not job.shuffle:
         last_block = job.first_block + max(len(job.encoded), 1)
         return array("Q", (block << 32 for block in range(job.first_block, last_block)))
-    documents = sum(open_work_file(path).header["documents"] for path in job.encoded)
+    documents = 0
+    for paths in _iter_paths(job.encoded):
+        with _naming_damage(paths):
+            documents += _native.count_documents(paths)
     num_ranges = max(1, -(-documents * ENCODED_ROW_BYTES_HELD // job.range_bytes))
     width = (1 << 64) // num_ranges
     return array("Q", (number * width for number in range(num_ranges)))
@@ -288,19 +312,25 @@ class _RangeCache:
         self._plan = plan
         self._capacity = capacity
         self._lock = threading.Lock()
-        self._ranges: dict[tuple[str, int], _native.RangeRows] = {}
+        self._ranges: dict[tuple[str, int], Future[_native.RangeRows]] = {}
 
     def load(self, split: str, number: int) -> _native.RangeRows:
-        """Return a range's rows."""
+        """Return a range's rows; who asks first reads them, and others wait for them."""
         key = (split if self._plan.split_mode == "content" else "all", number)
         with self._lock:
             rows = self._ranges.pop(key, None)
+            is_first = rows is None
             if rows is None:
-                rows = _load_range(self._job, self._plan, split, number)
+                rows = Future[_native.RangeRows]()
             self._ranges[key] = rows  # the newest is last
             while len(self._ranges) > self._capacity:
                 del self._ranges[next(iter(self._ranges))]
-        return rows
+        if is_first:
+            try:
+                rows.set_result(_load_range(self._job, self._plan, split, number))
+            except BaseException as error:
+                rows.set_exception(error)
+        return rows.result()
 
 
 def _load_range(job: ShardJob, plan: ShardPlan, split: str, number: int) -> _native.RangeRows:
@@ -309,17 +339,15 @@ def _load_range(job: ShardJob, plan: ShardPlan, split: str, number: int) -> _nat
     high = plan.bounds[number + 1] - 1 if number + 1 < len(plan.bounds) else LAST_KEY
     rows = _native.RangeRows()
     # Without the shuffle a range is a block.
-    for path in job.encoded if job.shuffle else [job.encoded[number]]:
-        work = open_work_file(path)
-        rows.add(
-            os.fsencode(path),
-            work.read("index"),
-            ids_at=work.sections["ids"][0],
-            id_bytes=id_bytes(job.vocab_size),
-            low=low,
-            high=high,
-            val=split == "val" if plan.split_mode == "content" else None,
-            val_limit=job.val_limit,
-        )
+    for paths in _iter_paths(job.encoded if job.shuffle else [job.encoded[number]]):
+        with _naming_damage(paths):
+            rows.add_files(
+                paths,
+                id_bytes=id_bytes(job.vocab_size),
+                low=low,
+                high=high,
+                val=split == "val" if plan.split_mode == "content" else None,
+                val_limit=job.val_limit,
+            )
     rows.finish()
     return rows

@@ -132,7 +132,7 @@ class Preparation:
         if any(table.has_text):
             run_encoding(job, table, removed, self.pool, self.progress)
         info = self.write(job, tokenizer, table, beside, near, contamination)
-        remove_work(settings.out_dir)
+        remove_work(settings.out_dir, pool=self.pool)
         return self.result(info, table.report, info.metadata["notices"])
 
     def character_tokenizer(self, table: BlockTable) -> Tokenizer:
@@ -282,6 +282,9 @@ class Preparation:
             self.discard()
             raise too_few_tokens(settings, total)
         saving = beside.submit(tokenizer.save, settings.out_dir)
+        hashing = None
+        if settings.dedup:
+            hashing = beside.submit(write_seen, settings.out_dir, 0, table.paths, paths)
         job = ShardJob(
             root=settings.out_dir,
             encoded=paths,
@@ -297,9 +300,6 @@ class Preparation:
         shards = run_sharding(job, plan, self.pool, self.progress)
         remove_other_shards(settings.out_dir, [shard.path for shard in chain(*shards.values())])
         saving.result()
-        seen = None
-        if settings.dedup:
-            seen = write_seen(settings.out_dir, 0, table.paths, paths)
         write_dataset(
             settings,
             self.inputs,
@@ -312,7 +312,7 @@ class Preparation:
                 table.notices,
                 table.contents,
                 sources,
-                seen,
+                hashing and hashing.result(),
                 near,
                 contamination,
             ),
