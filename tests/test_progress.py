@@ -18,21 +18,15 @@ import pytest
 
 from lowtide import progress as progress_module
 from lowtide.answers import shown_as
-from lowtide.progress import Phase, Progress, format_count, format_seconds, run_metrics_path
+from lowtide.progress import Pace, Phase, Progress, format_count, format_seconds, run_metrics_path
 
 pytestmark = pytest.mark.usefixtures("events_only")
+QUICK = Pace(refresh_seconds=0.001, metrics_seconds=0.0, line_seconds=0.0)
+"""The thread reports at once, instead of every few seconds."""
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, events_only: None) -> None:
-    """Let the thread report at once instead of every few seconds; after what others set."""
-    monkeypatch.setattr(progress_module, "_REFRESH_SECONDS", 0.001)
-    monkeypatch.setattr(progress_module, "_METRICS_SECONDS", 0.0)
-    monkeypatch.setattr(progress_module, "_LINE_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +166,6 @@ def test_a_resumed_phase_counts_only_its_own_work_in_the_rate() -> None:
     assert row["seconds_left"] == pytest.approx(10, rel=0.1)
 
 
-@pytest.mark.usefixtures("quick")
 def test_native_work_is_polled_while_it_runs_and_never_after(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     polled = threading.Event()
@@ -186,7 +179,7 @@ def test_native_work_is_polled_while_it_runs_and_never_after(tmp_path: Path) -> 
             polled.set()
         return 3, {"spilled": 2}
 
-    with Progress("count", metrics_path=path, stream=None) as progress:
+    with Progress("count", pace=QUICK, metrics_path=path, stream=None) as progress:
         with progress.phase("reading", total=4, poll=poll):
             assert polled.wait(100)
         open_for_polls = False
@@ -196,7 +189,6 @@ def test_native_work_is_polled_while_it_runs_and_never_after(tmp_path: Path) -> 
     assert any(row.get("spilled") == 2 for row in rows_of(path))
 
 
-@pytest.mark.usefixtures("quick")
 def test_long_phases_report_in_between(tmp_path: Path) -> None:
     written = threading.Event()
 
@@ -207,7 +199,7 @@ def test_long_phases_report_in_between(tmp_path: Path) -> None:
             return super().write(text)
 
     with (
-        Progress("count", stream=Log()) as progress,
+        Progress("count", pace=QUICK, stream=Log()) as progress,
         progress.phase("reading", total=4) as phase,
     ):
         phase.update(2)
@@ -257,7 +249,6 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
     assert "peak memory" in text.splitlines()[-1] or "peak memory" in text.splitlines()[-2]
 
 
-@pytest.mark.usefixtures("quick")
 def test_memory_is_measured_between_phases_too(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     measured = threading.Event()
@@ -266,7 +257,7 @@ def test_memory_is_measured_between_phases_too(tmp_path: Path) -> None:
         measured.set()
         return 1, 2
 
-    with Progress("count", metrics_path=path, device_memory=device_memory, stream=None):
+    with Progress("count", pace=QUICK, metrics_path=path, device_memory=device_memory, stream=None):
         assert measured.wait(100)
     rows = rows_of(path)
     assert len(rows) >= 2

@@ -15,6 +15,20 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "lowtide"
 # What fails by itself where something is wrong: the modules are run, or another judges.
 _JUDGES = {"raises", "warns", "fail", "exec", "check_call", "check_output"}
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+# Limits are passed as parameters. What is replaced all the same, and why:
+_REPLACED = {
+    "lowtide.cli.VERBS": "a verb of the test's own",
+    "lowtide.demo.running._PROGRAM": "a program of the test's own instead of lowtide",
+    "lowtide.progress.USUAL_PACE": "of every command that a test runs, not of one Progress",
+    # What is on the disk, and the order of a seed, follow from these; no call has another one.
+    "lowtide.stores.extentfiles.EXTENT_BYTES": "files of a cache, which all its users share",
+    "lowtide.loader.storeahead.EXTENT_BYTES": "the same",
+    "lowtide.loader.storeahead.FETCH_THREADS": "what the advice of a refusal counts with",
+    "lowtide.loader.shuffledblocks.BLOCK_TOKENS": "the order `blocks` itself",
+    "lowtide.loader.shuffledblocks.GROUP_BLOCKS": "the same",
+    "lowtide.model.float8._E4M3": "Triton's interpreter rounds this type wrongly",
+}
 
 
 @functools.cache
@@ -113,6 +127,17 @@ def iter_script_patches(path: Path) -> Iterator[tuple[int, str, str]]:
                     yield node.lineno, modules[ast.unparse(target.value)], target.attr
 
 
+@functools.cache
+def all_patches() -> list[tuple[Path, int, str, str]]:
+    """(file of tests, line, module, name) of everything that tests replace."""
+    return [
+        (path, line, module, name)
+        for path in files_of_tests()
+        for line, module, name in (*iter_patches(path), *iter_script_patches(path))
+    ]
+
+
+@functools.cache
 def is_read(module: str, name: str) -> bool:
     """Whether a function of the module, or code that names the module, looks the name up late.
 
@@ -131,8 +156,7 @@ def is_read(module: str, name: str) -> bool:
 
 @functools.cache
 def all_code() -> str:
-    places = [*SOURCE.rglob("*.py"), *files_of_tests()]
-    return "\n".join(place.read_text(encoding="utf-8") for place in places)
+    return "\n".join(place.read_text(encoding="utf-8") for place in SOURCE.rglob("*.py"))
 
 
 def path_of(module: str) -> Path:
@@ -145,22 +169,32 @@ def test_a_name_that_is_replaced_is_read() -> None:
     """Else the test shows what happens without the replacement, whatever it says."""
     idle: list[str] = []
     count = 0
-    for path in files_of_tests():
-        for line, module, name in (*iter_patches(path), *iter_script_patches(path)):
-            if not path_of(module).exists():  # a class: its attributes are read by whoever has it
-                continue
-            count += 1
-            if not is_read(module, name):
-                idle.append(f"{path.relative_to(HERE)}:{line} {module}.{name}")
+    for path, line, module, name in all_patches():
+        if not path_of(module).exists():  # a class: its attributes are read by whoever has it
+            continue
+        count += 1
+        if not is_read(module, name):
+            idle.append(f"{path.relative_to(HERE)}:{line} {module}.{name}")
     assert count > 100
     assert idle == []
+
+
+def test_limits_are_passed_and_not_replaced() -> None:
+    """A constant that a test replaces is one that its callers cannot choose: it is a parameter."""
+    found = {
+        f"{module}.{name}": f"{path.relative_to(HERE)}:{line} {module}.{name}"
+        for path, line, module, name in all_patches()
+        if _CONSTANT.fullmatch(name)
+    }
+    assert {where for name, where in found.items() if name not in _REPLACED} == set()
+    assert _REPLACED.keys() <= found.keys()  # take out what is not replaced any more
 
 
 def test_the_judge_can_say_no() -> None:
     assert is_read("lowtide.corpus.jsonrows", "_LONG_ROW")
     assert not is_read("lowtide.corpus.textblocks", "DEFAULT_SEPARATOR")  # a default of a field
-    names = {name for _, _, name in iter_script_patches(HERE / "resume/test_train_tokenizer.py")}
-    assert {"_ROUND_BYTES", "_MERGES_PER_CALL"} <= names
+    names = {name for _, _, name in iter_script_patches(HERE / "memory/test_convert.py")}
+    assert {"_read_shard", "read_shard_tokens"} <= names
     assert calls_of(ast.parse("def test(): x = 1 == 1")) == set()
     assert calls_of(ast.parse("def test(): judge(1)")) == {"judge"}
     assert calls_of(ast.parse("def test(): assert 1")) is None

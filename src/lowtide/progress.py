@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -41,9 +42,6 @@ Poll = Callable[[], tuple[float, Mapping[str, float]]]
 DeviceMemory = Callable[[], tuple[int, int]]
 """Returns the bytes a job holds on its GPU, and how many the GPU has."""
 
-_REFRESH_SECONDS = 0.2
-_METRICS_SECONDS = 1.0
-_LINE_SECONDS = 10.0
 _BAR_CELLS = 20
 _LAST_ROW_BYTES = 4096  # of metrics: a row of the end takes under 300
 
@@ -96,6 +94,21 @@ def run_metrics_path(folder: Path) -> Path | None:
     """Return the metrics file of a run for another job to add to; None without one to write to."""
     path = folder / METRICS_NAME
     return path if path.is_file() and os.access(path, os.W_OK) else None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a job says how far it is."""
+
+    refresh_seconds: float = 0.2
+    """Between two looks at the phase, and two drawings of a bar."""
+    metrics_seconds: float = 1.0
+    """Between two rows of metrics."""
+    line_seconds: float = 10.0
+    """Between two lines, where there is no bar."""
+
+
+USUAL_PACE = Pace()
 
 
 class Phase:
@@ -164,8 +177,10 @@ class Progress:
         device_memory: DeviceMemory | None = None,
         stream: TextIO | Literal["stderr"] | None = "stderr",
         is_brief: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         self.job = job
+        self._pace = pace or USUAL_PACE
         self.budget_bytes = budget_bytes
         self.phase_seconds: dict[str, float] = {}
         self.metrics_path = metrics_path
@@ -335,13 +350,13 @@ class Progress:
 
     def _run(self) -> None:
         last_row = last_line = time.monotonic()
-        while not self._stop.wait(_REFRESH_SECONDS):
+        while not self._stop.wait(self._pace.refresh_seconds):
             # The lock is held while `poll` runs: once a phase has ended, what it polls may be gone.
             with self._lock:
                 phase = self._phase
                 row = phase.snapshot() if phase is not None else {}
             now = time.monotonic()
-            if now - last_row >= _METRICS_SECONDS:  # between phases too: memory goes on
+            if now - last_row >= self._pace.metrics_seconds:  # between phases too: memory goes on
                 last_row = now
                 self.write_metrics(row)
             if phase is None:
@@ -350,7 +365,7 @@ class Progress:
                 self._live.update(self._line(self._describe(row, finished=False)), refresh=True)
             elif self._in_notebook:
                 self._draw(self._describe(row, finished=False))
-            elif now - last_line >= _LINE_SECONDS and now - phase.started >= _LINE_SECONDS:
+            elif min(now - last_line, now - phase.started) >= self._pace.line_seconds:
                 last_line = now
                 self.note(self._describe(row, finished=False))
 

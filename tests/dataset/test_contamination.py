@@ -188,9 +188,7 @@ def test_a_table_that_the_budget_cannot_hold_is_refused(texts: list[str]) -> Non
         prepare("out", decontaminate=["large.jsonl"], memory="512MiB")
 
 
-def test_counts_of_ngrams_take_what_is_planned_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_ngrams_take_what_is_planned_for_them(tmp_path: Path) -> None:
     """Read, judged and written in steps: besides the table there are 8 bytes for each n-gram."""
     chooser = random.Random(3)
     words = [str(chooser.randrange(10**6)) for _ in range(60_000)]
@@ -204,13 +202,11 @@ def test_counts_of_ngrams_take_what_is_planned_for_them(
     checksum = files.checksum_file(tmp_path / "counts")
     table = contamination._checksum_table(items)
     known = {"counts": {"file": "counts", "xxh3_128": checksum, "table": table}}
-    monkeypatch.setattr(contamination, "_STEP_GRAMS", 1000, raising=False)
-    monkeypatch.setattr(files, "_BUFFER_BYTES", 1 << 12)
     tracemalloc.start()
     try:
         job = contamination.ContaminationJob(
             items=items, cuts=False, records=Records(tmp_path), scan_stage="scan", num_parts=0,
-            counts_before=contamination.read_counts(tmp_path, known, items),
+            counts_before=contamination.read_counts(tmp_path, known, items), step_grams=1000,
         )  # fmt: skip
         contamination.judge_stage(job).run(0)
         row = contamination.Contamination(job).write_report(tmp_path, counts_name="again")

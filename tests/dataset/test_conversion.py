@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.tokenfiles import streams
+from lowtide.dataset.tokenfiles.megatron import open_megatron
+from lowtide.dataset.tokenfiles.streams import Opening, TokenStream, iter_lengths
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import METADATA_NAME
@@ -283,16 +286,22 @@ def write_megatron(folder: Path, lengths: list[int]) -> None:
 
 
 def test_documents_without_an_id_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(streams, "INDEX_ROWS", 3)
-    monkeypatch.setattr(streams, "STEP_TOKENS", 4)
     write_megatron(tmp_path, [0, 3, 0, 0, 0, 5, 1, 0, 2, 0])
     convert_dataset(in_path=tmp_path / "x.idx", out_path=tmp_path / "out", val_fraction=0)
     info = layout.load_dataset_info(tmp_path / "out")
     assert read_tokens(info, "train").tolist() == list(range(1, 12))
     assert ends_of(info, "train") == [3, 8, 9, 11]
     assert "6 documents without a single id left out" in capsys.readouterr().err
+    part = replace(open_megatron(tmp_path / "x.idx", Opening()), index_rows=3)
+    stream = TokenStream([part], step_tokens=4)
+    chunks = list(stream.iter_chunks(0, stream.num_tokens))
+    assert [len(ids) for ids, _ in chunks] == [4, 4, 3]
+    firsts = range(0, 11, 4)
+    ends = [first + end for first, (_, found) in zip(firsts, chunks, strict=True) for end in found]
+    assert ends == [3, 8, 9, 11]
+    assert [length for part in iter_lengths(stream) for length in part] == [3, 5, 1, 2]
     assert verify_dataset(dataset_dir=tmp_path / "out").problems == []
 
 

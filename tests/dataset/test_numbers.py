@@ -16,9 +16,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.contamination": {
         "COMMON": 10,
         "_STEP_BYTES": 1_048_576,
-        "_STEP_GRAMS": 65_536,
         "_OPEN_PARTS": 64,
         "_HIT_BYTES": 28,
+        "ContaminationJob.step_grams": 65_536,
     },
     "dataset.conversion": {
         "_SHARES": {"tokenizer": 33_554_432, "ids and ends": 25_165_824},
@@ -54,11 +54,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.near.running": {"find_near_copies(first_block)": 0},
     "dataset.npywriting": {
         "WORKER_BYTES": 25_165_824,
-        "_STEP_BYTES": 67_108_864,
         "_WINDOW_BYTES": 1_048_576,
         "_HELD_ANYWAY": 4_194_304,
         "_BATCH_BYTES": 2_097_152,
         "_TEXT_BYTES": 256,
+        "PlainFile.step_bytes": 67_108_864,
+        "PlainFile.window_bytes": 1_048_576,
         "_Digest.__init__(start)": 0,
         "_Unfinished.position": 0,
         "_Unfinished.count": 0,
@@ -221,6 +222,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "TokenFile.num_documents": 0,
         "TokenFile.ends_offset": 0,
         "TokenFile.ends_are_lengths": False,
+        "TokenFile.index_rows": 65_536,
+        "TokenStream.step_tokens": 262_144,
     },
     "dataset.tokenfiles.table": {"_METADATA_BEGINNING": 4_096},
     "dataset.verification": {
@@ -229,6 +232,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_WORKER_BYTES": 10_485_760,
         "_TOKENIZER_BYTES": 33_554_432,
         "VerifyResult.num_unnamed": 0,
+        "_read_shard(buffer_bytes)": 2_097_152,
+        "_Ends.__init__(read_bytes)": 524_288,
     },
     "dataset.workfolder": {"_VERSION": 4},
 }

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,10 +50,14 @@ def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
     assert np.load(tmp_path / "new" / "ids" / "a.npy").tolist() == [9319, 20013]
 
 
+def take_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = partial(pretokenization.PlainFile, step_bytes=5000, window_bytes=1000)
+    monkeypatch.setattr(pretokenization, "PlainFile", plain)
+
+
 def interrupt_after_three_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Begin a file in small steps; where each ended, of this run and of those that follow."""
-    monkeypatch.setattr(npywriting, "_STEP_BYTES", 5000)
-    monkeypatch.setattr(npywriting, "_WINDOW_BYTES", 1000)
+    take_small_steps(monkeypatch)
     real = Journal.write
     steps: list[int] = []
 
@@ -358,8 +363,7 @@ def test_ids_are_on_the_disk_before_the_note_that_counts_them(
 ) -> None:
     """Else a power cut leaves a hole that the next run takes for ids."""
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
-    monkeypatch.setattr(npywriting, "_STEP_BYTES", 5000)
-    monkeypatch.setattr(npywriting, "_WINDOW_BYTES", 1000)
+    take_small_steps(monkeypatch)
     events: list[str] = []
     sync, write = os.fsync, Journal.write
 

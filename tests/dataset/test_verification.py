@@ -148,13 +148,19 @@ def test_inspection_shows_text(dataset: Path, capsys: pytest.CaptureFixture[str]
 
 
 def check_ends(
-    tmp_path: Path, ends: list[int], *, ids: list[int], end_id: int | None = 9, parts: int = 100
+    tmp_path: Path,
+    ends: list[int],
+    *,
+    ids: list[int],
+    end_id: int | None = 9,
+    parts: int = 100,
+    **limits: int,
 ) -> list[str]:
     """What is wrong with the ends of a shard whose ids are read in parts of so many."""
     path = tmp_path / "shard.bin"
     np.array(ends, dtype="<u8").tofile(layout.documents_path(path))
     shard = SimpleNamespace(path=path, documents=len(ends), end_id=end_id, ends_checksum=None)
-    found = verification._Ends(shard, "shard.bin", len(ids))  # pyright: ignore
+    found = verification._Ends(shard, "shard.bin", len(ids), **limits)  # pyright: ignore
     for base in range(0, len(ids), parts):
         found.check(np.array(ids[base : base + parts]), base)
     return [problem.partition(": ")[2] for problem in found.finish()]
@@ -165,19 +171,19 @@ IDS = [1, 2, 9, 3, 9, 4, 4, 9]
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("held", [8, 16, 1 << 20])
-def test_ends_of_documents_are_where_the_text_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int, held: int
-) -> None:
-    monkeypatch.setattr(verification, "_ENDS_BYTES", held)
-    assert check_ends(tmp_path, [3, 5, 8], ids=IDS, parts=parts) == []
-    assert check_ends(tmp_path, [3, 5], ids=IDS, parts=parts) == []
-    assert check_ends(tmp_path, [], ids=IDS, parts=parts) == []
-    assert check_ends(tmp_path, [4], ids=IDS, end_id=None, parts=parts) == []
-    wrong = check_ends(tmp_path, [3, 4, 8], ids=IDS, parts=parts)
+def test_ends_of_documents_are_where_the_text_ends(tmp_path: Path, parts: int, held: int) -> None:
+    def check(ends: list[int], *, end_id: int | None = 9) -> list[str]:
+        return check_ends(tmp_path, ends, ids=IDS, parts=parts, end_id=end_id, read_bytes=held)
+
+    assert check([3, 5, 8]) == []
+    assert check([3, 5]) == []
+    assert check([]) == []
+    assert check([4], end_id=None) == []
+    wrong = check([3, 4, 8])
     message = "says a document ends at token 3 of shard.bin, but id 3 is there, not end-of-text (9)"
     assert wrong == [message]
     for ends in ([3, 3], [5, 3], [0], [9]):
-        (problem,) = check_ends(tmp_path, ends, ids=IDS, parts=parts)
+        (problem,) = check(ends)
         assert problem == "document ends must rise and stay within the shard's 8 tokens"
 
 
@@ -198,10 +204,7 @@ def test_files_of_ends_that_cannot_be_right(tmp_path: Path) -> None:
     assert problems(3) == [f"{ends.name}: 2 documents, {METADATA_NAME} says 3"]
 
 
-def test_what_is_in_a_shard_is_counted_over_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verification, "_BUFFER_BYTES", 4)
+def test_what_is_in_a_shard_is_counted_over_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "shard.bin"
     for ids in ([5, 7, 3, 9, 4], [0], [65535, 65535]):
         np.array(ids, dtype=np.uint16).tofile(path)
@@ -211,6 +214,7 @@ def test_what_is_in_a_shard_is_counted_over_all_of_it(
         found = verification._read_shard(
             shard,  # pyright: ignore
             verification._Ends(shard, "s", len(ids)),  # pyright: ignore
+            buffer_bytes=4,
         )
         assert (found.num_tokens, found.min_id, found.max_id) == (len(ids), min(ids), max(ids))
         assert found.checksum == checksum_bytes(path.read_bytes())

@@ -11,7 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
-    "demo.running": {"_GRACE_SECONDS": 5.0},
+    "demo.running": {"_GRACE_SECONDS": 5.0, "_wait_after_interrupt(grace_seconds)": 5.0},
     "demo.stages": {
         "_SEQUENCE_LENGTH": 128,
         "_BATCH_SIZE": 16,
@@ -19,6 +19,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_NEW_TOKENS": 160,
         "DemoSettings.vocab_size": 2_048,
         "DemoSettings.max_iters": 400,
+        "plan_stages(model_flags)": {"--num-layers": 4, "--width": 128, "--num-heads": 4},
     },
     "demo.text": {"_ENOUGH_FILES": 50},
 }

@@ -169,12 +169,11 @@ def test_a_stage_that_heard_the_interrupt_is_left_alone(
     """A stage has some seconds to end by itself, and is told to only once."""
     clock, signals = iter(seconds), []
     waits = iter([(0, 0, None)] * (len(seconds) - 1) + [(7, 256, "used")])
-    monkeypatch.setattr(running, "_GRACE_SECONDS", 5.0)
     monkeypatch.setattr(running.os, "wait4", lambda pid, options: next(waits))
     monkeypatch.setattr(running.os, "kill", lambda *given: signals.append(given))
     monkeypatch.setattr(running.time, "monotonic", lambda: next(clock, 15))
     monkeypatch.setattr(running.time, "sleep", lambda seconds: None)
-    assert running._wait_after_interrupt(7) == (256, "used")
+    assert running._wait_after_interrupt(7, grace_seconds=5.0) == (256, "used")
     assert signals == [(7, signal.SIGTERM)] * killed
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lowtide import cli
-from lowtide.demo import stages as stages_module
 from lowtide.demo.stages import DemoSettings, plan_stages, resume_command, write_commands
 from lowtide.verbs import VERBS
 
@@ -41,14 +40,15 @@ def test_the_commands_run_twice_to_the_end(
 ) -> None:
     """As the shell would take commands.sh apart, in this process."""
     smallest = {"--num-layers": 1, "--width": 16, "--num-heads": 1}
-    monkeypatch.setattr(stages_module, "_MODEL_FLAGS", smallest)
     text = tmp_path / "my text.txt"
     lines = [f"some words of the demo, number {number}\n" for number in range(600)]
     text.write_text("<|endoftext|>".join(lines))
     folder = tmp_path / "demo"
     folder.mkdir()
     settings = DemoSettings(text=text, out_dir=folder, max_iters=2, vocab_size=300, memory="4GiB")
-    write_commands(folder / "commands.sh", settings, plan_stages(settings, text))
+    write_commands(
+        folder / "commands.sh", settings, plan_stages(settings, text, model_flags=smallest)
+    )
     subprocess.run(["sh", "-n", folder / "commands.sh"], check=True)
     script = (folder / "commands.sh").read_text().splitlines()
     commands = [shlex.split(line)[1:] for line in script if line.startswith("lowtide ")]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
 from lowtide.generation.prompts import Prompt, encode_end
-from lowtide.tokenizer import Tokenizer, package
-from lowtide.tokenizer import tokenizer as tokenizer_module
+from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.composing import compose_nfc
+from lowtide.tokenizer.limits import EncodingLimits
 
 from .families import FAMILIES, NATIVE, load_theirs, load_theirs_as_text, save
 from .texts import make_text
@@ -100,17 +100,13 @@ def test_ids_of_published_corpora_are_equal(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_long_text_has_the_ids_of_the_whole(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_has_the_ids_of_the_whole(name: str, folder: Path) -> None:
     """Of many pieces, that is: they are smaller here (tests/tokenizer has those of real size)."""
     size = 4 << 10
-    monkeypatch.setattr(package, "PIECE_CHARACTERS", size)
-    monkeypatch.setattr(package, "_REACH", size // 2)
-    monkeypatch.setattr(tokenizer_module, "WINDOW_BYTES", size)
     text = make_text(60, num_words=size // 2)
     assert len(text) > 3 * size
-    ours = load_ours(name, folder)
+    limits = EncodingLimits(piece_characters=size, window_bytes=size)
+    ours = Tokenizer(load_ours(name, folder).data, limits=limits)
     theirs = load_theirs(name).encode(text, add_special_tokens=False).ids
     assert ours.encode(text, special="allow").tolist() == theirs
     parts = [text[at : at + 997] for at in range(0, len(text), 997)]

@@ -18,7 +18,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "jaxtraining.devices": {"JaxGroup.rank": 0, "JaxGroup.world_size": 1},
     "jaxtraining.eightbit": {"_BLOCK": 256, "_SMALLEST": 4_096, "_EXPONENTS": 7},
     "jaxtraining.engine": {"JaxEngine.compute(share_done)": 0.0},
-    "jaxtraining.evaluation": {"_PENDING": 64},
+    "jaxtraining.evaluation": {"_PENDING": 64, "LossSums.__init__(pending)": 64},
     "jaxtraining.generation": {
         "iter_tokens(max_new_tokens)": 100,
         "stream_pieces(num_samples)": 1,

@@ -282,12 +282,11 @@ def check_losses_that_are_added_up():
         return np.float32(0.5)
 
     group = JaxGroup((device(), device()))
-    sums = LossSums({}, network.Form(CONFIG), group, tokenizer=None, batch_size=3)
+    sums = LossSums({}, network.Form(CONFIG), group, tokenizer=None, batch_size=3, pending=2)
     sums._counts = np.arange(12)
     ids = np.array([[1, 2], [3, 4], [5, 6]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "_loss", loss)
-        patch.setattr(evaluation, "_PENDING", 2)
         patch.setattr(JaxGroup, "place_rows", lambda self, rows, *, axis: rows)
         sums.add(ids, ids + 1, counted=True)
         sums.add(ids, ids, counted=False)  # goes for nothing

@@ -13,7 +13,7 @@ import pytest
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError
-from lowtide.loader import checkedfiles, datachecks
+from lowtide.loader import datachecks
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.checkedfiles import CheckedFiles
 from lowtide.loader.datachecks import DataCheck
@@ -24,7 +24,6 @@ from lowtide.loader.windows import TokenDataset
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(checkedfiles, "_LEAST_BYTES", 1)
     return tmp_path / "home" / "lowtide" / "checked"
 
 
@@ -61,6 +60,8 @@ def flip(path: Path, place: int = -5) -> None:
 
 
 def check(*datasets: Any, seconds: float = 60, **options: Any) -> DataCheck:
+    """Compare the files of datasets; of small ones, too, it is noted that they are whole."""
+    options = {"known": CheckedFiles(least_bytes=1), **options}
     with DataCheck(datasets, **options) as found:
         found.rest = found.finish(seconds)  # pyright: ignore
     return found
@@ -145,11 +146,8 @@ def test_what_was_whole_is_not_read_again(
     assert problem_of(data) == str(path)
 
 
-def test_small_files_leave_no_lines(
-    dataset: Path, cache_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkedfiles, "_LEAST_BYTES", 1 << 20)
-    check(TokenDataset(dataset, seq_len=8))
+def test_small_files_leave_no_lines(dataset: Path, cache_home: Path) -> None:
+    check(TokenDataset(dataset, seq_len=8), known=CheckedFiles(least_bytes=1 << 20))
     assert not cache_home.exists()
 
 
@@ -161,12 +159,9 @@ def test_a_cache_folder_that_cannot_be_written_to_costs_nothing(
     assert check(TokenDataset(dataset, seq_len=8)).problem is None
 
 
-def test_a_record_that_has_grown_too_large_begins_anew(
-    dataset: Path, cache_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkedfiles, "_MOST_RECORD_BYTES", 10)
+def test_a_record_that_has_grown_too_large_begins_anew(dataset: Path, cache_home: Path) -> None:
     path = min(dataset.glob("train/*.bin"))
-    known = CheckedFiles()
+    known = CheckedFiles(least_bytes=1, most_record_bytes=10)
     for _ in range(3):
         known.add(path, "0" * 32, path.stat())
     (record,) = cache_home.iterdir()

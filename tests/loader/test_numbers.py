@@ -24,7 +24,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "BatchLoader.__init__(segments)": False,
         "BatchLoader.__init__(pin_memory)": False,
     },
-    "loader.checkedfiles": {"_LEAST_BYTES": 8_388_608, "_MOST_RECORD_BYTES": 4_194_304},
+    "loader.checkedfiles": {
+        "_LEAST_BYTES": 8_388_608,
+        "_MOST_RECORD_BYTES": 4_194_304,
+        "CheckedFiles.__init__(least_bytes)": 8_388_608,
+        "CheckedFiles.__init__(most_record_bytes)": 4_194_304,
+    },
     "loader.datachecks": {
         "FINISH_SECONDS": 5.0,
         "_BUFFER_BYTES": 262_144,
@@ -66,6 +71,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "loader.storeahead": {
         "_SLACK_BATCHES": 64,
         "_MOST_RANKED_BLOCKS": 1_048_576,
+        "ReadAhead.__init__(most_ranked_blocks)": 1_048_576,
         "ReadAhead.require_cache(seed)": 0,
     },
     "loader.storedtokens": {"_MOST_METADATA_BYTES": 1_073_741_824},
@@ -84,6 +90,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "StreamingDataLoader.__init__(rank)": 0,
         "StreamingDataLoader.__init__(world_size)": 1,
         "StreamingDataLoader.__init__(reader_bytes)": 1_073_741_824,
+        "StreamingDataLoader.estimate_windows(sample_bytes)": 1_048_576,
     },
     "loader.texts": {
         "ENCODING_THREADS": 2,
@@ -94,6 +101,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "FileTexts.__init__(block_bytes)": 4_194_304,
         "FileTexts.__init__(reader_bytes)": 1_073_741_824,
         "HubTexts.__init__(streaming)": True,
+        "TextEncoder.part_bytes": 1_048_576,
+        "make_encoder(part_bytes)": 1_048_576,
         "iter_encoded(group_bytes)": 1_048_576,
     },
     "loader.tokenblocks": {

@@ -70,12 +70,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffledblocks, "GROUP_BLOCKS", 2)
 
 
-def open_ahead(max_bytes: int = 10_000) -> tuple[ReadAhead, Cache]:
+def open_ahead(max_bytes: int = 10_000, **limits: int) -> tuple[ReadAhead, Cache]:
     cache = Cache(max_bytes)
     url: Any = "s3://bucket/data"
     row: Any = Row()
     given: Any = cache
-    return ReadAhead(row, given, url=url, windowing=PLACES, item_bytes=2), cache
+    return ReadAhead(row, given, url=url, windowing=PLACES, item_bytes=2, **limits), cache
 
 
 ORDER = BlockOrder(seed=5, size=99, block_windows=10)
@@ -205,10 +205,9 @@ def test_any_order_fetches_all_once_where_it_fits_and_nothing_where_it_does_not(
     assert not ahead.is_direct and len(cache.plans) == 1
 
 
-def test_too_many_blocks_to_rank_have_no_next_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_blocks_to_rank_have_no_next_use() -> None:
     for most, known in ((9, True), (8, False)):
-        monkeypatch.setattr(storeahead, "_MOST_RANKED_BLOCKS", most)
-        ahead, cache = open_ahead()
+        ahead, cache = open_ahead(most_ranked_blocks=most)
         ahead.look_ahead("blocks", seed=5, first=0, count=1)
         uses = cache.plans[0][1].values()
         assert all((again < float("inf")) == known for _, again in uses)

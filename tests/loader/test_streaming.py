@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
-from lowtide.loader import streaming as streaming_module
 from lowtide.loader import texts
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
 from lowtide.loader.streaming import StreamingDataLoader
@@ -353,10 +352,10 @@ def test_the_estimate_of_the_guide() -> None:
 @pytest.mark.parametrize("options", [{}, {"streaming": False}, {"max_examples": 20}])
 @pytest.mark.parametrize("sample_bytes", [1 << 20, 200])
 def test_the_share_of_an_epoch_grows_to_its_end(
-    text_files: list[Path], options: Any, sample_bytes: int, monkeypatch: pytest.MonkeyPatch
+    text_files: list[Path], options: Any, sample_bytes: int
 ) -> None:
-    monkeypatch.setattr(streaming_module, "_SAMPLE_BYTES", sample_bytes)
     loader = make(text_files, **options)
+    loader.estimated_windows = loader.estimate_windows(sample_bytes=sample_bytes)
     begin = loader.epochs_done(loader.state_dict())
     shares = [begin, *(loader.epochs_done(loader.state_dict()) for _ in loader)]
     assert shares[0] == 0.0 and shares[-1] == 1.0
@@ -365,13 +364,11 @@ def test_the_share_of_an_epoch_grows_to_its_end(
     even = np.linspace(0, 1, len(shares))
     allowed = 0.1 if sample_bytes > 200 or options.get("streaming") is False else 0.35
     assert np.abs(np.array(shares) - even).max() < allowed
-    again = make(text_files, **options)
-    assert again.estimated_windows == loader.estimated_windows
+    again = make(text_files, **options).estimate_windows(sample_bytes=sample_bytes)
+    assert again == loader.estimated_windows
 
 
-def test_a_long_text_is_encoded_in_parts_and_resumed_inside_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_encoded_in_parts_and_resumed_inside_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     words = [bytes(rng.integers(97, 123, size).astype(np.uint8)) for size in range(1, 12)]
     long = b" ".join(words[number] for number in rng.integers(0, len(words), 3000))
@@ -381,8 +378,8 @@ def test_a_long_text_is_encoded_in_parts_and_resumed_inside_one(
     options = {"tokenizer": tokenizer, "shuffle_buffer_size": 7, "batch_size": 5}
     whole = [batch["input_ids"].tolist() for batch in make([path], **options)]
     estimated = make([path], **options).estimated_windows
-    monkeypatch.setattr(texts, "_PART_BYTES", 1000)
-    source, encoder = texts.FileTexts([path]), texts.make_encoder(tokenizer)
+    source, encoder = texts.FileTexts([path]), texts.make_encoder(tokenizer, part_bytes=1000)
+    options["tokenizer"] = encoder
     sizes = [len(ids) for _, ids in texts.iter_encoded(source, encoder, seed=None)]
     assert len(sizes) > 20 and max(sizes) <= 5001  # only what has no place to cut is whole
     assert make([path], **options).estimated_windows == estimated

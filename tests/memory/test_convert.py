@@ -31,10 +31,17 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 _PLAIN = "from lowtide.cli import run; run()"
 _HOLDING = {
-    "convert": "from lowtide.dataset.tokenfiles import streams\n"
-    "streams.STEP_TOKENS = streams.INDEX_ROWS = 1 << 30\n",
-    "verify": "from lowtide.dataset import verification\n"
-    "verification._BUFFER_BYTES = verification._ENDS_BYTES = 1 << 27\n",
+    "convert": "from dataclasses import replace\n"
+    "from lowtide.dataset.tokenfiles.streams import TokenStream\n"
+    "iter_chunks = TokenStream.iter_chunks\n"
+    "def iter_all(stream, first, last):\n"
+    "    parts = [replace(part, index_rows=1 << 30) for part in stream.parts]\n"
+    "    return iter_chunks(replace(stream, parts=parts, step_tokens=1 << 30), first, last)\n"
+    "TokenStream.iter_chunks = iter_all\n",
+    "verify": "from functools import partial\n"
+    "from lowtide.dataset import verification\n"
+    "verification._read_shard = partial(verification._read_shard, buffer_bytes=1 << 27)\n"
+    "verification._Ends = partial(verification._Ends, read_bytes=1 << 27)\n",
     "inspect": "from lowtide.dataset import layout\n"
     "read = layout.read_shard_tokens\n"
     "def read_all(shard, dtype, begin, end):\n"

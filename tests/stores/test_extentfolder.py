@@ -56,11 +56,9 @@ def test_room_is_made_up_to_the_last_byte(folder: ExtentFolder) -> None:
         assert "8.0 KiB are in use" in str(refused.value) and not there(folder)
 
 
-def test_a_large_cache_is_freed_by_a_share_at_once(
-    folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(extentfolder, "_MANY", 5)
-    monkeypatch.setattr(extentfolder, "_SPARE_SHARE", 10)  # two blocks of twenty
+def test_a_large_cache_is_freed_by_a_share_at_once(tmp_path: Path) -> None:
+    # A tenth is two blocks of twenty.
+    folder = ExtentFolder(tmp_path / "cache", 20 * BLOCK, many=5, spare_share=10)
     for number in range(5):
         put_extent(folder, number)
     with folder.counting() as count:
@@ -73,6 +71,7 @@ def test_a_large_cache_is_freed_by_a_share_at_once(
         assert len(there(folder)) == 4 and count.bytes == BASE + 4 * BLOCK
         folder.evict(count, 0)
         assert len(there(folder)) == 4
+    folder.close()
 
 
 def test_what_is_forgotten_is_counted_no_more(folder: ExtentFolder) -> None:

@@ -62,15 +62,16 @@ def test_what_is_wanted_last_goes_first(big: CachedObject, tmp_path: Path) -> No
 
 
 def test_nothing_wanted_sooner_is_removed_for_what_is_wanted_later(
-    big: CachedObject, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    big: CachedObject, server: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(extents, "FETCH_THREADS", 1)  # several reserve in the order they come
-    cache = open_cache(tmp_path / "c", BASE + 3 * EXTENT)
+    # One thread: several reserve in the order they come.
+    cache = ExtentCache(tmp_path / "c", BASE + 3 * EXTENT, fetch_threads=1)
     plan = [(Extent(big, number), PlannedUse(0, 10 * number + 10)) for number in range(8)]
     cache.plan(0, 0, plan)
     cache.wait_until_idle()
     assert names(cache) == {extent.name for extent, _ in plan[:3]}
     assert server.count("GET") == 3
+    cache.close()
 
 
 def test_a_extent_that_is_read_is_not_removed(big: CachedObject, tmp_path: Path) -> None:
@@ -138,16 +139,16 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_plans_are_forgotten_with_the_extents_they_were_for(
-    big: CachedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    big: CachedObject, tmp_path: Path
 ) -> None:
     """A run through a split larger than the cache keeps what it planned of the cache alone."""
-    monkeypatch.setattr(extents, "_MANY", 4)
-    cache = open_cache(tmp_path / "c", BASE + 3 * EXTENT)
+    cache = ExtentCache(tmp_path / "c", BASE + 3 * EXTENT, many_uses=4)
     for number in range(19):
         pair = [Extent(big, number), Extent(big, number + 1)]
         cache.plan(0, number, [(extent, PlannedUse(0, number + 2, again=1e9)) for extent in pair])
         cache.wait_until_idle()
     assert len(cache._uses) <= 4 + 3
+    cache.close()
 
 
 def test_a_disk_that_cannot_be_read_is_named_and_nothing_stays_open(

@@ -16,6 +16,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_SPARE_SHARE": 128,
         "_MANY": 4_096,
         "_CLOSED": -1,
+        "ExtentFolder.__init__(many)": 4_096,
+        "ExtentFolder.__init__(spare_share)": 128,
         "ExtentFolder.forget(remove)": False,
         "ExtentFolder.make_room(beyond)": -1.0,
         "ExtentFolder.evict(beyond)": -1.0,
@@ -26,6 +28,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MANY": 4_096,
         "_URGENT": -1,
         "PlannedUse.again": float("inf"),
+        "ExtentCache.__init__(fetch_threads)": 4,
+        "ExtentCache.__init__(many_uses)": 4_096,
     },
     "stores.objects": {
         "_ATTEMPTS": 10,
@@ -52,6 +56,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "StorePath.is_file(follow_symlinks)": True,
         "StorePath.open(buffering)": -1,
         "_RangeFile.seek(whence)": 0,
+        "keep_info(kept)": 4_096,
     },
 }
 

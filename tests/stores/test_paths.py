@@ -30,8 +30,7 @@ def test_an_object_is_a_file_to_read_whose_tag_is_its_time() -> None:
 def test_the_objects_that_were_looked_at_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(paths, "_KEPT", 2)
     monkeypatch.setattr(paths, "_infos", type(paths._infos)())
     for key in ("a", "b", "a", "c"):
-        paths.keep_info(info(key))
+        paths.keep_info(info(key), kept=2)
     assert list(paths._infos) == ["s3://bucket/a", "s3://bucket/c"]

@@ -29,7 +29,8 @@ LINES = 4000
 @pytest.fixture(autouse=True)
 def restless_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress is drawn without a pause."""
-    monkeypatch.setattr(lowtide.progress, "_REFRESH_SECONDS", 0.0001)
+    restless = lowtide.progress.Pace(refresh_seconds=0.0001)
+    monkeypatch.setattr(lowtide.progress, "USUAL_PACE", restless)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
-from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer, tokenizer
+from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer
+from lowtide.tokenizer.limits import EncodingLimits
 
 CHARACTERS = "abc é中😀\n'<|endoftx>"
 
@@ -72,12 +73,11 @@ def test_special_modes(characters: Tokenizer) -> None:
 def test_streams_and_files_are_one_text(
     tmp_path: Path,
     make_text: Callable[[int, int], bytes],
-    monkeypatch: pytest.MonkeyPatch,
     window_bytes: int,
 ) -> None:
-    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", window_bytes)
     specials = [UNKNOWN, "<|end", "nd|>", "|>a", "中😀"]
-    ours = Tokenizer.from_characters(CHARACTERS, specials)
+    limits = EncodingLimits(window_bytes=window_bytes)
+    ours = Tokenizer(Tokenizer.from_characters(CHARACTERS, specials).data, limits=limits)
     text = make_text(5, 3000) + "<|end|>a中😀".encode() * 20 + b"\xe4\xb8" + b"\xf0\x9f\x98a"
     for mode in ("text", "allow"):
         expected = ours.encode(text, special=mode).tolist()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.tokenizer import filesteps
 from lowtide.tokenizer.filesteps import encode_by_windows, encode_natively, iter_file_steps
 
 
@@ -77,10 +76,7 @@ def test_a_whole_file_says_how_far_it_is_and_how_many_ids_there_are(
     assert encode_natively(native, tmp_path / "in", tmp_path / "out", **given) == 0
 
 
-def test_windows_of_a_file_are_encoded_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filesteps, "WINDOW_BYTES", 40)
+def test_windows_of_a_file_are_encoded_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(bytes(range(100)))
 
     def encode(windows: Iterable[bytes]) -> Iterator[Any]:
@@ -89,9 +85,10 @@ def test_windows_of_a_file_are_encoded_one_by_one(
     seen: list[int] = []
     out = tmp_path / "out"
     kind = np.dtype("<u2")
-    assert (
-        encode_by_windows(encode, tmp_path / "in", out, dtype=kind, on_progress=seen.append) == 100
+    count = encode_by_windows(
+        encode, tmp_path / "in", out, dtype=kind, on_progress=seen.append, window_bytes=40
     )
+    assert count == 100
     assert seen == [40, 80, 100]
     assert np.fromfile(out, kind).tolist() == list(range(100))
     assert encode_by_windows(encode, tmp_path / "in", out, dtype=kind) == 100

@@ -43,6 +43,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "iter_file_steps(step_bytes)": 268_435_456,
         "iter_file_steps(window_bytes)": 1_048_576,
         "iter_file_steps(largest_window)": 2_147_483_648,
+        "encode_natively(window_bytes)": 1_048_576,
+        "encode_by_windows(window_bytes)": 1_048_576,
     },
     "tokenizer.footprint": {
         "_SLICE_BYTES": 16_384,
@@ -76,9 +78,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "CountingLimits.hash_part_bytes": 67_108_864,
         "CountingLimits.merges_per_call": 256,
         "CountingLimits.written_byte_bytes": 11,
+        "EncodingLimits.window_bytes": 1_048_576,
+        "EncodingLimits.cache_bytes": 16_777_216,
+        "EncodingLimits.native_characters": 262_144,
+        "EncodingLimits.piece_characters": 32_768,
+        "EncodingLimits.most_characters": 16_777_216,
     },
     "tokenizer.needs": {
-        "PIECE_CHARACTERS": 32_768,
         "PIECE_BYTES": 16_777_216,
         "USUAL_BYTES": 20_971_520,
         "_CHARACTER_BYTES": 3_145_728,
@@ -94,15 +100,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "TokenizerNeeds.by_package": False,
     },
     "tokenizer.ownrecords": {"_PART_BYTES": 65_536},
-    "tokenizer.package": {
-        "CACHE_BYTES": 16_777_216,
-        "NATIVE_CHARACTERS": 262_144,
-        "SLOWER": 100,
-        "_REACH": 16_384,
-        "_MOST_CHARACTERS": 16_777_216,
-        "_CONTEXT": 1_024,
-        "_MOST_TRIES": 64,
-    },
+    "tokenizer.package": {"SLOWER": 100, "_CONTEXT": 1_024, "_MOST_TRIES": 64},
     "tokenizer.piecefiles": {
         "_BPE": 2,
         "_FIXED_BYTES": {1: 8, 5: 4},
@@ -132,7 +130,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "learn_merges(min_frequency)": 1,
         "learn_merges(longest_token)": float("inf"),
     },
-    "tokenizer.scanning": {"CHARACTER_BYTES": 400, "_READ_BYTES": 1_048_576},
+    "tokenizer.scanning": {
+        "CHARACTER_BYTES": 400,
+        "_READ_BYTES": 1_048_576,
+        "scan_characters(read_bytes)": 1_048_576,
+        "_iter_texts(read_bytes)": 1_048_576,
+    },
     "tokenizer.settings": {
         "TokenizerTrainingSettings.vocab_size": 32_000,
         "TokenizerTrainingSettings.min_frequency": 1,
@@ -152,7 +155,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "Stretch.unseen_bytes": 0,
         "find_stretch(streams)": True,
     },
-    "tokenizer.tokenizer": {"CACHE_BYTES": 16_777_216},
     "tokenizer.tokentexts": {
         "TokenTexts.is_byte_level": False,
         "TokenTexts.has_bytes": False,

@@ -21,7 +21,8 @@ from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.generation.prompts import Prompt, encode_end
 from lowtide.tokenizer import Tokenizer, package
-from lowtide.tokenizer.needs import NO_MORE, PIECE_CHARACTERS, tokenizer_needs
+from lowtide.tokenizer.limits import EncodingLimits
+from lowtide.tokenizer.needs import NO_MORE, tokenizer_needs
 
 WORDS = [
     "the",
@@ -108,20 +109,18 @@ def test_a_text_in_pieces_has_no_more_blanks_than_the_whole(
     monkeypatch.setattr(
         package, "_encode", lambda t, text: (seen.append(len(text)), encode(t, text))[1]
     )
-    text = text_of(PIECE_CHARACTERS)
-    assert len(text) > 3 * PIECE_CHARACTERS
+    text = text_of(EncodingLimits.piece_characters)
+    assert len(text) > 3 * EncodingLimits.piece_characters
     assert ours.encode(text).tolist() == ids_of(theirs, text)
-    assert max(seen) < 2 * PIECE_CHARACTERS + PIECE_CHARACTERS // 2
+    assert max(seen) < 2 * EncodingLimits.piece_characters + EncodingLimits.piece_characters // 2
 
 
-def test_text_without_a_place_to_cut_is_refused_once_it_is_too_long(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = Tokenizer.load(source)
-    monkeypatch.setattr(package, "_MOST_CHARACTERS", 4 * PIECE_CHARACTERS)
-    assert len(tokenizer.encode("q" * 3 * PIECE_CHARACTERS)) > 0
+def test_text_without_a_place_to_cut_is_refused_once_it_is_too_long(source: Path) -> None:
+    limits = EncodingLimits(most_characters=4 * EncodingLimits.piece_characters)
+    tokenizer = Tokenizer(Tokenizer.load(source).data, limits=limits)
+    assert len(tokenizer.encode("q" * 3 * EncodingLimits.piece_characters)) > 0
     with pytest.raises(BudgetError, match="no place to cut"):
-        tokenizer.encode("q" * 8 * PIECE_CHARACTERS)
+        tokenizer.encode("q" * 8 * EncodingLimits.piece_characters)
 
 
 def test_special_tokens_are_text_or_ids_or_forbidden(ours: Tokenizer) -> None:

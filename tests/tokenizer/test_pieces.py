@@ -17,6 +17,7 @@ from tokenizers import pre_tokenizers as pre
 
 from lowtide.errors import BudgetError
 from lowtide.tokenizer import Tokenizer, package
+from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.needs import tokenizer_needs
 from lowtide.tokenizer.pieces import PieceRules
 
@@ -117,18 +118,18 @@ def test_ids_of_any_text_are_those_of_the_package(
 
 
 def test_text_in_parts_has_the_ids_of_the_whole(
-    pair: tuple[Tokenizer, HuggingFace], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pair: tuple[Tokenizer, HuggingFace], tmp_path: Path
 ) -> None:
     ours, theirs = pair
     text = (TEXT + "<s>the  sea</s>" + "海が来て去る" * 30) * 4
     theirs.encode_special_tokens = False
     wanted = theirs.encode(text, add_special_tokens=False).ids
     for size in (40, 333, 5000):
-        monkeypatch.setattr(package, "NATIVE_CHARACTERS", size)
-        assert ours.encode(text, special="allow").tolist() == wanted
-        monkeypatch.setattr(package, "PIECE_CHARACTERS", 100)
+        limits = EncodingLimits(native_characters=size, piece_characters=100)
+        small = Tokenizer(ours.data, limits=limits)
+        assert small.encode(text, special="allow").tolist() == wanted
         parts = [text[i : i + 77] for i in range(0, len(text), 77)]
-        assert list(ours.encode_iterable(parts)) == wanted
+        assert list(small.encode_iterable(parts)) == wanted
     (tmp_path / "text.txt").write_bytes(text.encode())
     count = ours.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin")
     found = np.fromfile(tmp_path / "ids.bin", "<u2")
@@ -222,13 +223,13 @@ def test_what_native_code_does_not_know_is_left_to_the_package(
 
 
 def test_text_without_a_place_to_cut_is_refused_once_it_is_too_long(
-    learned: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    learned: dict[str, Any], tmp_path: Path
 ) -> None:
-    ours, _ = both({**learned, **LLAMA}, tmp_path)
+    whole, _ = both({**learned, **LLAMA}, tmp_path)
+    limits = EncodingLimits(native_characters=1000, most_characters=4000)
+    ours = Tokenizer(whole.data, limits=limits)
     pairs = ours.package._pieces.pairs  # pyright: ignore
     letters = next(pair[0] for pair in pairs if pair[0] == pair[1] and pair != "  ")
-    monkeypatch.setattr(package, "NATIVE_CHARACTERS", 1000)
-    monkeypatch.setattr(package, "_MOST_CHARACTERS", 4000)
     assert len(ours.encode(letters * 3000)) > 0
     with pytest.raises(BudgetError, match="no place to cut"):
         ours.encode(letters * 9000)

@@ -12,33 +12,30 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 from lowtide.progress import Progress
-from lowtide.tokenizer import scanning
 from lowtide.tokenizer.scanning import scan_characters
 
 TEXT = "<|end|>a é<|end|>中\n😀\x01<|en" + "<|sep|>" * 3
 
 
-def scan(*paths: Path) -> set[str]:
+def scan(*paths: Path, read_bytes: int = 1 << 20) -> set[str]:
     with Progress("scan", stream=None) as progress, progress.phase("scanning") as phase:
         scanned = scan_characters(
             expand_inputs(paths),
             specials=["<|end|>", "<|sep|>", "|>a"],
             options=ReadingSettings(),
             phase=phase,
+            read_bytes=read_bytes,
         )
     return set(scanned.characters)
 
 
 @pytest.mark.parametrize("read_bytes", [1, 2, 3, 5, 1000])
-def test_blocks_end_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
-) -> None:
-    monkeypatch.setattr(scanning, "_READ_BYTES", read_bytes)
+def test_blocks_end_anywhere(tmp_path: Path, read_bytes: int) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode() * 5))
     expected = set("a é中\n😀\x01<|en")
-    assert scan(tmp_path / "text.txt") == expected
-    assert scan(tmp_path / "text.txt.gz") == expected
+    assert scan(tmp_path / "text.txt", read_bytes=read_bytes) == expected
+    assert scan(tmp_path / "text.txt.gz", read_bytes=read_bytes) == expected
 
 
 def test_rows_and_invalid_bytes(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from lowtide import _native
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.tokenizer import Tokenizer, reference, tokenizer
+from lowtide.tokenizer import Tokenizer, reference
 from lowtide.tokenizer.formats import ranked_vocabulary
+from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 from lowtide.tokenizer.vocabulary import Vocabulary
 
@@ -94,6 +95,10 @@ def test_a_batch_is_its_texts_one_by_one(
     assert [ids.tolist() for ids in batch] == alone
 
 
+def with_limits(tokenizer: Tokenizer, **limits: int) -> Tokenizer:
+    return Tokenizer(tokenizer.data, limits=EncodingLimits(**limits))
+
+
 def test_a_large_batch_on_many_threads(small_tokenizer: Tokenizer, make_text: MakeText) -> None:
     texts = [make_text(seed, 30_000) for seed in range(30)] + [b""] * 3
     batch = small_tokenizer.encode_batch(texts, num_threads=4)
@@ -106,10 +111,9 @@ def test_a_large_batch_on_many_threads(small_tokenizer: Tokenizer, make_text: Ma
 def test_a_stream_is_one_text(
     small_tokenizer: Tokenizer,
     make_text: MakeText,
-    monkeypatch: pytest.MonkeyPatch,
     window_bytes: int,
 ) -> None:
-    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", window_bytes)
+    small_tokenizer = with_limits(small_tokenizer, window_bytes=window_bytes)
     text = make_text(0, 20_000)
     lines = text.decode().splitlines(keepends=True)
     for mode in ("text", "allow"):
@@ -120,10 +124,8 @@ def test_a_stream_is_one_text(
     assert list(small_tokenizer.encode_iterable([])) == []
 
 
-def test_a_stream_is_held_a_window_at_a_time(
-    small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", 1 << 10)
+def test_a_stream_is_held_a_window_at_a_time(small_tokenizer: Tokenizer) -> None:
+    small_tokenizer = with_limits(small_tokenizer, window_bytes=1 << 10)
     taken = 0
 
     def endless() -> object:
@@ -144,11 +146,10 @@ def test_a_file_is_one_text(
     tmp_path: Path,
     small_tokenizer: Tokenizer,
     make_text: MakeText,
-    monkeypatch: pytest.MonkeyPatch,
     num_threads: int,
     special: str,
 ) -> None:
-    monkeypatch.setattr(tokenizer, "WINDOW_BYTES", 300)
+    small_tokenizer = with_limits(small_tokenizer, window_bytes=300)
     text = make_text(8, 50_000)
     (tmp_path / "text.txt").write_bytes(text)
     expected = small_tokenizer.encode(text, special=special)
@@ -348,15 +349,8 @@ def test_ranked_vocabularies_merge_the_lowest_id_first(
     assert Tokenizer(vocabulary).encode(text).tolist() == ids
 
 
-def test_tiny_caches_give_the_same_ids(
-    small_tokenizer: Tokenizer,
-    small_merges: list[Pair],
-    specials: list[str],
-    make_text: MakeText,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tokenizer, "CACHE_BYTES", 1)
-    tiny = Tokenizer.from_merges(small_merges, special_tokens=specials)
+def test_tiny_caches_give_the_same_ids(small_tokenizer: Tokenizer, make_text: MakeText) -> None:
+    tiny = with_limits(small_tokenizer, cache_bytes=1)
     long_words = " ".join("abcde"[i % 5] * (i % 90 + 1) + "b" * (i % 7) for i in range(6000))
     for text in (make_text(4, 200_000), long_words.encode()):
         assert tiny.encode(text).tolist() == small_tokenizer.encode(text).tolist()

@@ -15,9 +15,9 @@ from lowtide.files import read_json, write_json
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import data as data_module
-from lowtide.training import texttokens
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.settings import TrainSettings
+from lowtide.training.texttokens import find_text_tokens
 
 TEXT = "".join(f"line {number} of a text about nothing in particular\n" for number in range(400))
 
@@ -29,10 +29,14 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
+def settings_of(tmp_path: Path, **options: Any) -> TrainSettings:
+    known = {"model_name": "m", "checkpoints_dir": tmp_path / "runs", "seq_len": 16}
+    return build_settings(TrainSettings, {**known, **options})
+
+
 def open_data(tmp_path: Path, **options: Any) -> tuple[TrainingData, str]:
     notes: list[str] = []
-    known = {"model_name": "m", "checkpoints_dir": tmp_path / "runs", "seq_len": 16}
-    settings = build_settings(TrainSettings, {**known, **options})
+    settings = settings_of(tmp_path, **options)
     return open_training_data(settings, note=notes.append), "\n".join(notes)
 
 
@@ -296,13 +300,13 @@ def test_the_models_tokenizer_is_taken_where_none_is_named(
     assert found.tokenizer.vocab_size == 50257
 
 
-def test_a_large_text_is_better_tokenized_once(
-    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_text_is_better_tokenized_once(tmp_path: Path, text: Path) -> None:
     _, notes = open_data(tmp_path, input_file=text, tokenization="char")
     assert "lowtide pretokenize" not in notes
-    monkeypatch.setattr(texttokens, "_LARGE_BYTES", text.stat().st_size)
-    _, notes = open_data(tmp_path, input_file=text, tokenization="char", model_name="other")
+    chosen = settings_of(tmp_path, input_file=text, tokenization="char", model_name="other")
+    told: list[str] = []
+    find_text_tokens(chosen, told.append, None, large_bytes=text.stat().st_size)
+    notes = "\n".join(told)
     folder = tmp_path / "runs" / "other" / "data"
     assert f"lowtide pretokenize {text} --tokenization {folder} does it once" in notes
     pretokenize_file(file=text, tokenization=str(folder))

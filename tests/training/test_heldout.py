@@ -17,8 +17,8 @@ from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts, Text
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
-from lowtide.training import heldout
 from lowtide.training.data import TrainingData, open_training_data
+from lowtide.training.heldout import HeldOut, HeldOutLimits, hold_out
 from lowtide.training.settings import TrainSettings
 from lowtide.training.start import train
 
@@ -119,17 +119,20 @@ def test_given_validation_data_holds_nothing_out(tmp_path: Path, tokenizer: str)
     assert data.val is not None and data.val.num_tokens == 500 and "held out" not in notes
 
 
-def test_it_is_bounded_by_size(
-    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_bounded_by_size(tmp_path: Path, tokenizer: str) -> None:
     source = write_texts(tmp_path / "texts", documents(300))
-    monkeypatch.setattr(heldout, "_KEPT_BYTES", 500)
-    monkeypatch.setattr(heldout, "_FEWEST_DOCUMENTS", 10)
-    data, _ = open_data(tmp_path, "a", source, tokenizer)
-    assert data.val is not None and 400 < data.val.num_tokens < 800
-    monkeypatch.setattr(heldout, "_SCAN_BYTES", 100)
-    _, notes = open_data(tmp_path, "b", source, tokenizer)
-    assert "no validation: too few documents" in notes
+    notes: list[str] = []
+
+    def hold(name: str, **limits: int) -> HeldOut:
+        settings = build_settings(TrainSettings, options(tmp_path, name, source, tokenizer))
+        chosen = HeldOutLimits(kept_bytes=500, fewest_documents=10, **limits)
+        texts, known = FileTexts([source]), Tokenizer.load(tokenizer)
+        return hold_out(settings, texts, known, notes.append, limits=chosen)
+
+    found = hold("a")
+    assert found.val is not None and 400 < found.val.num_tokens < 800
+    assert hold("b", scan_bytes=100).val is None
+    assert "no validation: too few documents" in notes[-1]
 
 
 _RUN: dict[str, Any] = {

@@ -236,13 +236,11 @@ def test_a_refusal_names_what_the_largest_of_all_tasks_needs(run, tmp_path, monk
     assert asked[0] == max(asked) > min(asked)
 
 
-def test_questions_come_in_groups_by_number_and_by_length(monkeypatch):
-    monkeypatch.setattr(likelihood, "_GROUP", 3)
-    monkeypatch.setattr(likelihood, "_GROUP_CHARACTERS", 20)
-
+def test_questions_come_in_groups_by_number_and_by_length():
     def sizes(*characters):
         questions = [Question("c" * (count - 2), ("a", "b"), 0) for count in characters]
-        return [len(group) for group in likelihood._iter_groups(questions)]
+        groups = likelihood._iter_groups(questions, most=3, most_characters=20)
+        return [len(group) for group in groups]
 
     assert sizes(2, 2, 2, 2) == [3, 1]
     assert sizes(2, 2, 2) == [3]

@@ -5,7 +5,6 @@ import torch
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training import muon
 from lowtide.training.muon import Muon, matrix_splits, orthogonalize
 
 POLYNOMIALS = (
@@ -65,14 +64,14 @@ def test_long_matrices_by_their_squares_give_the_same(shape):
 
 @pytest.mark.parametrize("cautious", [False, True])
 @pytest.mark.parametrize("stack_bytes", [1, 256 << 20])
-def test_equals_its_definition_matrix_by_matrix(cautious, stack_bytes, monkeypatch):
+def test_equals_its_definition_matrix_by_matrix(cautious, stack_bytes):
     """Also where a stack holds a single matrix, however large it is."""
-    monkeypatch.setattr(muon, "STACK_BYTES", stack_bytes)
     torch.manual_seed(0)
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((24, 16), (16, 16), (24, 16))]
     options = {"lr": 0.01, "momentum": 0.95, "weight_decay": 0.3, "cautious": cautious}
     plain = [PlainMuon(p, **options) for p in ours]
-    optimizer = Muon(ours, **options, splits=[(p.shape[0],) for p in ours])
+    splits = [(p.shape[0],) for p in ours]
+    optimizer = Muon(ours, **options, splits=splits, stack_bytes=stack_bytes)
     for _ in range(4):
         for one, other in zip(ours, plain, strict=True):
             one.grad = torch.randn_like(one)
@@ -128,15 +127,15 @@ def test_a_step_to_be_skipped_on_a_device_changes_nothing(monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
 
 
-def test_muon_takes_matrices_larger_than_its_stack_one_by_one(monkeypatch):
+def test_muon_takes_matrices_larger_than_its_stack_one_by_one():
     found = []
     for stack_bytes in (1 << 20, 100):
-        monkeypatch.setattr(muon, "STACK_BYTES", stack_bytes)
         torch.manual_seed(0)
         parameters = [torch.nn.Parameter(torch.randn(24, 16)) for _ in range(3)]
         optimizer = Muon(
-            parameters, lr=0.01, momentum=0.9, weight_decay=0.0, splits=[(24,)] * len(parameters)
-        )
+            parameters, lr=0.01, momentum=0.9, weight_decay=0.0, splits=[(24,)] * len(parameters),
+            stack_bytes=stack_bytes,
+        )  # fmt: skip
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
         optimizer.step()

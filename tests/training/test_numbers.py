@@ -72,9 +72,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "fit_micro_batch(text_bytes)": 0,
     },
     "training.heldout": {
-        "_KEPT_BYTES": 2_097_152,
-        "_SCAN_BYTES": 33_554_432,
-        "_FEWEST_DOCUMENTS": 100,
+        "HeldOutLimits.kept_bytes": 2_097_152,
+        "HeldOutLimits.scan_bytes": 33_554_432,
+        "HeldOutLimits.fewest_documents": 100,
         "_Scan.seen": 0,
         "_Scan.documents": 0,
     },
@@ -85,6 +85,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_Counts.questions": 0,
         "_Counts.nats": 0.0,
         "_Counts.is_cloze": True,
+        "_iter_groups(most)": 256,
+        "_iter_groups(most_characters)": 1_048_576,
     },
     "training.loaders": {
         "GPTDataLoader.__init__(eval_only)": False,
@@ -107,7 +109,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "WrappedModule.load_weights(verify)": True,
         "WrappedModule.compile_blocks(whole)": False,
     },
-    "training.muon": {"Muon.__init__(cautious)": False},
+    "training.muon": {"Muon.__init__(cautious)": False, "Muon.__init__(stack_bytes)": 268_435_456},
     "training.muonnumbers": {
         "STACK_BYTES": 268_435_456,
         "ROW_MEMORY": 0.95,
@@ -240,6 +242,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LARGE_BYTES": 67_108_864,
         "_STRETCH_BYTES": 2_097_152,
         "_LOOK_BYTES": 65_536,
+        "find_text_tokens(large_bytes)": 67_108_864,
     },
     "training.torchbackend": {
         "_TorchBackend.new_model(zero_init)": False,

@@ -53,7 +53,6 @@ COUNTS_NAME = "decontamination.counts"
 SCAN_STAGE = "scan"
 JUDGE_STAGE = "judge"
 _STEP_BYTES = 1 << 20
-_STEP_GRAMS = 1 << 16
 _OPEN_PARTS = 64
 _HIT = [(name, "<u4") for name in ("row", "gram", "line", "end", "first", "last", "whole")]
 _HIT_BYTES = _native.EVAL_HIT_BYTES
@@ -72,6 +71,8 @@ class ContaminationJob:
     num_parts: int
     counts_before: Path | None = None
     """Counts of text scanned earlier: a file of rows, an n-gram's number and its documents."""
+    step_grams: int = 1 << 16
+    """N-grams whose counts are read or written at a time."""
 
 
 class PartScanner:
@@ -163,7 +164,7 @@ def _judge(job: ContaminationJob, output: OutputWriter) -> dict[str, Any]:
         np.add.at(counts, grams, 1)
     found = int(np.count_nonzero(counts))
     if job.counts_before is not None:
-        _add_counts(counts, job.counts_before)
+        _add_counts(counts, job.counts_before, job.step_grams)
     owners = np.frombuffer(items.table.items(), dtype="<u4")
     documents = np.zeros(items.first_items[-1], dtype="<u4")
     hit = 0
@@ -184,9 +185,9 @@ def _judge(job: ContaminationJob, output: OutputWriter) -> dict[str, Any]:
     }
 
 
-def _add_counts(counts: Any, path: Path) -> None:
+def _add_counts(counts: Any, path: Path, step_grams: int) -> None:
     with path.open("rb") as file:
-        while data := file.read(8 * _STEP_GRAMS):
+        while data := file.read(8 * step_grams):
             rows = np.frombuffer(data, dtype="<u4").reshape(-1, 2)
             counts[rows[:, 0]] += rows[:, 1]
 
@@ -291,8 +292,9 @@ class Contamination:
 
     def _iter_counts(self) -> Iterator[bytes]:
         """Rows of each n-gram that was met and of its documents, a part of them at a time."""
-        for begin in range(0, len(self._counts), _STEP_GRAMS):
-            counts = self._counts[begin : begin + _STEP_GRAMS]
+        step = self._job.step_grams
+        for begin in range(0, len(self._counts), step):
+            counts = self._counts[begin : begin + step]
             met = np.flatnonzero(counts)
             yield np.stack([met + begin, counts[met]], axis=1).astype("<u4").tobytes()
 

@@ -48,7 +48,6 @@ __all__ = [
 
 WORKER_BYTES = 24 << 20
 """A cache, a window and its ids, and what merging a long piece takes."""
-_STEP_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
 _HELD_ANYWAY = 4 * _WINDOW_BYTES
 _BATCH_BYTES = 2 << 20
@@ -75,6 +74,8 @@ class PlainFile:
     """Finds the longest text that has to be held, for the advice in a refusal."""
     on_notice: Callable[[str], None]
     group: PublishGroup
+    step_bytes: int = 64 << 20
+    window_bytes: int = _WINDOW_BYTES
 
     def encode(self, on_progress: Callable[[int], None], finish: Finish) -> int:
         """Encode all of the file; an interrupted run goes on."""
@@ -113,8 +114,8 @@ class PlainFile:
                 num_workers=self.workers,
                 out_offset=NPY_HEADER_BYTES,
                 done=done,
-                step_bytes=_STEP_BYTES,
-                window_bytes=_WINDOW_BYTES,
+                step_bytes=self.step_bytes,
+                window_bytes=self.window_bytes,
                 largest_window=largest,
             )
         except ValueError as error:  # no place to cut

@@ -187,7 +187,9 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
     return size, count, problems
 
 
-def _read_shard(shard: _Expected, ends: _Ends) -> layout.ShardInfo:
+def _read_shard(
+    shard: _Expected, ends: _Ends, *, buffer_bytes: int = _BUFFER_BYTES
+) -> layout.ShardInfo:
     """Read a whole shard, and say what is in it; one that cannot belong here is an error."""
     if shard.described is None:
         layout.scan_shard(
@@ -199,9 +201,9 @@ def _read_shard(shard: _Expected, ends: _Ends) -> layout.ShardInfo:
     digest = xxhash.xxh3_128()
     low, high, size = 1 << 32, 0, 0
     with shard.path.open("rb", buffering=0) as file:
-        while block := file.read(_BUFFER_BYTES):
-            digest.update(block)
-            ids = np.frombuffer(block, dtype=shard.dtype)
+        while part := file.read(buffer_bytes):
+            digest.update(part)
+            ids = np.frombuffer(part, dtype=shard.dtype)
             ends.check(ids, size)
             low, high, size = min(low, int(ids.min())), max(high, int(ids.max())), size + len(ids)
     head = layout.checksum_head(shard.path)
@@ -225,8 +227,11 @@ def _compare(name: str, found: layout.ShardInfo, described: layout.ShardInfo) ->
 class _Ends:
     """The document ends of a shard, gone through beside its ids."""
 
-    def __init__(self, shard: _Expected, name: str, num_tokens: int) -> None:
+    def __init__(
+        self, shard: _Expected, name: str, num_tokens: int, *, read_bytes: int = _ENDS_BYTES
+    ) -> None:
         self._shard = shard
+        self._read_bytes = read_bytes
         self._name = name
         self._num_tokens = num_tokens
         self._path = layout.documents_path(shard.path)
@@ -265,7 +270,7 @@ class _Ends:
         if not len(self._held) and self._size is not None and self._read < self._size:
             with self._path.open("rb", buffering=0) as file:
                 file.seek(self._read)
-                part = file.read(_ENDS_BYTES)
+                part = file.read(self._read_bytes)
             self._digest.update(part)
             self._read += len(part) or self._size
             self._held = np.frombuffer(part[: len(part) // 8 * 8], dtype="<u8").astype(np.int64)

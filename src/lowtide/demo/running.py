@@ -208,9 +208,9 @@ def _run_stage(stage: Stage, folder: Path, attempts: _Attempts, *, resume_comman
         )
 
 
-def _wait_after_interrupt(pid: int) -> tuple[int, Any]:
+def _wait_after_interrupt(pid: int, *, grace_seconds: float = _GRACE_SECONDS) -> tuple[int, Any]:
     """Wait for a child that has most likely got the same Ctrl-C; pass it on if it has not."""
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + grace_seconds
     passed_on = False
     while True:
         found, status, usage = os.wait4(pid, os.WNOHANG)

@@ -69,7 +69,12 @@ class Stage:
         return {flag: str(value) for flag, value in self.flags.items() if flag != "--memory"}
 
 
-def plan_stages(settings: DemoSettings, text_path: Path) -> list[Stage]:
+def plan_stages(
+    settings: DemoSettings,
+    text_path: Path,
+    *,
+    model_flags: Mapping[str, int] = _MODEL_FLAGS,
+) -> list[Stage]:
     """Return the stages as the verbs a user would type inside the demo's folder."""
     text_bytes = text_path.stat().st_size
     text = text_path.relative_to(settings.out_dir) if settings.text is None else text_path
@@ -82,7 +87,7 @@ def plan_stages(settings: DemoSettings, text_path: Path) -> list[Stage]:
     train_flags = {
         "--dataset-dir": "data",
         "--model-name": "demo",
-        **_MODEL_FLAGS,
+        **model_flags,
         "--seq-len": _SEQUENCE_LENGTH,
         "--batch-size": _BATCH_SIZE,
         "--max-iters": num_steps,

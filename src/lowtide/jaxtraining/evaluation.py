@@ -49,7 +49,9 @@ class LossSums:
         *,
         tokenizer: Tokenizer | None,
         batch_size: int,
+        pending: int = _PENDING,
     ) -> None:
+        self._pending = pending
         # Independent of the run's training options, so one compiled function serves all
         # evaluations.
         self._params, self._form = params, dataclasses.replace(form, dropout=0.0, again=False)
@@ -77,7 +79,7 @@ class LossSums:
         loss = _loss(self._params, *arrays, form=self._form)
         if counted or self._group.world_size > 1:
             self._losses.append((loss, size))
-            if len(self._losses) == _PENDING:
+            if len(self._losses) == self._pending:
                 self._collect()
         if counted:
             self._tokens += inputs.size

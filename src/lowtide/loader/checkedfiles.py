@@ -33,14 +33,22 @@ _MOST_RECORD_BYTES = 4 << 20  # some 32,000 files; beyond that the record begins
 class CheckedFiles:
     """The lines of all folders, each read when a file of it is asked for."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        least_bytes: int = _LEAST_BYTES,
+        most_record_bytes: int = _MOST_RECORD_BYTES,
+    ) -> None:
+        self._least_bytes = least_bytes
+        self._most_record_bytes = most_record_bytes
         self._folder = folder or default_cache_dir().parent / "checked"
         self._records: dict[Path, tuple[int, dict[str, list[Any]]]] = {}
 
     def holds(self, path: Path, checksum: str) -> bool:
         """True if this very file was whole when it was last read."""
         status = path.stat()
-        if status.st_size < _LEAST_BYTES:
+        if status.st_size < self._least_bytes:
             return False
         row = self._read(self._record_of(path)).get(path.name)
         return row == _describe(status, checksum)
@@ -50,13 +58,13 @@ class CheckedFiles:
 
         A folder that may not be written to, or is on a full disk, keeps no lines.
         """
-        if status.st_size < _LEAST_BYTES:
+        if status.st_size < self._least_bytes:
             return
         record = self._record_of(path)
         line = json.dumps([path.name, *_describe(status, checksum)]).encode() + b"\n"
         with contextlib.suppress(OSError):
             record.parent.mkdir(parents=True, exist_ok=True)
-            if record.exists() and record.stat().st_size > _MOST_RECORD_BYTES:
+            if record.exists() and record.stat().st_size > self._most_record_bytes:
                 record.unlink()
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(record, flags, 0o666)
@@ -76,7 +84,7 @@ class CheckedFiles:
             known = self._records.get(record)
             if known is not None and known[0] == size:
                 return known[1]
-            lines = read_whole(record).splitlines() if size <= _MOST_RECORD_BYTES else []
+            lines = read_whole(record).splitlines() if size <= self._most_record_bytes else []
         except OSError:
             return {}
         rows: dict[str, list[Any]] = {}

@@ -92,12 +92,18 @@ class DataCheck:
     are, and the user's cache folder is, each begins elsewhere and leaves out what others have done.
     """
 
-    def __init__(self, datasets: Iterable[Any], *, wanted: bool = True) -> None:
+    def __init__(
+        self,
+        datasets: Iterable[Any],
+        *,
+        wanted: bool = True,
+        known: CheckedFiles | None = None,
+    ) -> None:
         is_wanted = wanted and ranks.local_rank() == 0
         files = list(_files_of(datasets)) if is_wanted else []
         first = len(files) * ranks.rank() // max(1, ranks.world_size())
         self._files = files[first:] + files[:first]
-        self._known = CheckedFiles()
+        self._known = known or CheckedFiles()
         self._num_checked = 0
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowtide.errors import UsageError
 from lowtide.loader.texts import ENCODING_THREADS
-from lowtide.tokenizer.tokenizer import CACHE_BYTES
+from lowtide.tokenizer.limits import EncodingLimits
 
 __all__ = ["estimate_memory_usage", "planned_bytes"]
 
@@ -20,7 +20,7 @@ def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None 
     102268928
     """
     block = max(1, shuffle_buffer_size) * (stride or seq_len) * 4
-    return 4 * block + _TEXT_BYTES + ENCODING_THREADS * CACHE_BYTES
+    return 4 * block + _TEXT_BYTES + ENCODING_THREADS * EncodingLimits.cache_bytes
 
 
 def estimate_memory_usage(

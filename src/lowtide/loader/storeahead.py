@@ -55,7 +55,9 @@ class ReadAhead:
         url: StoreURL,
         windowing: WindowPlaces,
         item_bytes: int,
+        most_ranked_blocks: int = _MOST_RANKED_BLOCKS,
     ) -> None:
+        self._most_ranked_blocks = most_ranked_blocks
         self._row = row
         self._cache = cache
         self._url = url
@@ -183,7 +185,7 @@ class ReadAhead:
         count = order.num_blocks
         if window >= count * order.block_windows:
             return float((epoch + 1) * order.size)
-        if count > _MOST_RANKED_BLOCKS or self._fits:
+        if count > self._most_ranked_blocks or self._fits:
             return float("inf")
         if self._ranks is None or self._ranks[0] != epoch:
             ranks = np.empty(count, dtype=np.uint64)

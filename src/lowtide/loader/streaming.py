@@ -174,6 +174,10 @@ class StreamingDataLoader:
 
     @cached_property
     def estimated_windows(self) -> int | None:
+        """Windows of an epoch, as `estimate_windows` finds them; None where nobody knows."""
+        return self.estimate_windows()
+
+    def estimate_windows(self, *, sample_bytes: int = _SAMPLE_BYTES) -> int | None:
         """Windows of an epoch, by the size of the texts and a sample of their beginning.
 
         A function of texts and tokenizer alone, so that a run that goes on finds the same; None
@@ -191,7 +195,7 @@ class StreamingDataLoader:
             num_bytes += len(text.data)
             num_tokens += len(ids)
             num_documents += text.ends_document
-            if num_bytes >= _SAMPLE_BYTES:
+            if num_bytes >= sample_bytes:
                 break
         else:  # that was all
             return max(1, self._windowing.count_windows(num_tokens))

@@ -231,10 +231,16 @@ class TextEncoder:
     fingerprint: str
     iter_parts: Callable[[bytes], Iterator[Ids]] | None = None
     """The ids of one long text in parts, where a tokenizer knows places that it can be cut at."""
+    part_bytes: int = _PART_BYTES
+    """About what such a part takes; a text that is no longer is encoded at once."""
 
 
-def make_encoder(tokenizer: Any, *, end_of_text: str = END_OF_TEXT) -> TextEncoder:
-    """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` gives ids."""
+def make_encoder(
+    tokenizer: Any, *, end_of_text: str = END_OF_TEXT, part_bytes: int = _PART_BYTES
+) -> TextEncoder:
+    """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` returns ids."""
+    if isinstance(tokenizer, TextEncoder):
+        return tokenizer
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
         is_own = isinstance(tokenizer, Tokenizer)
         options = {"num_workers": ENCODING_THREADS, "special": "text"} if is_own else {}
@@ -244,7 +250,8 @@ def make_encoder(tokenizer: Any, *, end_of_text: str = END_OF_TEXT) -> TextEncod
             encode=lambda texts: list(tokenizer.encode_batch(list(texts), **options)),
             end_of_text_id=None if name is None else specials.get(name),
             fingerprint=str(tokenizer.fingerprint),
-            iter_parts=(lambda text: _iter_parts(tokenizer, text)) if is_own else None,
+            iter_parts=(lambda text: _iter_parts(tokenizer, text, part_bytes)) if is_own else None,
+            part_bytes=part_bytes,
         )
     if hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "encode_batch"):
         return TextEncoder(
@@ -264,12 +271,12 @@ def make_encoder(tokenizer: Any, *, end_of_text: str = END_OF_TEXT) -> TextEncod
     )
 
 
-def _iter_parts(tokenizer: Tokenizer, text: bytes) -> Iterator[Ids]:
+def _iter_parts(tokenizer: Tokenizer, text: bytes, part_bytes: int) -> Iterator[Ids]:
     """The ids of a long text in parts: the same as those of all of it at once."""
     if tokenizer.package is not None:
         yield from tokenizer.iter_encoded([text], special="text")
         return
-    begin, size = 0, _PART_BYTES
+    begin, size = 0, part_bytes
     while begin < len(text):
         part = text[begin : begin + size]
         is_last = begin + size >= len(text)
@@ -279,7 +286,7 @@ def _iter_parts(tokenizer: Tokenizer, text: bytes) -> Iterator[Ids]:
             continue
         part = part[:end]
         yield tokenizer.encode_batch([part], special="text", num_workers=ENCODING_THREADS)[0]
-        begin, size = begin + end, _PART_BYTES
+        begin, size = begin + end, part_bytes
 
 
 def _encode_by_tokenizers(tokenizer: Any, texts: Sequence[bytes]) -> list[Ids]:
@@ -325,7 +332,7 @@ def iter_encoded(
             yield text, np.concatenate([ids, end]) if text.ends_document else ids
 
     for text in texts:
-        if len(text.data) > _PART_BYTES and encoder.iter_parts is not None:
+        if len(text.data) > encoder.part_bytes and encoder.iter_parts is not None:
             yield from encoded()
             group, held = [], 0
             yield from _iter_long(text, encoder.iter_parts(text.data), end)

@@ -56,7 +56,15 @@ class Count:
 class ExtentFolder:
     """A folder of extents; threads of this process share `mutex`, processes a lock on a file."""
 
-    def __init__(self, path: Path, max_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        max_bytes: int,
+        *,
+        many: int = _MANY,
+        spare_share: int = _SPARE_SHARE,
+    ) -> None:
+        self._many, self._spare_share = many, spare_share
         self.path = path
         self.max_bytes = max_bytes
         self.mutex = threading.Condition()
@@ -209,8 +217,8 @@ class ExtentFolder:
         self, count: Count, size: int, rank: Rank | None = None, *, beyond: float = -1.0
     ) -> None:
         """Remove about `size` bytes of extents that nobody reads."""
-        if len(self.known) > _MANY:
-            size = max(size, self.max_bytes // _SPARE_SHARE)
+        if len(self.known) > self._many:
+            size = max(size, self.max_bytes // self._spare_share)
         rank = rank or (lambda name: (0.0, True))
         far = sorted(
             ((rank(name), name) for name in self.known), key=lambda row: row[0], reverse=True

@@ -78,7 +78,15 @@ class PlannedUse:
 class ExtentCache:
     """One folder of extents, for all threads of this process; see `open_cache`."""
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        *,
+        fetch_threads: int = FETCH_THREADS,
+        many_uses: int = _MANY,
+    ) -> None:
+        self._fetch_threads, self._many_uses = fetch_threads, many_uses
         self.folder = ExtentFolder(folder, max_bytes)
         self._mutex = self.folder.mutex
         self._uses: dict[str, PlannedUse] = {}
@@ -123,7 +131,7 @@ class ExtentCache:
         wanted = list(wanted)
         with self._mutex:
             self._positions[owner] = position
-            if len(self._uses) > _MANY:
+            if len(self._uses) > self._many_uses:
                 self._forget_uses(owner)
             for extent, use in wanted:
                 self._uses[extent.name] = use
@@ -146,7 +154,7 @@ class ExtentCache:
         """Let threads fetch extents, in place of what they should have fetched for this user."""
         with self._mutex:
             self._queues[owner] = iter(extents)
-            while len(self._threads) < FETCH_THREADS:
+            while len(self._threads) < self._fetch_threads:
                 name = f"lowtide-fetch-{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
                 self._threads[-1].start()

@@ -203,12 +203,12 @@ _infos: OrderedDict[str, ObjectInfo] = OrderedDict()
 _infos_lock = threading.Lock()
 
 
-def keep_info(info: ObjectInfo) -> None:
+def keep_info(info: ObjectInfo, *, kept: int = _KEPT) -> None:
     """Remember an object as it is now."""
     with _infos_lock:
         _infos[str(info.url)] = info
         _infos.move_to_end(str(info.url))
-        while len(_infos) > _KEPT:
+        while len(_infos) > kept:
             _infos.popitem(last=False)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
 from lowtide.files import atomic_file
+from lowtide.tokenizer.limits import EncodingLimits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WINDOW_BYTES", "encode_by_windows", "encode_natively", "iter_file_steps"]
 
-WINDOW_BYTES = 1 << 20
+WINDOW_BYTES = EncodingLimits.window_bytes
 _STEP_BYTES = 256 << 20
 
 
@@ -79,6 +80,7 @@ def encode_natively(
     specials: bool,
     num_workers: int,
     on_progress: Callable[[int], None] | None = None,
+    window_bytes: int = WINDOW_BYTES,
 ) -> int:
     """Encode a whole file on several threads; return how many ids were written."""
     size = os.path.getsize(path)  # noqa: PTH202
@@ -93,6 +95,7 @@ def encode_natively(
             id_bytes=id_bytes,
             specials=specials,
             num_workers=num_workers,
+            window_bytes=window_bytes,
         ):
             count = ids
             if on_progress is not None:
@@ -107,11 +110,12 @@ def encode_by_windows(
     *,
     dtype: np.dtype[Any],
     on_progress: Callable[[int], None] | None = None,
+    window_bytes: int = WINDOW_BYTES,
 ) -> int:
     """Encode a whole file with a tokenizer that is not native; return how many ids were written."""
     count = 0
     with Path(path).open("rb") as file, atomic_file(out_path) as out:
-        windows = iter(lambda: file.read(WINDOW_BYTES), b"")
+        windows = iter(lambda: file.read(window_bytes), b"")
         for ids in encode(windows):
             out.write(ids.astype(dtype).tobytes())
             count += len(ids)

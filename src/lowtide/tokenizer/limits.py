@@ -1,7 +1,6 @@
-"""How much of a corpus is counted, hashed and learned at a time.
+"""How much text is counted, hashed, learned from or encoded at a time.
 
-In:      nothing; TokenizerTrainingSettings has the usual ones
-Out:     CountingLimits, for counting, alone and together, and for learning
+Out:     CountingLimits, for counting and learning; EncodingLimits, for a tokenizer at work
 Memory:  a few numbers
 """
 
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from lowtide.corpus.contents import PART_BYTES
 
-__all__ = ["CountingLimits"]
+__all__ = ["CountingLimits", "EncodingLimits"]
 
 
 @dataclass(frozen=True)
@@ -33,3 +32,20 @@ class CountingLimits:
     written_byte_bytes: int = 11
     """Memory for a byte of a token while it is written: as text, as JSON, in the vocabulary and in
     merges. Measured on megabytes of one letter and of one word, whose last tokens are as long."""
+
+
+@dataclass(frozen=True)
+class EncodingLimits:
+    """Sizes of steps. The ids do not depend on them."""
+
+    window_bytes: int = 1 << 20
+    """Of a stream or a file, held at a time."""
+    cache_bytes: int = 16 << 20
+    """Ids of pieces that a thread remembers."""
+    native_characters: int = 1 << 18
+    """Of a text whose tokenizer's rules native code follows, encoded at a time: it takes 3 MB."""
+    piece_characters: int = 32 << 10
+    """Of a text for the package tokenizers, encoded at a time; a place to cut is looked for up to
+    half as far from there."""
+    most_characters: int = 16 << 20
+    """The longest text without a place to cut."""

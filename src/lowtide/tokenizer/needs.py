@@ -23,16 +23,14 @@ from lowtide.tokenizer.piecefiles import is_piece_file
 __all__ = [
     "NO_MORE",
     "PIECE_BYTES",
-    "PIECE_CHARACTERS",
     "USUAL_BYTES",
     "TokenizerNeeds",
     "tokenizer_needs",
     "vocabulary_bytes",
 ]
 
-PIECE_CHARACTERS = 32 << 10
 PIECE_BYTES = 16 << 20
-"""What the package holds while it encodes so many characters; 3 to 12 MB measured."""
+"""What the package holds of a text while it encodes it; 3 to 12 MB measured."""
 USUAL_BYTES = 20 << 20
 """Of a vocabulary of 50,000 tokens, which verbs that read text count for any."""
 _CHARACTER_BYTES = 3 << 20  # tables of characters beyond ASCII, made when text has some: 2.2 MiB

@@ -4,7 +4,7 @@ SentencePiece-style BPE is stored as its tokenizer.json too, but encoded nativel
 
 In:      the text of a tokenizer.json; text of any length
 Out:     the ids that the package gives for the whole text; the text of ids
-Memory:  the package's tables; PIECE_CHARACTERS of text at a time (both: see needs)
+Memory:  the package's tables; some text at a time (both: see needs)
 
 The package holds some hundred bytes for each byte of a text that it encodes, so long texts are
 encoded in parts. Where a text may be cut depends on the tokenizer: a SentencePiece vocabulary puts
@@ -31,7 +31,7 @@ from lowtide.arrays import np
 from lowtide.errors import BudgetError, DataError, warn
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.packages import import_package
-from lowtide.tokenizer.needs import PIECE_CHARACTERS
+from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.pieces import PieceEncoder, PieceRules, open_pieces
 from lowtide.tokenizer.tokentexts import TokenTexts
 from lowtide.tokenizer.vocabulary import Vocabulary, require_dense
@@ -43,13 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PackageEncoder", "load_with_package", "package_vocabulary", "tell_once"]
 
-CACHE_BYTES = 16 << 20
-NATIVE_CHARACTERS = 1 << 18
-"""Of a text that native code encodes at once: it takes some 3 MB."""
+_LIMITS = EncodingLimits()
 SLOWER = 100
 """How many times slower than native code it is, measured."""
-_REACH = PIECE_CHARACTERS // 2  # how far from the wanted place a cut is looked for
-_MOST_CHARACTERS = 16 << 20
 _CONTEXT = 1 << 10  # characters before a place to cut that are encoded again
 _MOST_TRIES = 64
 
@@ -129,7 +125,8 @@ def tell_once(reason: str) -> None:
 class PackageEncoder:
     """A tokenizer of the package; any number of threads may use it."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, limits: EncodingLimits = _LIMITS) -> None:
+        self._limits = limits
         assert vocabulary.source is not None
         self._source = vocabulary.source
         self._reason = vocabulary.reason
@@ -143,7 +140,7 @@ class PackageEncoder:
             return
         rules = PieceRules.of(json.loads(zstandard.ZstdDecompressor().decompress(self._source)))
         assert rules is not None
-        self._pieces = open_pieces(rules, cache_bytes=CACHE_BYTES)
+        self._pieces = open_pieces(rules, cache_bytes=limits.cache_bytes)
 
     def _mode(self, allow: bool) -> Any:
         with self._lock:
@@ -179,11 +176,11 @@ class PackageEncoder:
 
     def iter_encoded(self, texts: Iterable[str | bytes], *, special: str = "text") -> Iterator[Ids]:
         """The ids of a stream of strings that are one text, an array a piece."""
-        strings = _iter_strings(texts)
+        strings = _iter_strings(texts, self._limits.piece_characters)
         if special == "forbid":
             strings = self._iter_refusing(strings)
         if self._pieces is not None:
-            return _iter_natively(self._pieces, strings, allow=special == "allow")
+            return _iter_natively(self._pieces, strings, self._limits, allow=special == "allow")
         return self._iter_pieces(strings, self._mode(special == "allow"))
 
     def _iter_refusing(self, strings: Iterable[str]) -> Iterator[str]:
@@ -206,12 +203,14 @@ class PackageEncoder:
     def _iter_pieces(self, texts: Iterable[str], tokenizer: Any) -> Iterator[Ids]:
         context, held, begin = "", "", 0
         looked = 0  # characters from `begin` on in which there is no place to cut
+        size = self._limits.piece_characters
+        reach = size // 2  # how far from the wanted place a cut is looked for
         for text in texts:
             held, begin = held[begin:] + text, 0
-            while len(held) - begin - looked >= 2 * PIECE_CHARACTERS:
-                cut = _find_cut(tokenizer, held, begin + max(looked, PIECE_CHARACTERS))
+            while len(held) - begin - looked >= 2 * size:
+                cut = _find_cut(tokenizer, held, begin + max(looked, size), reach)
                 if cut is None:
-                    looked = _require_room(max(looked, PIECE_CHARACTERS) + _REACH)
+                    looked = _require_room(max(looked, size) + reach, self._limits)
                     continue
                 yield _encode_behind(tokenizer, context, held[begin:cut])
                 context, begin, looked = held[max(0, cut - _CONTEXT) : cut], cut, 0
@@ -223,33 +222,38 @@ class PackageEncoder:
         return self._mode(False).decode(ids, skip_special_tokens=False)
 
 
-def _iter_natively(pieces: PieceEncoder, texts: Iterable[str], *, allow: bool) -> Iterator[Ids]:
+def _iter_natively(
+    pieces: PieceEncoder, texts: Iterable[str], limits: EncodingLimits, *, allow: bool
+) -> Iterator[Ids]:
     """The ids of a text in pieces between places where nothing merges."""
-    held, wanted, is_first = "", NATIVE_CHARACTERS, True
+    held, wanted, is_first = "", limits.native_characters, True
     for text in texts:
         held += text
         begin = 0
         while len(held) - begin >= wanted:
             cut = pieces.last_cut(held[begin : begin + wanted])
             if cut == 0:
-                wanted = _require_room(2 * wanted)
+                wanted = _require_room(2 * wanted, limits)
                 continue
             yield pieces.encode(held[begin : begin + cut], allow=allow, is_first=is_first)
-            begin, wanted, is_first = begin + cut, NATIVE_CHARACTERS, False
+            begin, wanted, is_first = begin + cut, limits.native_characters, False
         held = held[begin:]
     if held:
         yield pieces.encode(held, allow=allow, is_first=is_first)
 
 
-def _iter_strings(texts: Iterable[str | bytes]) -> Iterator[str]:
-    """Strings of some size; a character that two strings of bytes share stays whole."""
+def _iter_strings(texts: Iterable[str | bytes], least: int) -> Iterator[str]:
+    """Strings of at least so many characters, but for the last one.
+
+    A character that two strings of bytes share stays whole.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     held: list[str] = []
     size = 0
     for text in texts:
         held.append(text if isinstance(text, str) else decoder.decode(text))
         size += len(held[-1])
-        if size >= PIECE_CHARACTERS:
+        if size >= least:
             yield "".join(held)
             held, size = [], 0
     yield "".join(held) + decoder.decode(b"", final=True)
@@ -266,9 +270,9 @@ def _encode_behind(tokenizer: Any, context: str, text: str) -> Ids:
     return np.array(_encode(tokenizer, context + text)[before:], dtype=np.uint32)
 
 
-def _find_cut(tokenizer: Any, text: str, start: int) -> int | None:
+def _find_cut(tokenizer: Any, text: str, start: int, reach: int) -> int | None:
     """A place after `start` up to which ids do not depend on what follows; None if none is near."""
-    for place in _iter_places(text, start):
+    for place in _iter_places(text, start, reach):
         left = text[max(0, place - _CONTEXT) : place]
         ids = _encode(tokenizer, left)
         if _encode(tokenizer, left + text[place : place + _CONTEXT])[: len(ids)] == ids:
@@ -276,9 +280,9 @@ def _find_cut(tokenizer: Any, text: str, start: int) -> int | None:
     return None
 
 
-def _iter_places(text: str, start: int) -> Iterator[int]:
+def _iter_places(text: str, start: int, reach: int) -> Iterator[int]:
     """Places that are worth trying: around line ends, then before blanks."""
-    stop = min(start + _REACH, len(text) - _CONTEXT)
+    stop = min(start + reach, len(text) - _CONTEXT)
     for sign in ("\n", " "):
         at = text.find(sign, start, stop)
         for _ in range(_MOST_TRIES):
@@ -288,8 +292,8 @@ def _iter_places(text: str, start: int) -> Iterator[int]:
             at = text.find(sign, at + 1, stop)
 
 
-def _require_room(looked: int) -> int:
-    if looked > _MOST_CHARACTERS:
+def _require_room(looked: int, limits: EncodingLimits) -> int:
+    if looked > limits.most_characters:
         raise BudgetError(
             f"there is no place to cut in {looked:,} characters of text for this tokenizer, and "
             "the package tokenizers holds a text at once",

@@ -48,8 +48,9 @@ def scan_characters(
     specials: Iterable[str],
     options: ReadingSettings,
     phase: Phase,
+    read_bytes: int = _READ_BYTES,
 ) -> ScannedCharacters:
-    """Read everything once and give every character that occurs outside special tokens.
+    """Read everything once and return every character that occurs outside special tokens.
 
     Bytes that are no UTF-8 count as U+FFFD.
     """
@@ -58,7 +59,7 @@ def scan_characters(
     seen = np.zeros(0x110000, dtype=np.bool_)
     num_bytes = start = num_seen = 0
     for source in inputs:
-        for text, stored in _iter_texts(source, tokens, options):
+        for text, stored in _iter_texts(source, tokens, options, read_bytes):
             for part in expression.split(text) if expression else [text]:
                 text_codes = part.decode("utf-8", "replace").encode("utf-32-le")
                 codes = np.frombuffer(text_codes, dtype="<u4")
@@ -94,14 +95,17 @@ def _tell_damage(source: InputFile, options: ReadingSettings, error: DataError) 
 
 
 def _iter_texts(
-    source: InputFile, tokens: Sequence[bytes], options: ReadingSettings
+    source: InputFile,
+    tokens: Sequence[bytes],
+    options: ReadingSettings,
+    read_bytes: int = _READ_BYTES,
 ) -> Iterator[tuple[bytes, int]]:
     """Return text with how far reading is; no character and no special token is cut."""
     if source.format.block_kind == "text":
         held, is_first = b"", True
         on_damage = partial(_tell_damage, source, options) if options.skip_bad else None
         with open_stream(source, options, on_damage=on_damage) as reader:
-            while part := reader.read(_READ_BYTES):
+            while part := reader.read(read_bytes):
                 if is_first and not is_text(source, part, options):
                     return
                 is_first = False

@@ -2,7 +2,7 @@
 
 In:      text (str or bytes; any bytes)
 Out:     ids as NumPy arrays, or straight into a file
-Memory:  per thread at work a cache of `CACHE_BYTES`; streams are held a window at a time
+Memory:  per thread at work a cache (`EncodingLimits`); streams are held a window at a time
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from lowtide.filenames import TOKENIZER_NAME
 from lowtide.memory import usable_cores
 from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.composing import compose_nfc
-from lowtide.tokenizer.filesteps import WINDOW_BYTES, encode_by_windows, encode_natively
+from lowtide.tokenizer.filesteps import encode_by_windows, encode_natively
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
 from lowtide.tokenizer.huggingface import write_tokenizer_json
+from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.patterns import Pattern
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, UNKNOWN, Vocabulary, find_end, id_bytes
 
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from lowtide.tokenizer.ids import TokenIds
     from lowtide.tokenizer.package import PackageEncoder
 
-__all__ = ["CACHE_BYTES", "SpecialMode", "Tokenizer"]
+__all__ = ["SpecialMode", "Tokenizer"]
 
 SpecialMode = Literal["text", "allow", "forbid"]
 
-CACHE_BYTES = 16 << 20
+_LIMITS = EncodingLimits()
 _SPECIAL_MODES = ("text", "allow", "forbid")
 
 
@@ -49,9 +50,16 @@ class Tokenizer:
     'hi!'
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, name: str = "tokenizer") -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        name: str = "tokenizer",
+        limits: EncodingLimits = _LIMITS,
+    ) -> None:
         self.data = vocabulary
         self.name = name
+        self._limits = limits
         self._characters: CharacterEncoder | None = None
         self._native: _native.Vocabulary | None = None
         self._package: PackageEncoder | None = None
@@ -60,7 +68,7 @@ class Tokenizer:
             self._characters = CharacterEncoder(vocabulary)
             return
         if vocabulary.kind == "package":
-            self._package = _open_package(vocabulary)
+            self._package = _open_package(vocabulary, limits)
             return
         try:
             self._native = _native.Vocabulary(
@@ -69,7 +77,7 @@ class Tokenizer:
                 vocabulary.merge_ids,
                 [(text.encode(), id) for text, id in vocabulary.special_tokens.items()],
                 whole_pieces=vocabulary.whole_pieces,
-                cache_bytes=CACHE_BYTES,
+                cache_bytes=limits.cache_bytes,
                 added=[
                     (t.content.encode(), t.id, t.special, t.lstrip, t.rstrip, t.normalized)
                     for t in vocabulary.added_tokens
@@ -271,7 +279,7 @@ class Tokenizer:
         checked = 0  # up to here no place to cut was found
         for text in texts:
             held += _as_bytes(text)
-            if len(held) - checked < WINDOW_BYTES:
+            if len(held) - checked < self._limits.window_bytes:
                 continue
             cut = self.last_cut(bytes(held))
             if cut:
@@ -306,6 +314,7 @@ class Tokenizer:
                     out_path,
                     dtype=item,
                     on_progress=on_progress,
+                    window_bytes=self._limits.window_bytes,
                 )
             return encode_natively(
                 self._native,
@@ -315,6 +324,7 @@ class Tokenizer:
                 specials=special == "allow",
                 num_workers=num_workers or usable_cores(),
                 on_progress=on_progress,
+                window_bytes=self._limits.window_bytes,
             )
         except OSError as error:
             raise from_os_error(error) from None
@@ -376,12 +386,12 @@ def _as_bytes(text: str | bytes) -> bytes:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
-def _open_package(vocabulary: Vocabulary) -> PackageEncoder:
+def _open_package(vocabulary: Vocabulary, limits: EncodingLimits) -> PackageEncoder:
     from lowtide.tokenizer.package import PackageEncoder, tell_once  # few tokenizers need it
 
     if vocabulary.reason:
         tell_once(vocabulary.reason)
-    return PackageEncoder(vocabulary)
+    return PackageEncoder(vocabulary, limits)
 
 
 def _as_ids(found: np.ndarray[Any, Any]) -> TokenIds:

@@ -29,9 +29,18 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["HeldOut", "hold_out"]
 
 _RECORD, _TOKENS = "held_out.json", "tokens.bin"
-_KEPT_BYTES = 2 << 20
-_SCAN_BYTES = 32 << 20
-_FEWEST_DOCUMENTS = 100
+
+
+@dataclass(frozen=True)
+class HeldOutLimits:
+    """How much is looked at for validation, and how much of it is enough."""
+
+    kept_bytes: int = 2 << 20
+    scan_bytes: int = 32 << 20
+    fewest_documents: int = 100
+
+
+_LIMITS = HeldOutLimits()
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,8 @@ def hold_out(
     texts: TextSource,
     tokenizer: Tokenizer,
     note: Callable[[str], None],
+    *,
+    limits: HeldOutLimits = _LIMITS,
 ) -> HeldOut:
     """Decide what a stream holds out, and write the first of it for validation, once a run."""
     folder = settings.run.folder / "data" / "val"
@@ -62,7 +73,8 @@ def hold_out(
     identity = {"asked": asked, "max_examples": settings.data.max_examples}
     identity |= {"texts": texts.fingerprint, "tokenizer": tokenizer.fingerprint}
     if record is None or any(record.get(name) != value for name, value in identity.items()):
-        record = {**identity, **_write(folder, texts, tokenizer, asked, settings.data.max_examples)}
+        scan = _Scan(texts, asked, settings.data.max_examples, limits)
+        record = {**identity, **_write(folder, scan, tokenizer)}
         write_json(folder / _RECORD, record)
     return _open(settings.model.seq_len, folder, tokenizer, record, note)
 
@@ -91,6 +103,7 @@ class _Scan:
     source: TextSource
     fraction: float
     max_documents: int | None
+    limits: HeldOutLimits
     seen: int = 0
     documents: int = 0
 
@@ -110,27 +123,25 @@ class _Scan:
             if is_held_out(text, self.fraction):
                 self.documents += 1
                 kept += len(text.data)
-                yield replace(text, data=text.data[:_KEPT_BYTES])
+                yield replace(text, data=text.data[: self.limits.kept_bytes])
             is_over = self.max_documents is not None and self.seen >= self.max_documents
-            if is_over or kept >= _KEPT_BYTES or scanned >= _SCAN_BYTES:
+            is_enough = kept >= self.limits.kept_bytes or scanned >= self.limits.scan_bytes
+            if is_over or is_enough:
                 return
 
 
-def _write(
-    folder: Path, texts: TextSource, tokenizer: Tokenizer, fraction: float, limit: int | None
-) -> dict[str, Any]:
+def _write(folder: Path, scan: _Scan, tokenizer: Tokenizer) -> dict[str, Any]:
     """Write the ids of the first documents held out; too few documents are all trained on."""
     folder.mkdir(parents=True, exist_ok=True)
-    scan = _Scan(texts, fraction, limit)
     num_tokens = 0
     with atomic_file(folder / _TOKENS) as file:
-        if fraction:
+        if scan.fraction:
             for _, ids in iter_encoded(scan, make_encoder(tokenizer), seed=None):
                 file.write(np.ascontiguousarray(ids, dtype="<u4").data)
                 num_tokens += len(ids)
-    enough = scan.seen >= _FEWEST_DOCUMENTS and scan.documents > 0
+    enough = scan.seen >= scan.limits.fewest_documents and scan.documents > 0
     return {
-        "fraction": fraction if enough else 0.0,
+        "fraction": scan.fraction if enough else 0.0,
         "documents": scan.documents,
         "seen": scan.seen,
         "num_tokens": num_tokens,

@@ -173,14 +173,19 @@ def answer_questions(
     return counts.result()
 
 
-def _iter_groups(questions: Iterable[Question]) -> Iterator[list[Question]]:
+def _iter_groups(
+    questions: Iterable[Question],
+    *,
+    most: int = _GROUP,
+    most_characters: int = _GROUP_CHARACTERS,
+) -> Iterator[list[Question]]:
     """Questions some hundred at a time, fewer where they are long."""
     group: list[Question] = []
     characters = 0
     for question in questions:
         group.append(question)
         characters += len(question.context) + sum(map(len, question.choices))
-        if len(group) == _GROUP or characters >= _GROUP_CHARACTERS:
+        if len(group) == most or characters >= most_characters:
             yield group
             group, characters = [], 0
     if group:

@@ -64,7 +64,9 @@ class Muon(EagerOptimizer):
         weight_decay: float,
         splits: list[tuple[int, ...]],
         cautious: bool = False,
+        stack_bytes: int = STACK_BYTES,
     ) -> None:
+        self._stack_bytes = stack_bytes
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(parameters, {**defaults, "cautious": cautious})
         self._splits = {id(p): rows for p, rows in zip(parameters, splits, strict=True)}
@@ -91,7 +93,7 @@ class Muon(EagerOptimizer):
                     stacks.setdefault(tuple(part.update.shape), []).append(part)
             del updates
             for shape, parts in stacks.items():
-                limit = max(1, STACK_BYTES // (4 * shape[0] * shape[1]))
+                limit = max(1, self._stack_bytes // (4 * shape[0] * shape[1]))
                 for first in range(0, len(parts), limit):
                     _apply(group, parts[first : first + limit], keep)
 

@@ -72,7 +72,11 @@ def require_local_text(data: DataSettings) -> None:
 
 
 def find_text_tokens(
-    settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
+    settings: TrainSettings,
+    note: Callable[[str], None],
+    known: Tokenizer | None,
+    *,
+    large_bytes: int = _LARGE_BYTES,
 ) -> Path:
     """Return the .npy of a text file: beside it, or made in the run's folder.
 
@@ -110,7 +114,7 @@ def find_text_tokens(
         # A vocabulary that leaves no network is refused now, not after all of it is tokenized.
         model_config(settings.model, padded_vocab_size(tokenizer.vocab_size))
     tokenizer.save(folder)
-    if path.stat().st_size >= _LARGE_BYTES:
+    if path.stat().st_size >= large_bytes:
         note(
             f"{path} is tokenized for this run alone; lowtide pretokenize {path} --tokenization "
             f"{folder} does it once for all runs"

@@ -13,7 +13,6 @@ from typing import Any
 
 from lowtide.arrays import np
 from lowtide.counts import counted
-from lowtide.dataset.tokenfiles import streams
 from lowtide.dataset.tokenfiles.streams import (
     Opening,
     TokenFile,
@@ -72,8 +71,8 @@ def _measure_index(part: TokenFile) -> tuple[int, int]:
     assert part.ends_path is not None
     total = empty = 0
     with part.ends_path.open("rb", buffering=0) as file:
-        for row in range(0, part.num_documents, streams.INDEX_ROWS):
-            count = min(streams.INDEX_ROWS, part.num_documents - row)
+        for row in range(0, part.num_documents, part.index_rows):
+            count = min(part.index_rows, part.num_documents - row)
             lengths = read_rows(file, part, part.ends_offset + 4 * row, count, "<i4")
             if int(lengths.min()) < 0:
                 raise DataError(f"a document of {lengths.min()} ids", path=part.ends_path)
@@ -103,7 +102,7 @@ def write_megatron(
             ends = np.cumsum(lengths) * dtype.itemsize + position
             file.write((ends - lengths * dtype.itemsize).astype("<i8").tobytes())
             position = int(ends[-1]) if len(ends) else position
-        for begin in range(0, count + 1, streams.STEP_TOKENS):
-            stop = min(begin + streams.STEP_TOKENS, count + 1)
+        for begin in range(0, count + 1, stream.step_tokens):
+            stop = min(begin + stream.step_tokens, count + 1)
             file.write(np.arange(begin, stop, dtype="<i8").tobytes())
     return [data_path, index_path]

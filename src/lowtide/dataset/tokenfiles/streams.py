@@ -69,6 +69,8 @@ class TokenFile:
     """xxh3-128 of the whole file, where it is known."""
     ends_checksum: str | None = None
     """xxh3-128 of the whole of `ends_path`, where it is known."""
+    index_rows: int = INDEX_ROWS
+    """Rows of `ends_path` that are read at a time."""
 
     def require_intact(self) -> None:
         """Compare both files with their checksums, where these are known."""
@@ -86,6 +88,8 @@ class TokenStream:
     """Marks the ends of documents where no file says them."""
     _intact: set[Path] = field(default_factory=set)
     """Files that were compared with their checksums."""
+    step_tokens: int = STEP_TOKENS
+    """Ids that are read at a time."""
 
     def require_intact(self, part: TokenFile) -> None:
         """Compare a file with its checksum before anything of it is used; once for each.
@@ -110,8 +114,8 @@ class TokenStream:
             begin, end = max(first - base, 0), min(last - base, part.num_tokens)
             if begin < end:
                 self.require_intact(part)
-            for start in range(begin, end, STEP_TOKENS):
-                stop = min(start + STEP_TOKENS, end)
+            for start in range(begin, end, self.step_tokens):
+                stop = min(start + self.step_tokens, end)
                 ids = _read_ids(part, start, stop)
                 yield ids, self._find_ends(part, ids, start, stop)
             base += part.num_tokens
@@ -149,7 +153,7 @@ def _iter_ends(part: TokenFile, start: int, stop: int) -> Iterator[npt.NDArray[n
         row = _find_row(file, part, start)
         last = start
         while row < part.num_documents:
-            ends = _read_ends(file, part, row, min(row + INDEX_ROWS, part.num_documents))
+            ends = _read_ends(file, part, row, min(row + part.index_rows, part.num_documents))
             if np.any(np.diff(ends, prepend=ends[:1]) < 0) or int(ends[-1]) > part.num_tokens:
                 raise DataError("document ends must rise and stay in the file", path=part.ends_path)
             kept = ends[np.diff(ends, prepend=last) > 0]
