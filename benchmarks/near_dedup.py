@@ -8,6 +8,11 @@ documents is decided exactly by sets of n-grams (an inverted index of each docum
 leaves out no pair that reaches the threshold), with words as the program splits them, unhashed.
 Prints the share of those pairs of which not both stayed, by similarity; removals whose similarity
 is not theirs or too low; and the processor time of preparing with and without near copies.
+
+`--peer-python` is an interpreter that has datatrove[processing] with spaCy and orjson, in an
+environment of its own: its MinHash, with 5-grams and its own 14 buckets of 8, then removes from the
+same documents, and is held against the same pairs. It compares text in lower case without marks,
+with all numbers 0, so that pairs which are unlike here may be alike there.
 """
 
 from __future__ import annotations
@@ -23,8 +28,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-from lowtide import _native
 
 SEPARATOR = "<|endoftext|>"
 REAL_WORD = 2
@@ -66,6 +69,8 @@ def make_copy(text: str, others: list[str], chooser: random.Random) -> str:
 
 def gram_set(text: str) -> frozenset[tuple[str, ...]]:
     """The n-grams of a document, as words."""
+    from lowtide import _native  # the peer's environment has none
+
     data = text.encode()
     rows = _native.testing.split_words(data)
     ends = [*(begin for begin, _, _ in rows[1:]), len(data)]
@@ -112,19 +117,24 @@ def prepare(path: Path, out_dir: Path, threshold: float) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def report(
-    pairs: dict[tuple[int, int], float],
-    log: list[tuple[int, int, float]],
-    sets: list[frozenset[tuple[str, ...]]],
-) -> None:
-    """Print what was found and missed, by similarity."""
-    gone = {removed for _, removed, _ in log}
+def report_found(pairs: dict[tuple[int, int], float], gone: set[int]) -> None:
+    """Print the pairs of which one went, by similarity."""
     print("| similarity | pairs | found | share |\n|---|---|---|---|")
     for low, high in ((0.8, 0.85), (0.85, 0.9), (0.9, 0.95), (0.95, 1.01), (0.0, 1.01)):
         rows = [pair for pair, similarity in pairs.items() if low <= similarity < high]
         found = sum(bool(gone & set(pair)) for pair in rows)
         name = f"{low:.2f} to {min(high, 1):.2f}" if low else "all"
         print(f"| {name} | {len(rows):,} | {found:,} | {100 * found / max(len(rows), 1):.2f} % |")
+
+
+def report(
+    pairs: dict[tuple[int, int], float],
+    log: list[tuple[int, int, float]],
+    sets: list[frozenset[tuple[str, ...]]],
+) -> None:
+    """Print what was found and missed, and what went wrongly."""
+    gone = {removed for _, removed, _ in log}
+    report_found(pairs, gone)
     wrong = 0
     for kept, removed, similarity in log:
         common = len(sets[kept] & sets[removed])
@@ -135,6 +145,69 @@ def report(
           f"similarity that is not theirs, or for one that went too: {wrong}")  # fmt: skip
 
 
+def remove_theirs(folder: Path) -> None:
+    """Remove near copies as datatrove does; runs in the peer's environment."""
+    from datatrove.executor import LocalPipelineExecutor  # pyright: ignore[reportMissingImports]
+    from datatrove.pipeline.dedup import (  # pyright: ignore[reportMissingImports]
+        MinhashDedupBuckets,
+        MinhashDedupCluster,
+        MinhashDedupFilter,
+        MinhashDedupSignature,
+    )
+    from datatrove.pipeline.dedup.minhash import (  # pyright: ignore[reportMissingImports]
+        MinhashConfig,
+    )
+    from datatrove.pipeline.readers import JsonlReader  # pyright: ignore[reportMissingImports]
+    from datatrove.pipeline.writers import JsonlWriter  # pyright: ignore[reportMissingImports]
+    from datatrove.utils.typeshelper import Languages  # pyright: ignore[reportMissingImports]
+
+    config = MinhashConfig()
+    parts = {name: str(folder / name) for name in ("signatures", "buckets", "removed", "kept")}
+    read = JsonlReader(str(folder / "texts"), glob_pattern="*.jsonl")
+    sign = MinhashDedupSignature(parts["signatures"], config=config, language=Languages.english)
+    bucket = MinhashDedupBuckets(parts["signatures"], parts["buckets"], config=config)
+    cluster = MinhashDedupCluster(parts["buckets"], parts["removed"], config=config)
+    take_out = MinhashDedupFilter(parts["removed"])
+    write = JsonlWriter(parts["kept"], compression=None)
+    for tasks, steps in (
+        (1, [read, sign]),
+        (config.num_buckets, [bucket]),
+        (1, [cluster]),
+        (1, [read, take_out, write]),
+    ):
+        logs = str(folder / f"logs_{type(steps[-1]).__name__}")
+        LocalPipelineExecutor(steps, tasks=tasks, workers=1, logging_dir=logs).run()
+
+
+def report_theirs(
+    python: str, folder: Path, texts: list[str], pairs: dict[tuple[int, int], float]
+) -> None:
+    """Print what datatrove finds among the same documents."""
+    (folder / "texts").mkdir()
+    with (folder / "texts/texts.jsonl").open("w") as file:
+        file.writelines(
+            json.dumps({"id": str(n), "text": text}) + "\n" for n, text in enumerate(texts)
+        )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [python, __file__, "--remove", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    kept = {
+        int(json.loads(row)["id"]) for path in (folder / "kept").iterdir() for row in path.open()
+    }
+    gone = set(range(len(texts))) - kept
+    print("\ndatatrove:")
+    report_found(pairs, gone)
+    alike: dict[int, set[int]] = collections.defaultdict(set)
+    for one, other in pairs:
+        alike[one].add(other), alike[other].add(one)
+    below = sum(not alike[number] for number in gone)
+    alone = sum(not alike[number] & kept for number in gone)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"removed: {len(gone):,} documents; without any pair at the threshold: {below}; without "
+          f"one that stays: {alone}; {seconds:.1f} s of processor time")  # fmt: skip
+
+
 def main() -> None:
     """Make documents, prepare them, compare."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -142,6 +215,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--threshold", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peer-python", help="an interpreter that has datatrove")
     arguments = parser.parse_args()
     chooser = random.Random(arguments.seed)
     texts = read_passages(arguments.files, arguments.documents * 3 // 4, chooser)
@@ -164,12 +238,16 @@ def main() -> None:
     print(f"{len(texts):,} documents, {size / 1e6:.1f} MB; threshold {arguments.threshold}, "
           f"{facts['bands']} bands of {facts['rows']}")  # fmt: skip
     sets = [gram_set(text) for text in texts]
-    report(find_pairs(sets, arguments.threshold), log, sets)
+    pairs = find_pairs(sets, arguments.threshold)
+    report(pairs, log, sets)
     print(f"{facts['pairs']:,} pairs shared a band, {facts['compared']:,} were compared, "
           f"{facts['unlike']:,} unlike, some by their sizes alone")  # fmt: skip
     print(f"processor time: {plain:.2f} s without, {near:.2f} s with near copies: "
           f"{size / 1e6 / (near - plain):.0f} MB/s for them")  # fmt: skip
+    if arguments.peer_python:
+        with tempfile.TemporaryDirectory() as name:
+            report_theirs(arguments.peer_python, Path(name), texts, pairs)
 
 
 if __name__ == "__main__":
-    main()
+    remove_theirs(Path(sys.argv[2])) if sys.argv[1:2] == ["--remove"] else main()

@@ -37,6 +37,22 @@ constexpr std::array<uint32_t, std::size(kUnits)> pack_units() {
 }
 constexpr auto kPackedUnits = pack_units();
 
+// No unit has a digit: it can only be what follows the last one. code_before(1) is the last character.
+template <typename CodeBefore>
+size_t unit_size(size_t size, const CodeBefore& code_before) {
+  uint32_t packed = 0;
+  for (size_t length = 1; length <= kMostUnit && length < size; ++length) {
+    const uint32_t next = code_before(length);
+    if (next == 0 || next > 0xFF) return 0;
+    packed |= next << (8 * (length - 1));
+    if (!is_ascii_digit(code_before(length + 1))) continue;
+    uint32_t found = 0;
+    for (const uint32_t unit : kPackedUnits) found |= unit == packed;
+    return found != 0 ? length : 0;
+  }
+  return 0;
+}
+
 constexpr uint32_t kEllipsis = 0x2026, kEnDash = 0x2013, kEmDash = 0x2014;
 
 }  // namespace
@@ -237,18 +253,13 @@ size_t WordSplitter::suffix_size(size_t first, size_t last) const {
     if (code == '$' && follows_digit(2) && (before == 'C' || before == 'A')) return 2;
     return follows_digit(1) ? 1 : 0;
   }
-  // No unit has a digit: it can only be what follows the last one.
-  uint32_t packed = 0;
-  for (size_t length = 1; length <= kMostUnit && length < size; ++length) {
-    const uint32_t next = codes_[last - length];
-    if (next == 0 || next > 0xFF) return 0;
-    packed |= next << (8 * (length - 1));
-    if (!follows_digit(length)) continue;
-    uint32_t found = 0;
-    for (const uint32_t unit : kPackedUnits) found |= unit == packed;
-    return found != 0 ? length : 0;
-  }
-  return 0;
+  return unit_size(size, [&](size_t place) { return codes_[last - place]; });
+}
+
+size_t WordSplitter::ascii_unit_size(const char* first, const char* last) {
+  return unit_size(static_cast<size_t>(last - first), [&](size_t place) -> uint32_t {
+    return static_cast<unsigned char>(*(last - place));
+  });
 }
 
 size_t WordSplitter::infix_size(size_t at, size_t first, size_t last) const {

@@ -59,7 +59,7 @@ uint64_t EvalGrams::Words::hash(size_t first, size_t count) const {
   return scatter64(before[first + count] - before[first] * kPowers[count] + count);
 }
 
-uint32_t EvalGrams::Words::hash_head(size_t first) const {
+inline uint32_t EvalGrams::Words::hash_head(size_t first) const {
   constexpr uint64_t kPower = kPowers[kShortestEvalGram];
   const uint64_t hash = before[first + kShortestEvalGram] - before[first] * kPower;
   return static_cast<uint32_t>(fold_multiply(hash, kBase));
@@ -110,7 +110,8 @@ size_t EvalGrams::find(uint64_t hash) const {
 
 void EvalGrams::find_heads(Words& words, size_t first) const {
   words.heads.clear();
-  for (size_t at = first; at + kShortestEvalGram <= words.words.size(); ++at) {
+  const size_t end = words.words.size() + 1 - std::min(words.words.size() + 1, kShortestEvalGram);
+  for (size_t at = first; at < end; ++at) {
     const uint32_t head = words.hash_head(at);
     const uint64_t bits = filter_bits(head);
     if ((filter_[filter_word(head)] & bits) == bits) words.heads.push_back(at);

@@ -107,7 +107,7 @@ bool WordSplitter::split(std::string_view text, size_t base, size_t most,
         split_unicode(begin, end, words);
       } else {
         const char* const first_odd = odd_before == 0 ? at + std::countr_zero(odd) : begin;
-        if (!split_plain(begin, first_odd, end, words)) split_chunk(begin, end, words);
+        if (!split_plain(begin, first_odd, end, words)) split_rest(begin, end, words);
       }
       odd &= ~before_end;
       high &= ~before_end;
@@ -156,7 +156,7 @@ void WordSplitter::split_part(const char* begin, const char* end, bool ascii,
   const char* odd = begin;
   while (odd < end && kind_of(*odd) == kByteLetter) ++odd;
   if (odd == end) return add_letters(begin, end, words);
-  if (!split_plain(begin, odd, end, words)) split_chunk(begin, end, words);
+  if (!split_plain(begin, odd, end, words)) split_rest(begin, end, words);
 }
 
 bool WordSplitter::split_plain(const char* begin, const char* letters_end, const char* end,

@@ -53,6 +53,14 @@ class WordSplitter {
   // `letters_end`: up to there it is known to be letters.
   bool split_plain(const char* begin, const char* letters_end, const char* end,
                    std::vector<Word>& words) const;
+  // Letters, digits and marks in no order (quality/bare_chunks.cpp); false as above.
+  bool split_bare(const char* begin, const char* end, std::vector<Word>& words) const;
+  bool add_bare(const char* begin, const char* end, uint64_t letters,
+                std::vector<Word>& words) const;
+  // A chunk of ASCII that is none of the plain ones.
+  void split_rest(const char* begin, const char* end, std::vector<Word>& words);
+  // The size of a unit at the end that follows a digit, as of 5km; 0: there is none.
+  static size_t ascii_unit_size(const char* first, const char* last);
   void add_letters(const char* begin, const char* end, std::vector<Word>& words);
   void split_unicode(const char* begin, const char* end, std::vector<Word>& words);
   void split_part(const char* begin, const char* end, bool ascii, std::vector<Word>& words);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -79,6 +80,9 @@ def split(text: str) -> list[str]:
         ("at 93.184.216.34/a-b or 93.184.216/a-b", "at|93.184.216.34/a-b|or|93.184.216|/|a|-|b"),
         ("at a.org:80/a-b a.org:8/a-b", "at|a.org:80/a-b|a.org:8|/|a|-|b"),
         ("at a.org:12345/a-b a.org:123456/b", "at|a.org:12345/a-b|a.org:123456|/|b"),
+        ("#a4]t&7{ (5km) 5%! %5%% a% %% 7m%", "#|a4]t&7|{|(|5|km|)|5|%|!|%|5%%|a%|%|%|7m%"),
+        ("58) 8)# x8)a [5pm] {dont} 8D) #8%)", "58|)|8)|#|x8)a|[|5|pm|]|{|do|nt|}|8D|)|#|8|%|)"),
+        ('"cannot"! 5]3kg& []{}# 5hPa!!', '"|can|not|"|!|5]3|kg|&|[|]|{|}|#|5|hPa|!|!'),
         ("", ""),
         ("\u00a0one\u2003two\u3000three \n", "one|two|three"),
     ],
@@ -94,11 +98,31 @@ def test_words_are_the_text_without_whitespace(text: str) -> None:
 
 def test_words_are_the_same_wherever_they_stand() -> None:
     # The splitter looks at 64 bytes at a time: words, marks and blanks cross every border.
-    text = "Mr. Tide can't pay $5.00, (well-known)\u00a0ünder 12 cats. A" + "w" * 70 + ", e.g. low"
+    text = (
+        "Mr. Tide can't pay $5.00, (well-known)\u00a0ünder 12 cats. A" + "w" * 70 + ", e.g. [4]b#"
+    )
     words = split(text)
     for before in range(66):
         assert split("." * bool(before) + " " * before + text) == ["."] * bool(before) + words
         assert split("x" * before + " " + text) == ["x" * before] * bool(before) + words
+
+
+UNITS = ["m", "mm", "km", "kg", "g", "mg", "MB", "GB", "kb", "gb", "T", "G", "M", "K", "%"]
+
+
+@given(st.text('1357kmgGBTMK#&%()[]{}!?"', min_size=1, max_size=70))
+def test_chunks_of_letters_digits_and_marks(chunk: str) -> None:
+    marks = '#&()[]{}!?"%'
+    rest = chunk.lstrip(marks)
+    core = rest.rstrip(marks[:-1])
+    inner = re.fullmatch(f"(.*[0-9])({'|'.join(UNITS)})", core)
+    words = [*chunk[: len(chunk) - len(rest)], *(inner.groups() if inner else [core])]
+    words = [word for word in [*words, *rest[len(core) :]] if word]
+    found = _native.testing.split_words(chunk.encode())
+    assert split(chunk) == words
+    for word, (_, _, facts) in zip(words, found, strict=True):
+        assert facts & 1 == any(map(str.isalpha, word))
+        assert facts & 2 == 2 * any(map(str.isalnum, word))
 
 
 @pytest.mark.parametrize(
