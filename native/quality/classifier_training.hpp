@@ -92,7 +92,7 @@ class ClassifierTrainer {
   // The whole file of the model, by pieces, so that it is never in memory twice.
   void write(int file, std::array<uint64_t, 2> label_counts) const;
 
-  std::vector<float>& rows() { return model_.input_.dense; }
+  LineVector<float>& rows() { return model_.input_.dense; }
   std::vector<float>& sums() { return sums_; }
   size_t num_words() const { return words_.size(); }
 

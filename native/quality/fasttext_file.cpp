@@ -59,8 +59,8 @@ class ModelReader {
     return number;
   }
 
-  template <typename T>
-  void take_many(std::vector<T>& out, uint64_t count, const char* what) {
+  template <typename T, typename Allocator>
+  void take_many(std::vector<T, Allocator>& out, uint64_t count, const char* what) {
     if (count > left_ / sizeof(T)) throw ModelError(std::string("it ends within ") + what);
     out.resize(count);
     take(out.data(), count * sizeof(T), what);
@@ -266,7 +266,7 @@ class ModelReader {
     if (!fold) return;
     model_.folded_ = true;
     input.width = labels;
-    std::vector<float>().swap(model_.output_.dense);
+    LineVector<float>().swap(model_.output_.dense);
   }
 
   FastTextModel& model_;

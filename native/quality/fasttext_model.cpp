@@ -66,7 +66,7 @@ void FastTextModel::Matrix::add_row(uint64_t row, float* out) const {
 
 void FastTextModel::Matrix::expand_small() {
   if (codes.empty() || rows > kMostExpanded / width) return;
-  std::vector<float> expanded(rows * width, 0.0f);
+  LineVector<float> expanded(rows * width, 0.0f);
   for (uint64_t row = 0; row < rows; ++row) add_row(row, expanded.data() + row * width);
   dense.swap(expanded);
   std::vector<uint8_t>().swap(codes);

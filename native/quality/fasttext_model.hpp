@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "quality/line_allocator.hpp"
 #include "quality/word_sums.hpp"
 
 namespace lowtide {
@@ -69,7 +70,7 @@ class FastTextModel {
   };
   struct Matrix {
     uint64_t rows = 0, width = 0;
-    std::vector<float> dense;
+    LineVector<float> dense;
     std::vector<uint8_t> codes, norm_codes;
     Quantizer parts, norms;
     // Add a row to `out`.

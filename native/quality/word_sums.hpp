@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "quality/line_allocator.hpp"
+
 namespace lowtide {
 
 class WordSums {
@@ -81,7 +83,7 @@ class WordSums {
 
   size_t width_ = 0, step_ = 0;  // numbers of a sum; bytes from one to the next
   unsigned shift_ = 63;
-  std::vector<std::byte> table_;  // sums, each followed by its numbers
+  LineVector<std::byte> table_;  // sums, each followed by its numbers
 };
 
 }  // namespace lowtide
