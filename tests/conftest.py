@@ -76,7 +76,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ and _has_room():
 
 
 # Files that share something costly: what JAX computed, torch's compiler and transformers, which are
-# imported in seconds, and a process that has torch imported.
+# imported in seconds, our files as syntax trees, and a process that has torch imported.
 _TOGETHER = {
     "jax": ("tests/jaxtraining/test_",),
     "compiler": (
@@ -91,6 +91,13 @@ _TOGETHER = {
         "tests/model/test_growing.py",
         "tests/model/test_roundtrips.py",
         "tests/tokenizer/test_huggingface.py",
+    ),
+    "sources": (
+        "tests/test_house.py",
+        "tests/test_suite.py",
+        "tests/test_aliases.py",
+        "tests/test_errors.py",
+        "tests/test_packages.py",
     ),
     "forked": (
         "tests/training/test_distributed.py",

@@ -31,6 +31,8 @@ from lowtide.settings import build_settings
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.training.settings import TrainSettings
 
+from .sources import nodes_of
+
 SOURCE = Path(lowtide.__file__).parent
 SETTINGS: list[type[Any]] = [
     PrepareSettings, ConvertSettings, PlanSettings, TokenizerTrainingSettings, TrainSettings
@@ -71,7 +73,7 @@ _STILL_INSIDE = {
 
 
 def _defined_names(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.arg):
             yield node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -96,7 +98,7 @@ def test_settings_are_called_settings() -> None:
     found = [
         node.name
         for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef) and node.name.endswith("Options")
     ]
     assert found == []

@@ -20,6 +20,8 @@ from lowtide.errors import (
     warn,
 )
 
+from .sources import nodes_of
+
 
 def test_message_path_and_next_step_in_this_order() -> None:
     error = DataError("half a shard", path=Path("a/b.bin"), next_step="prepare again")
@@ -74,7 +76,7 @@ def test_nothing_reaches_stderr_but_through_printable() -> None:
     """What is printed there may hold names, texts and metadata of strangers."""
     raw: list[str] = []
     for path in Path(lowtide.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             streams = [ast.unparse(k.value) for k in node.keywords if k.arg == "file"]

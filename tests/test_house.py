@@ -12,6 +12,8 @@ from lowtide import filenames
 from lowtide.model.families import FAMILIES
 from lowtide.training.settings import TrainSettings
 
+from .sources import nodes_of, parsed
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "lowtide"
 
@@ -75,7 +77,7 @@ def test_a_module_is_named_once() -> None:
 def test_a_class_is_named_once() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path in source_files():
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(path.relative_to(SOURCE).as_posix())
     repeated = {name: found for name, found in places.items() if len(found) > 1}
@@ -88,7 +90,7 @@ def test_names_of_files_stand_in_one_place() -> None:
         f"{path.relative_to(SOURCE)}:{node.lineno}: {node.value}"
         for path in source_files()
         if path.name != "filenames.py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and node.value in names
     ]
     assert found == []
@@ -112,7 +114,7 @@ def test_functions_get_the_group_of_settings_that_they_use() -> None:
     found = [
         f"{path.relative_to(SOURCE)}: {function.name}"
         for path in source_files()
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in nodes_of(path)
         if isinstance(function, ast.FunctionDef)
         for argument in (*function.args.args, *function.args.kwonlyargs)
         if argument.annotation is not None
@@ -125,7 +127,7 @@ def test_functions_get_the_group_of_settings_that_they_use() -> None:
 
 def _imported(path: Path) -> Iterator[str]:
     """Modules that a file names: in imports anywhere, or in texts by their whole name."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.packages import REQUIREMENTS, MissingPackageError, import_package
 from lowtide.tokenizer import Tokenizer
 from lowtide.verbs import VERBS
+
+from .sources import parsed
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "lowtide").rglob("*.py"))
@@ -246,9 +247,8 @@ def test_every_package_of_the_table_is_in_the_extra_that_is_named() -> None:
         assert DISTRIBUTIONS.get(module, module) in names, (module, requirement)
 
 
-@cache
 def read_trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+    return {path: parsed(path) for path in SOURCES}
 
 
 def imported(tree: ast.AST) -> set[str]:

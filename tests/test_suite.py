@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from .sources import nodes_of, parsed
+
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "lowtide"
 # What fails by itself where something is wrong: the modules are run, or another judges.
@@ -32,13 +36,16 @@ _REPLACED = {
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@functools.cache
 def files_of_tests() -> list[Path]:
     return sorted(path for path in HERE.rglob("*.py") if path.name != Path(__file__).name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_trees() -> Iterator[None]:
+    """The last of the files that read trees: nobody's memory is measured beside them."""
+    yield
+    parsed.cache_clear()
+    nodes_of.cache_clear()
 
 
 def called_name(call: ast.Call) -> str:
@@ -64,7 +71,7 @@ def test_every_test_can_fail() -> None:
     calls = {
         (path, node.lineno, node.name): calls_of(node)
         for path in files_of_tests()
-        for node in ast.walk(parsed(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef)
     }
     judges = set(_JUDGES)
@@ -97,7 +104,7 @@ def imported_modules(tree: ast.Module) -> dict[str, str]:
 def iter_patches(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line, module, name) of each name of one of our modules that a file of tests replaces."""
     modules = imported_modules(parsed(path))
-    for node in ast.walk(parsed(path)):
+    for node in nodes_of(path):
         if not (isinstance(node, ast.Call) and called_name(node) == "setattr" and node.args):
             continue
         first, *rest = node.args
@@ -110,7 +117,7 @@ def iter_patches(path: Path) -> Iterator[tuple[int, str, str]]:
 
 def iter_scripts(path: Path) -> Iterator[ast.Module]:
     """Programs that a file of tests has as text, to be run in other processes."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes_of(path):
         text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and "lowtide" in text and "import " in text:
             with contextlib.suppress(SyntaxError):
@@ -143,7 +150,7 @@ def is_read(module: str, name: str) -> bool:
 
     A default of a parameter, and a name that another module has imported, are what they were.
     """
-    for node in ast.walk(parsed(path_of(module))):
+    for node in nodes_of(path_of(module)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             body: list[Any] = node.body if isinstance(node.body, list) else [node.body]
             for inner in (inner for part in body for inner in ast.walk(part)):

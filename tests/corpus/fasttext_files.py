@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import struct
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,8 +92,8 @@ class TinyModel:
         found = self._find_rows(text)
         if not found:
             return [0.0] * len(self.labels)
-        columns = zip(*(self.rows[row] for row in found), strict=True)
-        hidden = [sum(column) / len(found) for column in columns]
+        weighed = ([times * value for value in self.rows[row]] for row, times in found.items())
+        hidden = [sum(column) / found.total() for column in zip(*weighed, strict=True)]
         out = [sum(map(_times, hidden, row)) for row in self.outputs]
         if self.loss == "hs":
             return self._walk(out)
@@ -101,7 +103,8 @@ class TinyModel:
         steps = [int((min(max(value, -8.0), 8.0) + 8) * 32) * 16 / 512 - 8 for value in out]
         return [1 / (1 + math.exp(-step)) + 1e-5 for step in steps]
 
-    def _find_rows(self, text: str) -> list[int]:
+    def _find_rows(self, text: str) -> Counter[int]:
+        """How many times each row is in a text."""
         rows: list[int] = []
         hashes: list[int] = []
         for word in [*text.encode().split(), b"</s>"]:
@@ -117,7 +120,7 @@ class TinyModel:
             for following in hashes[first + 1 : first + self.word_ngrams]:
                 number = (number * 116049371 + following) % (1 << 64)
                 rows += self._buckets([number])
-        return rows
+        return Counter(rows)
 
     def _pieces(self, word: bytes) -> list[str]:
         marked = f"<{word.decode()}>"
@@ -160,6 +163,7 @@ class TinyModel:
         return [math.exp(score) for score in scores[:size]]
 
 
+@functools.cache
 def fasttext_hash(data: bytes) -> int:
     value = 2166136261
     for byte in data:
