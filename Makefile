@@ -17,6 +17,9 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 extra   = $$($(BIN)/python -c "import tomllib; \
 	  print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'])")
 NATIVE := $(shell find native -type f)
+# By another name, so that `make -n` shows the recipes that it is in and does not run them.
+ANOTHER = $(MAKE) --no-print-directory
+TYPED  := $(shell find src -name '*.py' -o -name '*.pyi')
 CPP    := $(filter %.cpp %.hpp,$(NATIVE)) $(wildcard tests/*/*.cpp)
 
 .DELETE_ON_ERROR:
@@ -29,11 +32,16 @@ help:
 demo: $(STAMPS)/package-$(WERROR)
 	$(BIN)/lowtide demo $(DEMO_ARGS)
 
-# Types are looked at beside the tests: they take most of a minute, and one core.
+# Types are looked at beside the tests, where a source has changed: they take most of a minute, and
+# one core.
 test: format-check
-	@$(BIN)/basedpyright > $(STAMPS)/types.log 2>&1 & types=$$!; \
+	@$(ANOTHER) $(STAMPS)/types > $(STAMPS)/types.log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest $(PYTEST_ARGS); tests=$$?; \
 	wait $$types || tests=1; cat $(STAMPS)/types.log; exit $$tests
+
+$(STAMPS)/types: $(TYPED) pyproject.toml $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
+	@$(BIN)/basedpyright
+	@touch $@
 
 # Texts and numbers that no run has tried before; a failure prints what brings it back.
 chance: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools

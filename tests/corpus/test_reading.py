@@ -42,7 +42,7 @@ def compress(data: bytes, suffix: str) -> bytes:
     if suffix == ".gz":
         return gzip.compress(data)
     if suffix == ".xz":
-        return lzma.compress(data)
+        return lzma.compress(data, preset=0)
     return zstandard.ZstdCompressor().compress(data)
 
 

@@ -125,8 +125,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["text"].write_text(some_text(4000, seed=1))
     found["more"].write_text(some_text(2000, seed=2))
     # What only the text itself says, and nobody knows who has not read it.
-    found["letter"].write_bytes(gzip.compress(b"a" * 1_500_000, 1))
-    word = random.Random(3).randbytes(5 << 20).hex().translate(_LETTERS)
+    found["letter"].write_bytes(gzip.compress(b"a" * 1_000_000, 1))
+    word = random.Random(3).randbytes(3 << 20).hex().translate(_LETTERS)
     found["word"].write_text("a line\n" + word)
     found["script"].write_text("\n".join(chr(code) for code in range(0x20000, 0x40000)))
     for name in ("data", "own"):
@@ -138,7 +138,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (found["run"] / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     item = {"context": "a question \U0001f30a " * 100_000, "choices": ["yes", "no"], "answer": 0}
     found["items"].write_text(json.dumps(item, ensure_ascii=False) + "\n")
-    long = "two words\té\n" * 1_500_000  # of which every end and accent is an escape in JSON
+    long = "two words\té\n" * 1_000_000  # of which every end and accent is an escape in JSON
     found["rows"].write_text("\n".join(json.dumps({"text": text}) for text in ("a", long, "b")))
     pq.write_table(pa.table({"text": ["a few words", long, "a few more"]}), found["cell"])
     return found

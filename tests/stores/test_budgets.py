@@ -49,8 +49,10 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def write_inputs(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A long row with escapes, a large cell, a wide window, no place to cut, and one letter."""
+    folder = tmp_path_factory.mktemp("texts")
     text = "two words\t\u00e9\n" * 500_000
     rows = [json.dumps({"text": row}) for row in ("a few words", text, "a few more")]
     (folder / "row.jsonl").write_text("\n".join(rows))
@@ -64,16 +66,16 @@ def write_inputs(folder: Path) -> None:
     letters = random.Random(3).choices("acgt", k=3 * MIB)
     (folder / "dna.txt").write_text("".join(letters))
     (folder / "letter.txt.gz").write_bytes(gzip.compress(b"a" * (6 * MIB), 1))
+    return folder
 
 
 @pytest.mark.parametrize("verb", ["pretokenize", "prepare", "train-tokenizer"])
-def test_the_first_advice_works_and_is_kept(server: Any, tmp_path: Path, verb: str) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    write_inputs(folder)
-    server.upload(folder, "texts")
+def test_the_first_advice_works_and_is_kept(
+    server: Any, inputs: Path, tmp_path: Path, verb: str
+) -> None:
+    server.upload(inputs, "texts")
     jobs: list[list[str]] = []
-    for number, path in enumerate(sorted(folder.iterdir())):
+    for number, path in enumerate(sorted(inputs.iterdir())):
         url, out = f"s3://bucket/texts/{path.name}", str(tmp_path / f"{number}")
         jobs.append(
             {

@@ -23,7 +23,7 @@ from lowtide.tokenizer.training import train_tokenizer
 from .texts import write_texts
 
 WORKERS = 8
-LINES = 4000
+LINES = 2500
 
 
 @pytest.fixture(autouse=True)
