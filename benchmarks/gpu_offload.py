@@ -122,32 +122,40 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure one case and keep its row."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vram", type=float, default=0.0, help="GiB; 0 for all there is")
-    parser.add_argument("--params", type=float, required=True)
-    parser.add_argument("--offload", default="packed")
-    parser.add_argument("--optimizer", default="adamw")
-    parser.add_argument("--offload-dir", type=Path, default=Path())
+def add_run_flags(parser: argparse.ArgumentParser, *, steps: int) -> None:
+    """The flags of a measured run, whoever trains."""
+    parser.add_argument("--params", type=lambda text: int(float(text)), required=True)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--parts", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--learning-rate", type=float, default=3e-6)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
     parser.add_argument("--out", type=Path, default=Path("offload.jsonl"))
+
+
+def keep_row(row: dict[str, Any], path: Path) -> None:
+    """Print what was measured, and add it to a file."""
+    print(json.dumps(row))
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def main() -> None:
+    """Measure one case and keep its row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vram", type=float, default=0.0, help="GiB; 0 for all there is")
+    add_run_flags(parser, steps=10)
+    parser.add_argument("--offload", default="packed")
+    parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument("--offload-dir", type=Path, default=Path())
     options = parser.parse_args()
-    options.params = int(options.params)
     if options.vram:
         total = torch.cuda.get_device_properties(0).total_memory
         share = (options.vram - CONTEXT_GIB) * 2**30 / total
         torch.cuda.set_per_process_memory_fraction(share)
     network._first_weights = first_weights
-    row = measure(options)
-    print(json.dumps(row))
-    with options.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    keep_row(measure(options), options.out)
 
 
 if __name__ == "__main__":

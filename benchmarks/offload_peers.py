@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import resource
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpu_offload import CONTEXT, VOCAB, batch
+from gpu_offload import CONTEXT, VOCAB, add_run_flags, batch, keep_row
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, shape_for_parameters
 
@@ -140,20 +138,9 @@ def main() -> None:
     """Measure one peer and keep its row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=sorted(PEERS))
-    parser.add_argument("--params", type=float, required=True)
-    parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--parts", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--learning-rate", type=float, default=3e-6)
-    parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
-    parser.add_argument("--out", type=Path, default=Path("offload.jsonl"))
+    add_run_flags(parser, steps=7)
     options = parser.parse_args()
-    options.params = int(options.params)
-    row = measure(options)
-    print(json.dumps(row))
-    with options.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    keep_row(measure(options), options.out)
 
 
 if __name__ == "__main__":

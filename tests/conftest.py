@@ -226,7 +226,8 @@ def quick_clock() -> Iterator[None]:
 @pytest.fixture
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rows of metrics by the clock, once a second: how many there are is the machine's doing."""
-    monkeypatch.setattr(progress, "USUAL_PACE", progress.Pace(metrics_seconds=float("inf")))
+    never = progress.Intervals(metrics_seconds=float("inf"))
+    monkeypatch.setattr(progress, "USUAL_INTERVALS", never)
 
 
 # Imports what takes seconds, once; each script then runs in a fork. Triton must know when it is

@@ -66,6 +66,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "freenames": {"_HEAD_BYTES": 1_024},
     "gpus": {"CUDA_CONTEXT_BYTES": 629_145_600, "find_gpu(number)": 0},
     "helptext": {"_WIDEST": 100, "_INDENT": 26, "Flag.positional": False, "Flag.repeated": False},
+    "intervals": {
+        "Intervals.refresh_seconds": 0.2,
+        "Intervals.metrics_seconds": 1.0,
+        "Intervals.line_seconds": 10.0,
+    },
     "journal": {"_TAIL_BYTES": 64},
     "keywords": {"PublicFunction.__call__(progress)": True},
     "lmeval": {
@@ -109,9 +114,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "progress": {
         "_BAR_CELLS": 20,
         "_LAST_ROW_BYTES": 4_096,
-        "Pace.refresh_seconds": 0.2,
-        "Pace.metrics_seconds": 1.0,
-        "Pace.line_seconds": 10.0,
         "Phase.advance(count)": 1,
         "Progress.__init__(is_brief)": False,
         "Progress.phase(start)": 0,

@@ -18,10 +18,11 @@ import pytest
 
 from lowtide import progress as progress_module
 from lowtide.answers import shown_as
-from lowtide.progress import Pace, Phase, Progress, format_count, format_seconds, run_metrics_path
+from lowtide.intervals import Intervals
+from lowtide.progress import Phase, Progress, format_count, format_seconds, run_metrics_path
 
 pytestmark = pytest.mark.usefixtures("events_only")
-QUICK = Pace(refresh_seconds=0.001, metrics_seconds=0.0, line_seconds=0.0)
+QUICK = Intervals(refresh_seconds=0.001, metrics_seconds=0.0, line_seconds=0.0)
 """The thread reports at once, instead of every few seconds."""
 
 
@@ -179,7 +180,7 @@ def test_native_work_is_polled_while_it_runs_and_never_after(tmp_path: Path) -> 
             polled.set()
         return 3, {"spilled": 2}
 
-    with Progress("count", pace=QUICK, metrics_path=path, stream=None) as progress:
+    with Progress("count", intervals=QUICK, metrics_path=path, stream=None) as progress:
         with progress.phase("reading", total=4, poll=poll):
             assert polled.wait(100)
         open_for_polls = False
@@ -199,7 +200,7 @@ def test_long_phases_report_in_between(tmp_path: Path) -> None:
             return super().write(text)
 
     with (
-        Progress("count", pace=QUICK, stream=Log()) as progress,
+        Progress("count", intervals=QUICK, stream=Log()) as progress,
         progress.phase("reading", total=4) as phase,
     ):
         phase.update(2)
@@ -257,7 +258,9 @@ def test_memory_is_measured_between_phases_too(tmp_path: Path) -> None:
         measured.set()
         return 1, 2
 
-    with Progress("count", pace=QUICK, metrics_path=path, device_memory=device_memory, stream=None):
+    with Progress(
+        "count", intervals=QUICK, metrics_path=path, device_memory=device_memory, stream=None
+    ):
         assert measured.wait(100)
     rows = rows_of(path)
     assert len(rows) >= 2

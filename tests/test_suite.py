@@ -24,7 +24,7 @@ _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
 _REPLACED = {
     "lowtide.cli.VERBS": "a verb of the test's own",
     "lowtide.demo.running._PROGRAM": "a program of the test's own instead of lowtide",
-    "lowtide.progress.USUAL_PACE": "of every command that a test runs, not of one Progress",
+    "lowtide.progress.USUAL_INTERVALS": "of every command that a test runs, not of one Progress",
     # What is on the disk, and the order of a seed, follow from these; no call has another one.
     "lowtide.stores.extentfiles.EXTENT_BYTES": "files of a cache, which all its users share",
     "lowtide.loader.storeahead.EXTENT_BYTES": "the same",

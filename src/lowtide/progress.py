@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -23,20 +22,14 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from lowtide.answers import is_quiet
 from lowtide.errors import printable, warn
 from lowtide.filenames import METRICS_NAME
+from lowtide.intervals import USUAL_INTERVALS, Intervals
 from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-__all__ = [
-    "Phase",
-    "Progress",
-    "format_count",
-    "format_seconds",
-    "run_metrics_path",
-]
-
+__all__ = ["Phase", "Progress", "format_count", "format_seconds", "run_metrics_path"]
 
 Poll = Callable[[], tuple[float, Mapping[str, float]]]
 DeviceMemory = Callable[[], tuple[int, int]]
@@ -94,21 +87,6 @@ def run_metrics_path(folder: Path) -> Path | None:
     """Return the metrics file of a run for another job to add to; None without one to write to."""
     path = folder / METRICS_NAME
     return path if path.is_file() and os.access(path, os.W_OK) else None
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How often a job says how far it is."""
-
-    refresh_seconds: float = 0.2
-    """Between two looks at the phase, and two drawings of a bar."""
-    metrics_seconds: float = 1.0
-    """Between two rows of metrics."""
-    line_seconds: float = 10.0
-    """Between two lines, where there is no bar."""
-
-
-USUAL_PACE = Pace()
 
 
 class Phase:
@@ -177,10 +155,10 @@ class Progress:
         device_memory: DeviceMemory | None = None,
         stream: TextIO | Literal["stderr"] | None = "stderr",
         is_brief: bool = False,
-        pace: Pace | None = None,
+        intervals: Intervals | None = None,
     ) -> None:
         self.job = job
-        self._pace = pace or USUAL_PACE
+        self._intervals = intervals or USUAL_INTERVALS
         self.budget_bytes = budget_bytes
         self.phase_seconds: dict[str, float] = {}
         self.metrics_path = metrics_path
@@ -349,14 +327,15 @@ class Progress:
             self.metrics_path = None
 
     def _run(self) -> None:
+        intervals = self._intervals
         last_row = last_line = time.monotonic()
-        while not self._stop.wait(self._pace.refresh_seconds):
+        while not self._stop.wait(intervals.refresh_seconds):
             # The lock is held while `poll` runs: once a phase has ended, what it polls may be gone.
             with self._lock:
                 phase = self._phase
                 row = phase.snapshot() if phase is not None else {}
             now = time.monotonic()
-            if now - last_row >= self._pace.metrics_seconds:  # between phases too: memory goes on
+            if now - last_row >= intervals.metrics_seconds:  # between phases too: memory goes on
                 last_row = now
                 self.write_metrics(row)
             if phase is None:
@@ -365,7 +344,7 @@ class Progress:
                 self._live.update(self._line(self._describe(row, finished=False)), refresh=True)
             elif self._in_notebook:
                 self._draw(self._describe(row, finished=False))
-            elif min(now - last_line, now - phase.started) >= self._pace.line_seconds:
+            elif min(now - last_line, now - phase.started) >= intervals.line_seconds:
                 last_line = now
                 self.note(self._describe(row, finished=False))
 

@@ -32,7 +32,7 @@ def make_dataset(root: Path, *, vocab_size: int = 300) -> layout.DatasetInfo:
     val = write_shard(
         root / "val" / layout.shard_name(1), np.arange(20), [20], vocab_size=vocab_size
     )
-    return layout.write_metadata(
+    layout.write_metadata(
         root,
         shards={"train": [train], "val": [val]},
         vocab_size=vocab_size,
@@ -41,6 +41,7 @@ def make_dataset(root: Path, *, vocab_size: int = 300) -> layout.DatasetInfo:
         tokens_per_shard=100,
         input_files=["a.txt"],
     )
+    return layout.load_dataset_info(root)
 
 
 def test_round_trip(tmp_path: Path) -> None:

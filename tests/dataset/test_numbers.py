@@ -147,6 +147,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "LAST_KEY": 18_446_744_073_709_551_615,
         "ENCODED_ROW_BYTES_HELD": 128,
         "_MIN_SPLIT_DOCUMENTS": 100,
+        "_PATHS_AT_ONCE": 1_024,
         "ShardJob.first_number": 0,
         "ShardJob.range_bytes": 16_777_216,
         "ShardJob.first_block": 0,
@@ -235,7 +236,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_read_shard(buffer_bytes)": 2_097_152,
         "_Ends.__init__(read_bytes)": 524_288,
     },
-    "dataset.workfolder": {"_VERSION": 4},
+    "dataset.workfolder": {"_REMOVED_AT_ONCE": 16, "_VERSION": 4},
 }
 
 

@@ -289,7 +289,7 @@ def test_nothing_of_a_command_given_up_stays(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(layout, "write_metadata_file", fail)
+        patch.setattr(layout, "write_metadata", fail)
         with pytest.raises(LowtideError, match="the disk is full"):
             prepare([corpus], tmp_path / "out", tokens_per_shard=300)
     assert len(list((tmp_path / "out" / "train").glob("*.bin"))) > 9

@@ -147,5 +147,5 @@ def test_the_oldest_ids_leave_the_penalty(model):
     row, ids = rows._rows[0], [1, 2, 3]
     for written in range(1, 6):
         ids += [token for _, token in rows.step()]
-        assert sorted(row.chooser.seen.tolist()) == sorted(ids[-4:]), written
+        assert sorted(row.chooser.recent.ids.tolist()) == sorted(ids[-4:]), written
         assert list(row.ids) == ids[-2:]  # no more than the half that a full context goes on with

@@ -29,8 +29,8 @@ LINES = 2500
 @pytest.fixture(autouse=True)
 def restless_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress is drawn without a pause."""
-    restless = lowtide.progress.Pace(refresh_seconds=0.0001)
-    monkeypatch.setattr(lowtide.progress, "USUAL_PACE", restless)
+    restless = lowtide.progress.Intervals(refresh_seconds=0.0001)
+    monkeypatch.setattr(lowtide.progress, "USUAL_INTERVALS", restless)
 
 
 @pytest.fixture(scope="module")

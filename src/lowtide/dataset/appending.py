@@ -119,6 +119,30 @@ def _append(settings: AppendSettings) -> AppendResult:
         return _Append(info, settings, stored, shares, inputs, pool, progress).run()
 
 
+def _decisive_settings(
+    info: layout.DatasetInfo, settings: AppendSettings, stored: PrepareSettings
+) -> dict[str, Any]:
+    """What has to be the same to go on with the work of an interrupted append."""
+    return {
+        "text_field": settings.text_field,
+        "skip_bad_inputs": settings.skip_bad_inputs,
+        "total_tokens": info.metadata.get("total_tokens"),
+        **({"decontaminate": True} if stored.decontaminate else {}),
+    }
+
+
+def _facts_of(info: layout.DatasetInfo) -> dict[str, Any]:
+    """The dataset as it is before anything is moved in."""
+    return {
+        "num_appended": len(info.metadata.get("appended", [])),
+        "first_number": first_free_number(info),
+        "shards": {
+            split: [layout.shard_row(info.root, shard) for shard in info.shards[split]]
+            for split in layout.SPLITS
+        },
+    }
+
+
 class _Append:
     """One run of `lowtide append`, phase by phase."""
 
@@ -146,23 +170,11 @@ class _Append:
         self.work, facts = open_work(
             info.root,
             verb="append",
-            settings={
-                "text_field": settings.text_field,
-                "skip_bad_inputs": settings.skip_bad_inputs,
-                "total_tokens": info.metadata.get("total_tokens"),
-                **({"decontaminate": True} if stored.decontaminate else {}),
-            },
+            settings=_decisive_settings(info, settings, stored),
             streams=self.streams,
             restart=settings.restart,
             on_notice=progress.note,
-            facts={
-                "num_appended": len(info.metadata.get("appended", [])),
-                "first_number": first_free_number(info),
-                "shards": {
-                    split: [layout.shard_row(info.root, shard) for shard in info.shards[split]]
-                    for split in layout.SPLITS
-                },
-            },
+            facts=_facts_of(info),
         )
         self.grown = GrownDataset(
             info,
@@ -178,28 +190,18 @@ class _Append:
 
     def run(self) -> AppendResult:
         tokenizer = self.grown.tokenizer
-        job = CleanJob(
-            streams=self.streams,
-            reading=self.reading,
-            cleaning=self.stored.cleaning,
-            cut=self.grown.cut,
-            folder=self.work / "clean",
-            collect_characters=tokenizer.kind == "char",
-        )
-        with noticing_changes(self.inputs, lambda: remove_work(self.root)):
-            table = run_cleaning(job, self.pool, self.progress)
-            require_unchanged(self.inputs, table.contents, self.reading)
+        table = self.clean()
         contents = table.contents
         unknown = unknown_characters(tokenizer, table.list_characters())
         found = self.find_in(table, tokenizer)
         notices = [*table.notices, *unknown, *found.notices()]
         for notice in found.notices():
             self.progress.note(notice)
-        lines, first_block = None, 0
+        removed, first_block = None, 0
         if self.stored.dedup:
             existing = hash_existing(self.existing("existing"), tokenizer, self.pool, self.progress)
             table, first_block = table.after(existing), len(existing)
-            lines = run_deduplication(
+            removed = run_deduplication(
                 table,
                 self.work / "duplicates",
                 self.pool,
@@ -207,9 +209,8 @@ class _Append:
                 self.shares,
                 leave_out=leave_out_with(found.finders, first_block=first_block),
             )
-        removed = lines
         if found.finders:
-            removed = RemovedText(lines, found.finders, first_block=-first_block)
+            removed = RemovedText(removed, found.finders, first_block=-first_block)
         encode_job = EncodeJob(
             cleaning=self.stored.cleaning,
             coder=Coder(tokenizer, end_id=self.grown.end_id),
@@ -227,6 +228,21 @@ class _Append:
             unknown=bool(unknown),
             logs=found.write_logs(self.root, 1 + self.grown.num_appended),
         )
+
+    def clean(self) -> BlockTable:
+        """The new text in clean blocks."""
+        job = CleanJob(
+            streams=self.streams,
+            reading=self.reading,
+            cleaning=self.stored.cleaning,
+            cut=self.grown.cut,
+            folder=self.work / "clean",
+            collect_characters=self.grown.tokenizer.kind == "char",
+        )
+        with noticing_changes(self.inputs, lambda: remove_work(self.root)):
+            table = run_cleaning(job, self.pool, self.progress)
+            require_unchanged(self.inputs, table.contents, self.reading)
+        return table
 
     def find_in(self, table: BlockTable, tokenizer: Tokenizer) -> Findings:
         """Near copies and evaluation items in the new text."""

@@ -200,7 +200,7 @@ def write_dataset(
     made: Made,
 ) -> None:
     """Write the metadata, after which there is a dataset."""
-    layout.write_metadata_file(
+    layout.write_metadata(
         settings.out_dir,
         shards=made.shards,
         vocab_size=tokenizer.vocab_size,

@@ -200,7 +200,7 @@ class GrownDataset:
             ),
         )
         seen = self.seen if added.seen is None else [*self.seen, added.seen]
-        return layout.write_metadata(
+        layout.write_metadata(
             self.root,
             shards={name: [*self.shards[name], *added.shards[name]] for name in layout.SPLITS},
             vocab_size=self.info.vocab_size,
@@ -215,6 +215,7 @@ class GrownDataset:
                 "appended": [*metadata.get("appended", []), event],
             },
         )
+        return layout.load_dataset_info(self.root)
 
 
 def first_free_number(info: layout.DatasetInfo) -> int:

@@ -277,7 +277,7 @@ def _finish(
     shards: Mapping[str, list[layout.ShardInfo]],
     wanted: Mapping[str, Any],
 ) -> layout.DatasetInfo:
-    return layout.write_metadata(
+    layout.write_metadata(
         settings.out_path,
         shards=shards,
         vocab_size=tokenizer.vocab_size,
@@ -297,3 +297,4 @@ def _finish(
             "conversion": wanted,
         },
     )
+    return layout.load_dataset_info(settings.out_path)

@@ -72,7 +72,6 @@ __all__ = [
     "shard_row",
     "shard_tag",
     "write_metadata",
-    "write_metadata_file",
     "write_shard_stream",
 ]
 
@@ -163,32 +162,6 @@ class DatasetInfo:
 
 
 def write_metadata(
-    root: str | Path,
-    *,
-    shards: Mapping[str, Iterable[ShardInfo]],
-    vocab_size: int,
-    tokenizer_fingerprint: str,
-    tokenization: str,
-    tokens_per_shard: int,
-    input_files: Sequence[str],
-    more: Mapping[str, Any] | None = None,
-) -> DatasetInfo:
-    """Write dataset_metadata.json, the last file of a dataset, and give the dataset back."""
-    root = Path(root)
-    write_metadata_file(
-        root,
-        shards=shards,
-        vocab_size=vocab_size,
-        tokenizer_fingerprint=tokenizer_fingerprint,
-        tokenization=tokenization,
-        tokens_per_shard=tokens_per_shard,
-        input_files=input_files,
-        more=more,
-    )
-    return load_dataset_info(root)
-
-
-def write_metadata_file(
     root: Path,
     *,
     shards: Mapping[str, Iterable[ShardInfo]],
@@ -199,7 +172,7 @@ def write_metadata_file(
     input_files: Sequence[str],
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write dataset_metadata.json, for shards that may lie elsewhere."""
+    """Write dataset_metadata.json, the last file of a dataset."""
     rows = {split: [shard_row(root, shard) for shard in shards.get(split, ())] for split in SPLITS}
     metadata: dict[str, Any] = {
         "format_version": FORMAT_VERSION,

@@ -64,9 +64,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.filenames import METRICS_NAME, TOKENIZER_NAME
 from lowtide.freenames import require_free_names
 from lowtide.keywords import takes_keywords
-from lowtide.memory import (
-    format_size,
-)
+from lowtide.memory import format_size
 from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import Progress
 from lowtide.publishing import PublishGroup
@@ -258,30 +256,23 @@ def _encode(
             budget.reserve("characters", wanted_bytes=character_bytes(tokenizer.vocab_size))
         dtype = np.dtype("<u2" if id_bytes(tokenizer.vocab_size) == 2 else "<i4")
         _check_disk(source, out, dtype)
+        plain = None
+        if tokenizer.kind == "bpe" and is_plain and _begins_as_text(source, reading):
+            plain = PlainFile(
+                source,
+                out,
+                tokenizer,
+                dtype,
+                workers,
+                budget,
+                settings.num_workers,
+                lambda: shared.find_stretch(source),
+                progress.note,
+                group,
+            )
         with contextlib.ExitStack() as phases:
             finish = _Finish(settings, source, out, tokenizer, dtype, progress, phases, group)
-            phase = phases.enter_context(
-                progress.phase("encode", total=source.size_bytes, unit="B")
-            )
-            if tokenizer.kind == "bpe" and is_plain and _begins_as_text(source, reading):
-                plain = PlainFile(
-                    source,
-                    out,
-                    tokenizer,
-                    dtype,
-                    workers,
-                    budget,
-                    settings.num_workers,
-                    lambda: shared.find_stretch(source),
-                    progress.note,
-                    group,
-                )
-                count = plain.encode(phase.update, finish.write)
-            else:
-                encoded = _encode_texts(tokenizer, source, reading)
-                count = write_encoded(
-                    encoded, source, out, dtype, phase.update, finish.write, group
-                )
+            count = _write_ids(plain, finish, reading)
     return PretokenizeResult(
         path=out,
         text_bytes=source.size_bytes,
@@ -291,6 +282,20 @@ def _encode(
         seconds=progress.seconds,
         peak_bytes=progress.peak_bytes,
         is_plain=is_plain,
+    )
+
+
+def _write_ids(plain: PlainFile | None, finish: _Finish, reading: ReadingSettings) -> int:
+    """Write the ids of a file, straight from its bytes or text by text; return how many."""
+    source = finish.source
+    phase = finish.phases.enter_context(
+        finish.progress.phase("encode", total=source.size_bytes, unit="B")
+    )
+    if plain is not None:
+        return plain.encode(phase.update, finish.write)
+    encoded = _encode_texts(finish.tokenizer, source, reading)
+    return write_encoded(
+        encoded, source, finish.out, finish.dtype, phase.update, finish.write, finish.group
     )
 
 

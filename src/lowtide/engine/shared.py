@@ -7,10 +7,11 @@ Memory:  a few bytes per task of one stage, and what each of the threads' tasks 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -24,9 +25,10 @@ from lowtide.engine.leases import (
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import LowtideError, from_os_error
+from lowtide.progress import Progress
 from lowtide.stores.objects import StoreDownError
 
-__all__ = ["run_shared"]
+__all__ = ["run_in_phases", "run_shared"]
 
 _SHORTEST_PAUSE = 0.01
 _OF_THIS_MACHINE = frozenset(
@@ -56,6 +58,41 @@ def run_shared(
     except (OSError, ValueError, LowtideError):
         if not is_finished():
             raise
+
+
+def run_in_phases(
+    stages: Iterable[Stage],
+    records: Records,
+    progress: Progress,
+    *,
+    num_workers: int,
+    is_finished: Callable[[], bool],
+    lease_seconds: float,
+    without_phase: Collection[str] = (),
+    before_stage: Callable[[], None] = lambda: None,
+) -> None:
+    """Run stages with other workers, each as a phase that is shown; `without_phase` show their own.
+
+    `before_stage` is called when the phase of the stage before is over.
+    """
+    with contextlib.ExitStack() as phases:
+
+        def on_stage(name: str, count: int) -> Callable[[int], None]:
+            phases.close()
+            before_stage()
+            if name in without_phase:
+                return lambda done: None
+            phase = phases.enter_context(progress.phase(name, total=count, unit="tasks"))
+            return phase.update
+
+        run_shared(
+            stages,
+            records,
+            num_workers=num_workers,
+            on_stage=on_stage,
+            is_finished=is_finished,
+            lease_seconds=lease_seconds,
+        )
 
 
 def _run_stages(

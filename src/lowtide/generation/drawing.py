@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lowtide.generation.recentids import RecentIds
 from lowtide.generation.settings import SamplingSettings
 
 __all__ = ["ArrayChooser", "choose_token"]
@@ -30,19 +31,22 @@ class ArrayChooser:
         sampling: SamplingSettings,
         vocab_size: int,
     ) -> None:
-        self.seen = np.full(size, ids[0], np.int64)
-        self.seen[: len(ids)] = ids
-        self._count, self._sampling, self._vocab_size = len(ids), sampling, vocab_size
+        seen = np.full(size, ids[0], np.int64)
+        seen[: len(ids)] = ids
+        self.recent = RecentIds(seen, count=len(ids))
+        self._sampling, self._vocab_size = sampling, vocab_size
         self._dice = np.random.default_rng(seed)
 
     def choose(self, logits: Array, banned: Sequence[int]) -> int:
         """The next token after logits [V]; never one of `banned`, nor one beyond the vocabulary."""
         token = choose_token(
-            logits[: self._vocab_size], self.seen, self._sampling, banned=banned, dice=self._dice
+            logits[: self._vocab_size],
+            self.recent.ids,
+            self._sampling,
+            banned=banned,
+            dice=self._dice,
         )
-        # A ring: the oldest id goes once the context is full of newer ones.
-        self.seen[self._count % len(self.seen)] = token
-        self._count += 1
+        self.recent.add(token)
         return token
 
 

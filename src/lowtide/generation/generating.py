@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from lowtide.counts import counted
@@ -20,11 +22,11 @@ from lowtide.generation.settings import GenerateSettings
 from lowtide.generation.textstreams import note_unknown
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
-from lowtide.model.config import find_model_dir, load_config
+from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.decoderweights import held_bytes
 from lowtide.model.inference import budget_of, fit_context, fit_rows
 from lowtide.model.networks import Networks
-from lowtide.model.program import program_here
+from lowtide.model.program import Program, program_here
 from lowtide.model.templates import begin_token, read_sections
 from lowtide.packages import naming_missing_packages
 from lowtide.progress import Phase, Progress, run_metrics_path
@@ -71,56 +73,25 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
     folder = run_dir / "best" if settings.best else run_dir
     writer = _open_writer(settings)
     place = writer.networks.open(settings.device)
-    backend = settings.chosen_backend()
     num_prompts = count_prompts(settings)
-    budget = budget_of(settings.memory)
     # On a terminal the text itself is the progress; a line between its words would tear it apart.
     stream = None if sys.stdout.isatty() else "stderr"
     with Progress(
         "generate",
-        budget_bytes=budget,
+        budget_bytes=budget_of(settings.memory),
         metrics_path=run_metrics_path(run_dir),
         device_memory=writer.networks.device_memory(place),
         stream=stream,
     ) as progress:
-        program = program_here(0, device=settings.device, backend=backend)
-        tokenizer_bytes = vocabulary_bytes(folder)
+        program = program_here(0, device=settings.device, backend=settings.chosen_backend())
         tokenizer = Tokenizer.load(folder)
         config = load_config(run_dir)
         require_vocabulary(tokenizer, config, folder)
         begin = begin_token(read_sections(tokenizer, folder))
-        context = config.context_length
-        tokens = min(context, longest_prompt(settings) + settings.max_new_tokens)
-        held = held_bytes(folder, config) if backend == "native" else 0
-        if writer.networks.is_cpu(place):
-            context = fit_context(
-                config,
-                budget,
-                program=program,
-                backend=backend,
-                tokenizer_bytes=tokenizer_bytes,
-                weight_bytes=held,
-                wanted=tokens,
-            )
-            if context < config.context_length:
-                progress.note(f"{context:,} tokens of {config.context_length:,} keep the budget")
         total = num_prompts * settings.num_samples
-        wanted = rows = min(settings.batch_size, total, writer.most_rows)
-        if writer.networks.is_cpu(place) and rows > 1:
-            rows = fit_rows(
-                config,
-                rows,
-                budget,
-                tokens=min(context, tokens),
-                program=program,
-                is_running=True,
-                generates=True,
-                backend=backend,
-                tokenizer_bytes=tokenizer_bytes,
-                weight_bytes=held,
-            )
-            if rows < wanted:
-                progress.note(f"the budget has room for {counted(rows, 'text')} at once")
+        room = _Room(config.context_length, min(settings.batch_size, total, writer.most_rows))
+        if writer.networks.is_cpu(place):
+            room = _fit_budget(settings, room, config, folder, program, progress)
         model = writer.networks.load(folder, place)
         with progress.phase("generate", total=total, unit="texts") as phase:
             pieces = writer.stream(
@@ -132,11 +103,62 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
                 sampling=settings.sampling(),
                 stop=settings.stop,
                 seed=settings.seed,
-                context=context,
+                context=room.context,
                 begin=begin,
-                batch_size=max(1, rows),
+                batch_size=max(1, room.rows),
             )
             yield from _in_order(pieces, iter_prompts(settings), settings.num_samples, phase)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """How many tokens a text may have, and how many texts are written at once."""
+
+    context: int
+    rows: int
+
+
+def _fit_budget(
+    settings: GenerateSettings,
+    room: _Room,
+    config: GPTConfig,
+    folder: Path,
+    program: Program,
+    progress: Progress,
+) -> _Room:
+    """As much of the room as the budget holds on a CPU; what is left out is said."""
+    backend, budget = settings.chosen_backend(), progress.budget_bytes or 0
+    tokenizer_bytes = vocabulary_bytes(folder)
+    held = held_bytes(folder, config) if backend == "native" else 0
+    tokens = min(room.context, longest_prompt(settings) + settings.max_new_tokens)
+    context = fit_context(
+        config,
+        budget,
+        program=program,
+        backend=backend,
+        tokenizer_bytes=tokenizer_bytes,
+        weight_bytes=held,
+        wanted=tokens,
+    )
+    if context < room.context:
+        progress.note(f"{context:,} tokens of {room.context:,} keep the budget")
+    if room.rows <= 1:
+        return _Room(context, room.rows)
+    rows = fit_rows(
+        config,
+        room.rows,
+        budget,
+        tokens=min(context, tokens),
+        program=program,
+        is_running=True,
+        generates=True,
+        backend=backend,
+        tokenizer_bytes=tokenizer_bytes,
+        weight_bytes=held,
+    )
+    if rows < room.rows:
+        progress.note(f"the budget has room for {counted(rows, 'text')} at once")
+    return _Room(context, rows)
 
 
 def _told(tokenizer: Tokenizer, prompts: Iterator[Prompt]) -> Iterator[Prompt]:

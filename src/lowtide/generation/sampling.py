@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lowtide.generation.recentids import RecentIds
 from lowtide.generation.settings import SamplingSettings
 
 __all__ = ["TensorChooser", "choose_tokens", "filter_logits"]
@@ -28,9 +29,10 @@ class TensorChooser:
         vocab_size: int,
         device: torch.device,
     ) -> None:
-        self.seen = torch.full((1, size), ids[0], dtype=torch.long, device=device)
-        self.seen[0, : len(ids)] = torch.tensor(ids)
-        self._count, self._sampling, self._vocab_size = len(ids), sampling, vocab_size
+        seen = torch.full((1, size), ids[0], dtype=torch.long, device=device)
+        seen[0, : len(ids)] = torch.tensor(ids)
+        self.recent = RecentIds(seen, count=len(ids))
+        self._sampling, self._vocab_size = sampling, vocab_size
         self._generator = torch.Generator(device)
         if seed is None:
             self._generator.seed()
@@ -41,15 +43,13 @@ class TensorChooser:
         """The next token after logits [V]; never one of `banned`, nor one beyond the vocabulary."""
         token = choose_tokens(
             logits[None],
-            self.seen,
+            self.recent.ids,
             self._sampling,
             vocab_size=self._vocab_size,
             banned=banned,
             generator=self._generator,
         )
-        # A ring: the oldest id goes once the context is full of newer ones.
-        self.seen[0, self._count % self.seen.shape[1]] = token[0]
-        self._count += 1
+        self.recent.add(token[0])
         return int(token)
 
 

@@ -10,7 +10,6 @@ are kept: a piece that is rare in one part may be frequent in others.
 
 from __future__ import annotations
 
-import contextlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from lowtide.corpus.reading import ReadingSettings, is_plain_text, is_text
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
-from lowtide.engine.shared import run_shared
+from lowtide.engine.shared import run_in_phases
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
 from lowtide.progress import Progress
@@ -228,24 +227,12 @@ def count_together(
     lease_seconds: float,
 ) -> None:
     """Count with others until all is counted; one worker learns, the others wait for it."""
-    with contextlib.ExitStack() as phases:
-
-        def on_stage(name: str, count: int) -> Callable[[int], None]:
-            phases.close()
-            if name == LEARN_STAGE:  # which has phases of its own
-                return _ignore
-            phase = phases.enter_context(progress.phase(name, total=count, unit="tasks"))
-            return phase.update
-
-        run_shared(
-            [_CountStage(counting), _LearnStage(counting, learn)],
-            counting.records,
-            num_workers=1,  # counting one part keeps all cores busy
-            on_stage=on_stage,
-            is_finished=is_finished,
-            lease_seconds=lease_seconds,
-        )
-
-
-def _ignore(done: int) -> None:
-    pass
+    run_in_phases(
+        [_CountStage(counting), _LearnStage(counting, learn)],
+        counting.records,
+        progress,
+        num_workers=1,  # counting one part keeps all cores busy
+        is_finished=is_finished,
+        lease_seconds=lease_seconds,
+        without_phase=[LEARN_STAGE],
+    )

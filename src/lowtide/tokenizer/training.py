@@ -100,14 +100,9 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
         with Progress(
             "train-tokenizer", budget_bytes=budget.total_bytes, metrics_path=metrics_path
         ) as progress:
-            contents: list[str | None] = [None] * len(inputs)
             if settings.kind == "char":
                 vocabulary, counts = _scan_characters(settings, inputs, budget, progress, needed)
-                if settings.out_dir is not None:
-                    contents = [
-                        hash_stored(source, part_bytes=settings.limits.hash_part_bytes)
-                        for source in inputs
-                    ]
+                contents = _hash_inputs(settings, inputs)
             else:
                 checkpoints = CountCheckpoints(work_dir, _counting_key(settings, inputs))
                 if settings.out_dir is not None:  # inputs are recognised by their content later
@@ -115,13 +110,22 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
                         inputs, part_bytes=settings.limits.hash_part_bytes
                     )
                     stack.callback(checkpoints.contents.close)
-                vocabulary, counts = _learn_merges(
-                    settings, inputs, budget, progress, checkpoints, needed
-                )
-                if checkpoints.contents is not None:
-                    contents = checkpoints.contents.finish()
+                counter, counts = _count(settings, inputs, budget, progress, checkpoints, needed)
+                vocabulary = _learn_from(settings, counter, counts, budget, progress, work_dir)
+                log = checkpoints.contents
+                contents = _hash_inputs(settings, inputs) if log is None else log.finish()
             trained = keep_trained(settings, inputs, contents, vocabulary, counts)
     return trained
+
+
+def _hash_inputs(
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]
+) -> list[str | None]:
+    """The hash of each input, by which it is known again; None where nothing is written."""
+    if settings.out_dir is None:
+        return [None] * len(inputs)
+    part_bytes = settings.limits.hash_part_bytes
+    return [hash_stored(source, part_bytes=part_bytes) for source in inputs]
 
 
 def _train_together(
@@ -204,18 +208,6 @@ def _work_folder(out_dir: Path | None) -> Generator[Path]:
     work_dir.mkdir(parents=True, exist_ok=True)
     yield work_dir
     shutil.rmtree(work_dir)
-
-
-def _learn_merges(
-    settings: TokenizerTrainingSettings,
-    inputs: Sequence[InputFile],
-    budget: MemoryBudget,
-    progress: Progress,
-    checkpoints: CountCheckpoints,
-    reading: int,
-) -> tuple[Vocabulary, dict[str, Any]]:
-    counter, counts = _count(settings, inputs, budget, progress, checkpoints, reading)
-    return _learn_from(settings, counter, counts, budget, progress, checkpoints.folder), counts
 
 
 def _learn_from(

@@ -83,6 +83,16 @@ class _Task:
     rows: int
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """A model where it computes, and what evaluates it there."""
+
+    evaluator: Evaluator
+    network: Any
+    place: Any
+    tokenizer: Tokenizer
+
+
 @takes_keywords(EvaluateSettings)
 def evaluate(settings: EvaluateSettings) -> dict[str, EvalResult | TaskResult]:
     """Evaluate a model on datasets; return a result per name."""
@@ -114,12 +124,12 @@ def _evaluate_all(
             next_step=f"give --seq-len {config.context_length} or less, or leave it out",
         )
     tasks = _measure_tasks(settings, tokenizer, config, fit)
-    rows = settings.batch_size
+    rows, seq_len = settings.batch_size, settings.seq_len or usual_tokens(config)
     if settings.dataset_dir:
-        rows = fit(rows, settings.seq_len or usual_tokens(config), fetched_bytes(settings))
+        rows = fit(rows, seq_len, fetched_bytes(settings))
         if rows < settings.batch_size:
             progress.note(f"{counted(rows, 'row')} at once keep the budget")
-    model = evaluator.networks.load(folder, place)
+    model = _Loaded(evaluator, evaluator.networks.load(folder, place), place, tokenizer)
     results: dict[str, EvalResult | TaskResult] = ResultDict()
     for entry in settings.dataset_dir:
         name, equals, path = entry.partition("=")
@@ -127,44 +137,60 @@ def _evaluate_all(
         dataset = TokenDataset(
             path,
             split=settings.split,
-            seq_len=settings.seq_len or usual_tokens(config),
+            seq_len=seq_len,
             dtype=settings.dtype,
             vocab_size=tokenizer.vocab_size,
             eval_only=settings.split == "val" and Path(path).is_dir(),
         )
         require_same_tokenizer(dataset, tokenizer, f"model {settings.model_name}")
-        wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
-        num_windows = min(wanted or len(dataset), len(dataset))
-        with (
-            progress.phase(name, total=num_windows, unit="windows") as phase,
-            DataCheck([dataset], wanted=settings.check_data) as check,
-        ):
-            check.start()
-            result = evaluate_windows(
-                evaluator.sums(model, place, tokenizer, batch_size=rows),
-                dataset,
-                batch_size=rows,
-                num_windows=wanted,
-                on_windows=phase.advance,
-            )
-            if (rest := check.finish(FINISH_SECONDS)) is not None:
-                progress.note(rest)
-            check.require_whole()
-        results[name] = result
+        results[name] = _evaluate_dataset(settings, name, dataset, model, rows, progress)
     for name, task in tasks.items():
-        with progress.phase(name, total=task.size.questions, unit="questions") as phase:
-            result = answer_questions(
-                evaluator.scorer(model, place, batch_size=task.rows),
-                tokenizer,
-                iter_questions(task.path),
-                rows=task.rows,
-                max_tokens=task.size.tokens,
-                on_questions=phase.advance,
-            )
-        row = {"event": "task", "task": name, **dataclasses.asdict(result)}
-        progress.write_metrics(row)
-        results[name] = result
+        results[name] = _answer_task(name, task, model, progress)
     return results
+
+
+def _evaluate_dataset(
+    settings: EvaluateSettings,
+    name: str,
+    dataset: TokenDataset,
+    model: _Loaded,
+    rows: int,
+    progress: Progress,
+) -> EvalResult:
+    """The loss of windows, whose files are compared with their checksums meanwhile."""
+    wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
+    num_windows = min(wanted or len(dataset), len(dataset))
+    with (
+        progress.phase(name, total=num_windows, unit="windows") as phase,
+        DataCheck([dataset], wanted=settings.check_data) as check,
+    ):
+        check.start()
+        result = evaluate_windows(
+            model.evaluator.sums(model.network, model.place, model.tokenizer, batch_size=rows),
+            dataset,
+            batch_size=rows,
+            num_windows=wanted,
+            on_windows=phase.advance,
+        )
+        if (rest := check.finish(FINISH_SECONDS)) is not None:
+            progress.note(rest)
+        check.require_whole()
+    return result
+
+
+def _answer_task(name: str, task: _Task, model: _Loaded, progress: Progress) -> TaskResult:
+    """The answers to a file of questions, which are also a row of metrics."""
+    with progress.phase(name, total=task.size.questions, unit="questions") as phase:
+        result = answer_questions(
+            model.evaluator.scorer(model.network, model.place, batch_size=task.rows),
+            model.tokenizer,
+            iter_questions(task.path),
+            rows=task.rows,
+            max_tokens=task.size.tokens,
+            on_questions=phase.advance,
+        )
+    progress.write_metrics({"event": "task", "task": name, **dataclasses.asdict(result)})
+    return result
 
 
 def fetched_bytes(settings: EvaluateSettings) -> int:

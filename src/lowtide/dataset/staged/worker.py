@@ -7,7 +7,6 @@ Memory:  as the stages say; a few numbers per input
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from lowtide.corpus.removals import Report
 from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, SOURCE_ROW
 from lowtide.dataset.staged.job import HASH_STAGE, StagedJob
-from lowtide.engine.shared import run_shared
+from lowtide.engine.shared import run_in_phases
 from lowtide.engine.tasks import Stage, Task
-from lowtide.progress import Phase, Progress
+from lowtide.progress import Progress
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["FINISH_STAGE", "Totals", "add_up", "iter_seen_rows", "make_encode_job", "run_stages"]
@@ -38,23 +37,16 @@ def run_stages(
     lease_seconds: float,
 ) -> None:
     """Do tasks until all stages are done, by this worker or by others; each stage is a phase."""
-    with contextlib.ExitStack() as phases:
-
-        def on_stage(name: str, count: int) -> Callable[[int], None]:
-            phases.close()
-            # Blocks come and go in every task; between stages all of it is given back.
-            _native.keep_freed_memory(True)
-            phase: Phase = phases.enter_context(progress.phase(name, total=count, unit="tasks"))
-            return phase.update
-
-        run_shared(
-            stages,
-            job.records,
-            num_workers=num_workers,
-            on_stage=on_stage,
-            is_finished=is_finished,
-            lease_seconds=lease_seconds,
-        )
+    run_in_phases(
+        stages,
+        job.records,
+        progress,
+        num_workers=num_workers,
+        is_finished=is_finished,
+        lease_seconds=lease_seconds,
+        # Blocks come and go in every task; between stages all of it is given back.
+        before_stage=lambda: _native.keep_freed_memory(True),
+    )
 
 
 def make_encode_job(job: StagedJob, tokenizer: Tokenizer, end_id: int | None) -> EncodeJob:

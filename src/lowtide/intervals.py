@@ -1,0 +1,26 @@
+"""How often a job says how far it is.
+
+Out:     Intervals, for Progress
+Memory:  a few numbers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["USUAL_INTERVALS", "Intervals"]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Seconds between two reports of each kind."""
+
+    refresh_seconds: float = 0.2
+    """Between two looks at the phase, and two drawings of a bar."""
+    metrics_seconds: float = 1.0
+    """Between two rows of metrics."""
+    line_seconds: float = 10.0
+    """Between two lines, where there is no bar."""
+
+
+USUAL_INTERVALS = Intervals()
