@@ -109,6 +109,7 @@ _NATIVE_SWAPS = [
 ]  # fmt: skip
 # Tables that hold numbers of many modules, and take seconds.
 _FORMULAS, _BORDERS = "tests/planning/test_formulas.py", "tests/test_borders.py"
+_DURABLE = "tests/test_durability.py"  # of all that write
 _NOT_BUILT, _NOT_JUDGED = "not built: drawn again", "not judged: --minutes"
 
 
@@ -354,7 +355,7 @@ def tests_of(mutant: Mutant) -> list[list[str]]:
     first = [own_tests(mutant), f"{folder}/test_numbers.py"]
     # What settings take is one table for all of them.
     (first if "setting" in mutant.path.stem else rest).append(_BORDERS)
-    return each_once([first, near, [*rest, *naming]])
+    return each_once([first, near, [*rest, *naming, _DURABLE]])
 
 
 def near_tests(mutant: Mutant) -> list[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_zstd_windows(tmp_path: Path, window_log: int) -> None:
         read_all(source, ReadingSettings(reader_bytes=1 << window_log, budget_bytes=64 * MIB))
     assert raised.value.next_step is not None and "--memory 72MiB" in raised.value.next_step
     assert read_all(source, ReadingSettings(reader_bytes=(1 << window_log) + MIB)) == TEXT
+
+
+@pytest.mark.parametrize("suffix", ["zst", "xz", "gz"])
+def test_what_says_nothing_of_its_window_counts_for_nothing(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.txt.{suffix}"
+    path.write_bytes(b"(")
+    (source,) = expand_inputs([path])
+    assert window_bytes(source) == (0 if suffix == "zst" else MIB)
+    path.unlink()
+    assert window_bytes(source) == 0
+    assert window_bytes(replace(source, compression=None)) == 0
 
 
 def test_a_zstd_text_shorter_than_its_window_does_not_fill_it(tmp_path: Path) -> None:

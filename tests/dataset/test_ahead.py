@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lowtide.corpus.textblocks import TextBlock
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import running
-from lowtide.dataset.staged.ahead import EncodingAhead
+from lowtide.dataset.staged.ahead import EncodingAhead, HeldPart
 from lowtide.dataset.staged.duplicates import DuplicateStage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
 from lowtide.dataset.staged.hashing import HashStage
@@ -172,3 +174,24 @@ def test_results_of_a_long_job_are_not_read_for_it(corpus: Path) -> None:
     assert count_encoded(worker) == 0
     finish(worker)
     assert snapshot(corpus / "late") == snapshot(corpus / "threads")
+
+
+def held_block(size: int) -> tuple[Any, Any]:
+    """A block of so many bytes, cleaned to as many, with hashes of 16 and documents of 8."""
+    sized = [SimpleNamespace(nbytes=nbytes) for nbytes in (size, 16, 8)]
+    cleaned = SimpleNamespace(**dict(zip(("text", "hashes", "documents"), sized, strict=True)))
+    return TextBlock(0, 0, "text", bytes(size), ()), cleaned
+
+
+@pytest.mark.parametrize(
+    ("room", "kept"), [(123, [0, 0]), (124, [1, 0]), (247, [1, 0]), (248, [1, 2])]
+)
+def test_a_part_is_held_whole_or_not_at_all(room: int, kept: list[int]) -> None:
+    held, found = HeldPart(room), []
+    for _ in range(2):
+        held.add(*held_block(100))
+        found.append(len(held.blocks))
+    assert found == kept
+    for _ in range(2):  # whatever comes after what did not fit
+        held.add(*held_block(0))
+    assert len(held.blocks) == (0 if kept[1] == 0 or room < 248 + 48 else 4)

@@ -129,3 +129,14 @@ def test_damaged_files_of_a_conversion_are_written_anew(
         told = capsys.readouterr().err
         assert ("train.bin is damaged: it is written anew" in told) == (damaged is not None)
         assert run(COMMANDS["convert"], tmp_path)
+
+
+def test_a_tokenizer_that_is_named_where_it_lies_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = Path("out")
+    assert existing.is_tokenizer_of("out", root)
+    assert existing.is_tokenizer_of(str(tmp_path / "out" / "tokenizer.json"), root)
+    for other in (None, "other", "out/other.json", "gpt2"):
+        assert existing.is_tokenizer_of(other, root) is False

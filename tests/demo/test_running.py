@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lowtide.demo import running
 from lowtide.demo.running import StageResult, describe_results, run_demo
+from lowtide.demo.stages import Stage
 from lowtide.errors import DataError, LowtideError, UsageError
 
 # Stands for `python -m lowtide`: notes its call, and fails where the file "fail" says so.
@@ -73,6 +76,34 @@ def test_stages_run_in_order_and_are_measured(text: Path, tmp_path: Path) -> Non
     script = (folder / "commands.sh").read_text()
     assert [line.split()[1] for line in script.splitlines() if line.startswith("lowtide")] == VERBS
     assert os.access(folder / "commands.sh", os.X_OK)
+
+
+@pytest.mark.usefixtures("fake_program")
+def test_each_stage_is_announced_with_its_command(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    for again in (False, True):
+        run_demo(text=text, out_dir=folder, memory="500MB")
+        told = re.findall(r"^\[(\d)/4\] (.+)$", "".join(capsys.readouterr()), re.MULTILINE)
+        assert [int(number) for number, _ in told] == [1, 2, 3, 4]
+        for verb, (_, note) in zip(VERBS, told, strict=True):
+            was_there = again and verb != "generate"
+            assert note.startswith(f"{verb}: is there" if was_there else f"lowtide {verb} ")
+
+
+def test_the_peak_of_a_stage_is_the_largest_that_it_noted(tmp_path: Path) -> None:
+    stage = Stage("prepare", {}, 1.0, "B", "data")
+    assert running._measured_peak(stage, tmp_path) == 0
+    assert running._measured_peak(replace(stage, metrics_dir=None), tmp_path) == 0
+    (tmp_path / "data").mkdir()
+    metrics = tmp_path / "data" / "metrics.jsonl"
+    for rows, peak in (
+        ([{"event": "begin"}], 0),
+        ([{"peak_memory_bytes": 7}, {"event": "end"}, {"peak_memory_bytes": 5}], 7),
+    ):
+        metrics.write_text("\n".join(map(json.dumps, rows)) + '\n{"peak_memory_by')
+        assert running._measured_peak(stage, tmp_path) == peak
 
 
 @pytest.mark.usefixtures("fake_program")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
-from lowtide.generation.sampling import _penalize, choose_tokens, filter_logits
+from lowtide.generation.sampling import TensorChooser, _penalize, choose_tokens, filter_logits
 from lowtide.generation.settings import PRESETS, GenerateSettings, SamplingSettings
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -148,3 +148,18 @@ def test_broken_logits_and_banned_ids_still_give_a_token():
     seen = torch.zeros(1, 1, dtype=torch.long)
     assert choose_tokens(logits, seen, settings, vocab_size=4).item() == 0
     assert choose_tokens(logits, seen, settings, vocab_size=4, banned=[0, 1]).item() == 2
+
+
+def test_the_newest_ids_are_those_that_a_penalty_looks_at():
+    """A ring of five, begun with two: each id takes the place of the oldest one."""
+    plain = sampling(temperature=0.0)
+    sampler = TensorChooser([1, 2], 5, 0, plain, vocab_size=20, device=torch.device("cpu"))
+    assert sampler.seen.tolist() == [[1, 2, 1, 1, 1]]
+    rings = []
+    for wanted in (10, 11, 12, 13, 14, 15):
+        assert sampler.choose(torch.eye(20)[wanted], banned=()) == wanted
+        rings.append(sampler.seen[0].tolist())
+    assert rings[0] == [1, 2, 10, 1, 1]
+    assert rings[2:] == [
+        [1, 2, 10, 11, 12], [13, 2, 10, 11, 12], [13, 14, 10, 11, 12], [13, 14, 15, 11, 12]
+    ]  # fmt: skip

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.jaxtraining import eightbit, engine, evaluation, network, optimizers
+from lowtide.jaxtraining import eightbit, engine, evaluation, muon, network, optimizers
 from lowtide.jaxtraining.devices import JaxGroup, memory_of, pick_devices
 from lowtide.jaxtraining.engine import Counters, JaxEngine
 from lowtide.jaxtraining.evaluation import LossSums
 from lowtide.jaxtraining.feeding import JaxFeed
+from lowtide.jaxtraining.loading import NETWORKS
 from lowtide.jaxtraining.loss import weighted_loss
 from lowtide.jaxtraining.muon import half_precision, orthogonalize
 from lowtide.jaxtraining.optimizers import Rules
@@ -319,6 +320,12 @@ def check_loss_in_chunks():
     assert weighted_loss(hidden, matrix, targets, weights, 4) == pytest.approx(wanted, rel=1e-5)
 
 
+def check_networks_are_on_one_device():
+    place = NETWORKS.open("cpu")
+    assert len(place.devices) == 1 and NETWORKS.is_cpu(place)
+    assert NETWORKS.device_memory(place) is None
+
+
 def check_matrices_made_orthogonal():
     dice = np.random.default_rng(2)
     compiled = jax.jit(orthogonalize, static_argnames=("half",))
@@ -329,6 +336,14 @@ def check_matrices_made_orthogonal():
         sizes = np.linalg.svd(np.asarray(made, np.float32), compute_uv=False)
         assert sizes.shape[-1] == min(shape[1:])
         assert sizes.min() > 0.6 and sizes.max() < 1.3, (shape, half, sizes)
+    with pytest.MonkeyPatch.context() as patch:  # by squares from a half longer on, as torch does
+        patch.setattr(muon, "_orthogonalize_squares", lambda matrices: "by squares")
+        for shape, half, squares in (
+            ((1, 4, 5), False, False), ((1, 5, 4), False, False), ((1, 4, 6), False, True),
+            ((1, 6, 4), False, True), ((1, 4, 12), False, True), ((1, 4, 6), True, False),
+        ):  # fmt: skip
+            made = orthogonalize(jnp.ones(shape, jnp.float32), half=half)
+            assert isinstance(made, str) == squares, (shape, half)
 
 
 def check_attention_by_one_kernel_is_the_plain_one():

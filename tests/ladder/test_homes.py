@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lowtide.ladder import homes
 from lowtide.ladder.homes import HostHome
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -48,3 +49,19 @@ def test_more_records_in_use_than_slots_are_a_fault_of_ours(home: HostHome) -> N
         home.begin("c")
     home.drop_all()
     assert home.get("c").tolist() == [20] * 8
+
+
+@pytest.mark.parametrize(("lock", "on_gpu", "locked"), [
+    (True, True, True), (True, True, False), (True, False, False), (False, True, False),
+])  # fmt: skip
+def test_host_memory_is_locked_where_a_gpu_reads_it(monkeypatch, lock, on_gpu, locked):
+    """Where locking failed, the error that stays on the device is cleared, and only there."""
+    cleared = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    monkeypatch.setattr(homes, "lock_pages", lambda array: locked)
+    monkeypatch.setattr(homes, "unlock_pages", lambda array: None)
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: cleared.append(device))
+    memory = homes.HostMemory(100, lock=lock)
+    assert memory.is_locked is locked and memory.bytes.numel() == 100
+    assert cleared == (["cuda"] if lock and on_gpu and not locked else [])
+    memory.close()

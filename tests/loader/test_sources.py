@@ -114,3 +114,18 @@ def test_types_of_ids(dtype: object) -> None:
         return
     with pytest.raises(UsageError):
         sources._checked_dtype(dtype)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_to_do_about_a_file_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "there.txt").write_text("text")
+    found = {
+        name: sources._advice_for_missing(tmp_path / name)
+        for name in ("there.npy", "there.bin", "other.npy", "other.bin")
+    }
+    checked = "check the path for typing errors"
+    assert found == {
+        "there.npy": f"lowtide pretokenize {tmp_path / 'there.txt'}",
+        "there.bin": checked,
+        "other.npy": checked,
+        "other.bin": checked,
+    }

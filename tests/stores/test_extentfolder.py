@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.errors import BudgetError
 from lowtide.stores import extentfolder
-from lowtide.stores.extentfiles import TRAILER_BYTES, disk_bytes
+from lowtide.stores.extentfiles import TRAILER_BYTES, disk_bytes, is_whole, write_extent
 from lowtide.stores.extentfolder import ExtentFolder
 from lowtide.stores.urls import StoreURL
 
@@ -149,3 +149,30 @@ def test_what_other_processes_brought_is_removed_where_our_own_is_not_enough(
     with folder.counting() as count:
         assert folder.make_room(count, folder.max_bytes - BASE)
     assert not there(folder) and name not in folder.known
+
+
+def extent_of(name: str, size: int = BLOCK - TRAILER_BYTES) -> Any:
+    return SimpleNamespace(name=name, size=size)
+
+
+def test_an_extent_that_is_gone_is_known_no_more(folder: ExtentFolder) -> None:
+    name = put_extent(folder, 1)
+    (folder.path / "extents" / name).unlink()
+    assert folder.open_extent(extent_of(name)) is None and name not in folder.known
+
+
+@pytest.mark.parametrize("size", [1, 100, (1 << 18) - 1, 1 << 18, (1 << 18) + 1])
+def test_an_extent_is_whole_as_it_was_written_and_not_otherwise(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "extent"
+    write_extent(path, bytes(range(256)) * (size // 256) + bytes(size % 256))
+    whole = path.read_bytes()
+
+    def is_kept(data: bytes) -> bool:
+        path.write_bytes(data)
+        with path.open("rb") as file:
+            return is_whole(file.fileno(), size)
+
+    assert is_kept(whole)
+    for wrong in (whole[:-1], whole + b"\0", bytes([whole[0] ^ 1]) + whole[1:]):
+        assert not is_kept(wrong)
+    assert not is_kept(whole[:-1] + bytes([whole[-1] ^ 1]))

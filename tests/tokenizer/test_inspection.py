@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.cli import main
-from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer import Tokenizer, inspection
 from lowtide.tokenizer.inspection import (
     inspect_tokenizer,
     is_tokenizer,
@@ -145,3 +145,18 @@ def test_the_first_eight_special_tokens_are_shown(count: int, end: str) -> None:
     tokenizer = Tokenizer.from_characters("a", special_tokens=names)
     lines = inspect_tokenizer(tokenizer, source="tok").splitlines()
     assert next(line for line in lines if "special" in line).endswith(end)
+
+
+@pytest.mark.parametrize(("length", "whole"), [(67, True), (68, True), (69, False)])
+def test_long_tokens_are_shortened_in_the_middle(length: int, whole: bool) -> None:
+    token = bytes(97 + number % 26 for number in range(length))
+    shown = inspection._shorten(token)
+    assert shown == (repr(token.decode()) if whole else f"'{token[:49].decode()} ... {shown[-15:]}")
+    assert whole or shown.endswith(f"{token[-14:].decode()}'")
+
+
+def test_only_characters_can_be_unknown(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    (tmp_path / "a.txt").write_text("low tide é")
+    assert measure_sample(small_tokenizer, tmp_path / "a.txt").num_unknown == 0
+    characters = Tokenizer.from_characters("low tide")
+    assert measure_sample(characters, tmp_path / "a.txt").num_unknown == 1

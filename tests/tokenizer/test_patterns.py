@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import re
 from collections.abc import Callable
 from unicodedata import category
 
@@ -269,6 +270,9 @@ def test_expressions_are_recognised() -> None:
         assert pattern_of_expression(expression) == pattern
     with pytest.raises(DataError, match="unknown split pattern"):
         pattern_of_expression(r"\w+", path="tokenizer.json")
+    for length, shown in ((60, "x" * 60), (61, f"{'x' * 57}...")):
+        with pytest.raises(DataError, match=rf"unknown split pattern '{re.escape(shown)}'$"):
+            pattern_of_expression("x" * length)
 
 
 def test_other_spellings_split_the_same(make_text: Callable[[int, int], bytes]) -> None:

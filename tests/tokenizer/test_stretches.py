@@ -104,3 +104,12 @@ def test_separators_one_after_the_other_have_no_place_to_cut_between_them(tmp_pa
     """A part that begins inside of one must not be taken for text before it."""
     (tmp_path / "a.txt").write_bytes(LINES + b"<|endoftext|>" * 30_000)
     assert look(tmp_path / "a.txt").size_bytes >= 13 * 30_000
+
+
+def test_of_two_stretches_the_one_that_holds_more_is_kept() -> None:
+    sizes = [
+        stretches._held(Stretch(size_bytes=1000, in_stream=in_stream, repeats=repeats))
+        for repeats in (False, True)
+        for in_stream in (False, True)
+    ]
+    assert sizes == [1000, 2000, 4000, 4000]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 
-from lowtide.training import runmetrics
+from lowtide.training import environment, runmetrics
 from lowtide.training.environment import peak_flops
 from lowtide.training.runmetrics import Pace
 
@@ -21,6 +22,23 @@ def test_a_run_writes_what_it_was_made_with(make_trainer, monkeypatch):
     assert row["num_parameters"] == sum(p.numel() for p in trainer.model.parameters())
     assert row["tokens_per_step"] == trainer.settings.tokens_per_step
     assert row["flops_per_token"] > 0
+
+
+def test_the_processor_has_its_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "usable_cores", lambda: 3)
+    found = []
+    for text in (
+        "processor\t: 0\nmodel name\t: Deep 9000 @ 2GHz\nmodel name\t: other\n",
+        "\n",
+        None,
+    ):
+        path = tmp_path / "cpuinfo"
+        path.unlink(missing_ok=True) if text is None else path.write_text(text)
+        monkeypatch.setattr(environment, "Path", lambda name, path=path: path)
+        name, cores, memory = environment._describe_cpu().split(", ")
+        assert cores == "3 cores" and memory[-3:] == "GiB"
+        found.append(name)
+    assert found == ["Deep 9000 @ 2GHz", platform.machine(), platform.machine()]
 
 
 def test_peaks_are_known_by_name():
