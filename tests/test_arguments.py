@@ -154,7 +154,7 @@ def test_a_config_file_that_is_not_there_names_those_that_are(tmp_path: Path) ->
 
 @pytest.mark.parametrize("words", [["--config-file"], ["--config-file="]])
 def test_config_file_without_a_name(words: list[str]) -> None:
-    with pytest.raises(UsageError, match="--config-file names nothing"):
+    with pytest.raises(UsageError, match="--config-file needs a value"):
         parse(words)
 
 

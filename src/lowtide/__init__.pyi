@@ -245,7 +245,7 @@ def export_model(
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> Path:
-    """Write the folder, or the GGUF file, and give its path.
+    """Write the folder, or the GGUF file, and return its path.
 
     Args:
         model_name: Required. Run to export (its name or folder), or the folder of a published
@@ -578,15 +578,15 @@ def prepare_dataset(
         step: A Python function of yours, FILE.py:NAME, that gets each remaining document and
             returns it, a changed text, or None to remove it. Runs in processes of its own,
             slower than native rules; it must depend on the document alone.
-        near_dedup: Remove documents of whose n-grams of words at least this share is also one's
-            that stays, such as 0.8; 0 for none, else 0.5 to 1. Each removal is in
+        near_dedup: Remove a document that has at least this share of its n-grams of words in
+            common with one that stays, such as 0.8; 0 for none, else 0.5 to 1. Removals are in
             near_duplicates.jsonl.
         near_dedup_ngram: Words in an n-gram of --near-dedup.
         decontaminate: Files of evaluation items (jsonl, or globs of them) that the text should
-            not say again; by n-grams of 13 words, 8 to 12 for shorter items, that at most 10
+            not contain; by n-grams of 13 words, 8 to 12 for shorter items, that at most 10
             documents have.
-        decontaminate_by: drop removes documents that say what an item says; cut only the lines
-            that do.
+        decontaminate_by: drop removes documents that contain text of an item; cut only the
+            lines that do.
         shuffle: Shuffle documents, all of them with all; else they stay in order.
         seed: Decides the shuffle.
         num_workers: Workers; default: one for each core. The result does not depend on it.
@@ -684,7 +684,7 @@ def run_demo(
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> list[StageResult]:
-    """Run every stage that is not there yet, and give what each took.
+    """Run every stage that is not there yet, and return what each took.
 
     Args:
         text: Your own text file (txt, jsonl or parquet); without it, the sources of Python's

@@ -234,7 +234,7 @@ def _refuse_stray_word(
         takes = counted(len(places), "value")
         raise UsageError(
             f"{stray!r} is one too many: {program} takes {takes} by position",
-            next_step=f"the same for each by itself, or {program} --help",
+            next_step=f"give the command once for each of them, or see {program} --help",
         )
     given = {word.partition("=")[0] for word in words} | {flag_name(name) for name in options}
     missing = [
@@ -262,7 +262,7 @@ def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:
             continue
         found = value if equals else next(remaining, "")
         if not found:
-            raise UsageError(f"{wanted} names nothing", next_step=f"{wanted} NAME")
+            raise UsageError(f"{wanted} needs a value", next_step=f"{wanted} NAME")
     return found, rest
 
 

@@ -140,7 +140,7 @@ def test_another_shard_of_the_same_size_is_noticed(tmp_path: Path) -> None:
     make_dataset(tmp_path / "mine")
     write_shard(tmp_path / "other.bin", np.arange(100)[::-1], [100], vocab_size=300)
     (tmp_path / "other.bin").rename(tmp_path / "mine/train/shard_00000.bin")
-    with pytest.raises(DataError, match=r"shard_00000.bin is not the shard .* begins otherwise"):
+    with pytest.raises(DataError, match=r"shard_00000.bin is not the shard .* other first bytes"):
         layout.load_dataset_info(tmp_path / "mine")
 
 

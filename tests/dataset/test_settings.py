@@ -19,6 +19,7 @@ from lowtide.dataset.settings import (
     VerifySettings,
 )
 from lowtide.errors import UsageError
+from lowtide.flatsettings import setting_fields
 
 PREPARE = {
     "rules": "",
@@ -89,7 +90,7 @@ INSPECT = {"split": "train", "start": 0, "tokens": 100, "show_ids": False, "test
     ],
 )
 def test_defaults_are_those_of_the_help(settings: Any, expected: dict[str, Any]) -> None:
-    fields = dataclasses.fields(settings)
+    fields = setting_fields(settings).values()
     given = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
     assert {name: value for name, value in given.items() if value is not None} == expected
 

@@ -100,7 +100,7 @@ def test_what_cannot_be_a_prompt_is_told_before_anything_is_printed(tmp_path: Pa
     with pytest.raises(DataError, match="not UTF-8"):
         next(iter_prompts(settings(prompt_file=tmp_path / "bad.txt")))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="can be read once"):
+    with pytest.raises(DataError, match="can be read only once"):
         next(iter_prompts(settings(prompt_file=tmp_path / "pipe")))
 
 

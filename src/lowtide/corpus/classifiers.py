@@ -146,7 +146,7 @@ def model_checksum(path: str) -> str:
 
 
 def _require_recorded(path: Path, checksum: str) -> None:
-    """Refuse a model that train-classifier wrote otherwise: it would judge otherwise."""
+    """Refuse a model whose checksum is not the one that train-classifier recorded for it."""
     record = path.with_name(CLASSIFIER_NAME)
     if path.name != CLASSIFIER_MODEL_NAME or not record.is_file():
         return

@@ -199,7 +199,7 @@ def hash_inputs(inputs: Iterable[InputFile]) -> str:
 
 
 def names_files(name: str) -> bool:
-    """Tell files, folders and globs of this machine from the name of a dataset elsewhere.
+    """True for files, folders and globs of this machine, False for a dataset's name.
 
     >>> names_files("texts/*.txt"), names_files("owner/dataset")
     (True, False)

@@ -75,7 +75,7 @@ class Page:
 
     @property
     def level_bytes(self) -> int | None:
-        """What says which rows have a text, where that stands before the texts and unpacked."""
+        """Bytes that say which rows have a text, where these are stored before it, uncompressed."""
         if self.header[1] != _DATA_PAGE_V2:
             return None
         return max(int(self._about.get(5, 0)), 0) + max(int(self._about.get(6, 0)), 0)
@@ -86,7 +86,7 @@ class Page:
         return self.header[1] != _DATA_PAGE_V2 or bool(self._about.get(7, True))
 
     def is_streamable(self, large_page_bytes: int) -> bool:
-        """True for texts that lie in the page as they are, or for numbers of such."""
+        """True if texts can be read one by one: as they are, or by their places in a dictionary."""
         if self.is_dictionary:
             return self.num_values <= _MOST_VALUES
         levels = self._about.get(3) == _RUNS if self.header[1] == _DATA_PAGE else True

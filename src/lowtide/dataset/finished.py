@@ -87,7 +87,7 @@ def require_kept_hashes(root: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
-    """Compare hashes that append needs with what metadata says, and what `_check_logs` does."""
+    """Compare the hashes that append needs, and the logs, with what the metadata says of them."""
     return _compare_files(root, metadata.get("seen", [])) + _check_logs(root, metadata)
 
 

@@ -184,7 +184,7 @@ class Made:
     near: NearRemovals | None = None
     """The near copies that went; None where they stay."""
     contamination: Contamination | None = None
-    """What evaluation items say; None where it stays."""
+    """The text of evaluation items that was found; None where it stays."""
 
     @property
     def finders(self) -> list[Finder]:

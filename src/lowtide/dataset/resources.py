@@ -200,7 +200,7 @@ def _block_bytes(settings: PrepareSettings, inputs: Inputs) -> int:
 
 
 def check_characters(num_characters: int, shares: Shares, budget_bytes: int) -> None:
-    """Refuse more characters than their tokenizer has room for: text of no language has them."""
+    """Refuse more characters than their tokenizer has room for, which no language has."""
     needed = num_characters * CHARACTER_BYTES
     if needed <= shares.character_bytes:
         return

@@ -91,15 +91,15 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     )  # fmt: skip
 
     near_dedup: float = 0.0
-    """Remove documents of whose n-grams of words at least this share is also one's that stays, such
-    as 0.8; 0 for none, else 0.5 to 1. Each removal is in near_duplicates.jsonl."""
+    """Remove a document that has at least this share of its n-grams of words in common with one
+    that stays, such as 0.8; 0 for none, else 0.5 to 1. Removals are in near_duplicates.jsonl."""
     near_dedup_ngram: int = 5
     """Words in an n-gram of --near-dedup."""
     decontaminate: tuple[str, ...] = ()
-    """Files of evaluation items (jsonl, or globs of them) that the text should not say again;
+    """Files of evaluation items (jsonl, or globs of them) that the text should not contain;
     by n-grams of 13 words, 8 to 12 for shorter items, that at most 10 documents have."""
     decontaminate_by: Literal["drop", "cut"] = "drop"
-    """drop removes documents that say what an item says; cut only the lines that do."""
+    """drop removes documents that contain text of an item; cut only the lines that do."""
     # Order
     shuffle: bool = True
     """Shuffle documents, all of them with all; else they stay in order."""

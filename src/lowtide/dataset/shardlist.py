@@ -74,7 +74,7 @@ def _check_head(shard: ShardInfo) -> None:
     if checksum_head(shard.path) == shard.head:
         return
     raise DataError(
-        f"{shard.path.name} is not the shard that {METADATA_NAME} describes: it begins otherwise",
+        f"{shard.path.name} is not the shard that {METADATA_NAME} describes: other first bytes",
         path=shard.path,
         next_step="was another dataset's shard moved over it? bring the old one back, and give new "
         f"shards names of their own; then: lowtide verify {shard.path.parent.parent}",

@@ -66,7 +66,7 @@ class StageResult:
 
 @takes_keywords(DemoSettings)
 def run_demo(settings: DemoSettings) -> list[StageResult]:
-    """Run every stage that is not there yet, and give what each took."""
+    """Run every stage that is not there yet, and return what each took."""
     with hold_lock(settings.out_dir, create_folder=True):
         return _run_stages(settings, parse_size(settings.memory))
 

@@ -154,7 +154,7 @@ def _check(path: Path, read_bytes: int = _READ_BYTES) -> int:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise DataError(
-                "prompts are read twice, and this can be read once",
+                "prompts are read twice, and this can be read only once",
                 path=path,
                 next_step="write it into a file first, or give the text itself with --prompt",
             )

@@ -65,7 +65,7 @@ class BlockReader:
         return self._pool.submit(next, self._blocks, None)
 
     def available(self, *, until: int) -> int:
-        """Open blocks until there are `until` windows or no more; give how many there are."""
+        """Open blocks until there are `until` windows or no more; return how many there are."""
         while self.seen_windows < until and not self._ended:
             found = self._ahead.result()
             if found is None:

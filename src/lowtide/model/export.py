@@ -100,7 +100,7 @@ class ExportSettings:
 
 @takes_keywords(ExportSettings)
 def export_model(settings: ExportSettings) -> Path:
-    """Write the folder, or the GGUF file, and give its path."""
+    """Write the folder, or the GGUF file, and return its path."""
     return write_export(settings)[0]
 
 

@@ -40,7 +40,7 @@ _RUN_BYTES = 2 << 20  # beside the first: its curves and samples, and them in th
 
 
 class PageReader(Protocol):
-    """Reads something, and again what is new of it, and gives the data of its page."""
+    """Reads something, and again what is new of it, and returns the data of its page."""
 
     def read(self) -> bool:
         """Read what is new; tell whether there was anything."""

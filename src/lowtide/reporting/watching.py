@@ -59,7 +59,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{_ADDRESS}:{self.server_address[1]}/"
 
     def current_data(self) -> dict[str, Any]:
-        """Read what is new and give the page's data."""
+        """Read what is new and return the page's data."""
         with self.reading:
             self.reader.read()
             return self.reader.page()

@@ -167,7 +167,7 @@ class Store:
                 return info.tag if bytes(found) == data else None
             except ObjectMissingError:  # two at once, and neither came through; or removed again
                 _wait(attempt, url, "created elsewhere at the same moment")
-        raise DataError("this object comes and goes", path=str(url))
+        raise DataError("this object was stored and removed again and again", path=str(url))
 
     def replace(self, url: StoreURL, data: bytes, tag: str) -> str | None:
         """Replace a small object that has this tag; return the new one, None if it had another.

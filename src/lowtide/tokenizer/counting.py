@@ -283,7 +283,7 @@ class _Job:
     contents: ContentLog | None = None
 
     def run(self, place: InputPlace, meter: _Meter, starts: Sequence[int]) -> Iterator[InputPlace]:
-        """Count input after input; after each step give the place reached."""
+        """Count input after input; after each step yield the place reached."""
         index = place.input_index
         offset = place.offset
         while index < len(self.inputs):

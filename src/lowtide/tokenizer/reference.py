@@ -126,7 +126,7 @@ def _learn_afresh(
 
 
 def _merge(word: list[bytes], pair: Pair) -> tuple[list[bytes], list[tuple[Pair, int]]]:
-    """Merge a pair in a word from the left; also give how the counts of other pairs change."""
+    """Merge a pair in a word from the left; also return how the counts of other pairs change."""
     token = pair[0] + pair[1]
     merged: list[bytes] = []
     changes: list[tuple[Pair, int]] = []

@@ -77,7 +77,7 @@ def write_slurm_script(
     notice_seconds: int = 180,
     port: int = 29400,
 ) -> Path:
-    """Write the script and give its path; it asks for the run's budget and a tenth more."""
+    """Write the script and return its path; it asks for the run's budget and a tenth more."""
     budget = (
         parse_size(settings.machine.memory) if settings.machine.memory else default_budget_bytes()
     )

@@ -114,7 +114,7 @@ class Stepper:
         return [f"{self._group.device} has no products of 8-bit floats: bfloat16 instead"]
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that a run is to give, under our names, whole; all processes must ask."""
+        """The weights that a run saves, under our names, whole; all processes must ask."""
         if self._average is not None:
             return whole_tensors(self._average.averaged())
         return whole_tensors(dict(self.model.state_dict()))

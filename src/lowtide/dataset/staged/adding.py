@@ -91,7 +91,7 @@ def append_shared(
     stored = stored_settings(info, settings)
     notices: list[str] = []
     found = expand_inputs(settings.input_files, on_notice=notices.append)
-    needs = Inputs.of(found, stored, tokenizer=root)  # before the budget: it imports
+    needs = Inputs.of(found, stored, tokenizer=root)  # before the budget is measured
     if stored.decontaminate:  # before all work: without these counts nothing can be appended
         read_stored_counts(root, info.metadata, stored)
     budget = MemoryBudget.from_setting(settings.memory)

@@ -99,7 +99,7 @@ class EncodingAhead:
 
     @contextlib.contextmanager
     def hold(self, part: int) -> Generator[HeldPart | None]:
-        """Hold a part that is going to be hashed, within a `with` block; None: not any more."""
+        """Hold a part that is being hashed, within a `with` block; None once nothing is held."""
         with self._news:
             is_held = self._is_open
             if is_held:

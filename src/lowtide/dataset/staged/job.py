@@ -190,7 +190,7 @@ class StagedJob:
 
     @cached_property
     def contamination(self) -> Contamination | None:
-        """What evaluation items say, once that is judged."""
+        """The text of evaluation items that was found, once that is judged."""
         job = self.contamination_job
         if job is None:
             return None
@@ -200,7 +200,7 @@ class StagedJob:
 
     @cached_property
     def finders(self) -> list[Finder]:
-        """Those who found what goes."""
+        """Everything that found text to remove."""
         return list_finders(self.near, self.contamination)
 
     @cached_property

@@ -1,7 +1,7 @@
 """Prepare a dataset, or add text to one, with a worker on every node of a Ray cluster.
 
 In:      PrepareSettings or AppendSettings with --engine ray
-Out:     the dataset that the workers of --engine files make, who these are
+Out:     the same dataset as with --engine files: the workers are the same
 Memory:  each worker keeps its own budget; Ray's processes are beside it
 """
 

@@ -201,7 +201,7 @@ class _SharedPreparation:
         ]
 
     def _plan_ahead(self) -> EncodingAhead | None:
-        """Encodes parts as they are hashed, where nothing but lines is known by all text."""
+        """What encodes parts as they are hashed; None where more than lines depends on all text."""
         job, shares = self._job, self._shares
         if job.settings.keeps_text or job.settings.tokenization == "char":
             return None
