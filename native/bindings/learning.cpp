@@ -90,13 +90,13 @@ void take_items(Learner& learner, const std::vector<std::pair<nb::bytes, uint64_
 }
 
 template <typename Learner>
-Array<uint32_t> merges(const Learner& learner) {
+View<uint32_t> merges(const Learner& learner) {
   std::vector<uint32_t> flat;
   flat.reserve(learner.merges().size() * 3);
   for (const Merge& merge : learner.merges()) {
     flat.insert(flat.end(), {merge.left, merge.right, merge.token});
   }
-  return to_array(std::move(flat));
+  return to_view<uint32_t>(std::move(flat));
 }
 
 // What all learners have, whatever they hold in memory.
@@ -107,7 +107,7 @@ void def_learning(nb::class_<Learner>& learner) {
       .def("build", &Learner::build, nb::call_guard<nb::gil_scoped_release>())
       .def("learn", &Learner::learn, nb::arg("target"), nb::arg("max_merges"),
            nb::arg("min_frequency"), nb::call_guard<nb::gil_scoped_release>())
-      .def("merges", &merges<Learner>)
+      .def("merges", &merges<Learner>, "Left, right and token of each merge, as uint32.")
       .def_prop_ro("merges_done", &Learner::merges_done)
       .def_prop_ro("num_words", &Learner::num_words);
 }

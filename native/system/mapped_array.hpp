@@ -48,6 +48,7 @@ class MappedArray {
     if (moved == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<T*>(moved);
     capacity_ = capacity;
+    if (bytes >= kManyBytes) ask_for_huge_pages(data_, bytes);
   }
   // Returns to the system what lies behind the last value.
   void shrink_to_fit() {
@@ -65,7 +66,7 @@ class MappedArray {
   }
 
  private:
-  static constexpr size_t kStep = 1 << 14;
+  static constexpr size_t kStep = 1 << 14, kManyBytes = size_t{16} << 20;
   T* data_ = nullptr;
   size_t size_ = 0, capacity_ = 0;
 };

@@ -127,7 +127,7 @@ def check_encoding(
         pass
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[tuple[bytes, bytes]] = []
-    for left, right, token in learner.merges().reshape(-1, 3).tolist():
+    for left, right, token in np.asarray(learner.merges()).reshape(-1, 3).tolist():
         merges.append((tokens[left], tokens[right]))
         tokens[token] = tokens[left] + tokens[right]
     specials = ["<|endoftext|>", "<|end", "|>"]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +69,7 @@ def learn_with(
         assert learner.merges_done == len(learner.merges()) // 3
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[Pair] = []
-    for left, right, token in learner.merges().reshape(-1, 3).tolist():
+    for left, right, token in np.asarray(learner.merges()).reshape(-1, 3).tolist():
         merges.append((tokens[left], tokens[right]))
         assert token == len(tokens)  # no token is made twice
         tokens[token] = tokens[left] + tokens[right]

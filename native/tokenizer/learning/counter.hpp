@@ -90,6 +90,7 @@ class PieceCounter {
   void flush_shard(Local& local, size_t shard);
   void flush_long(Local& local, size_t shard);
   void flush(Local& local);
+  void flush_all();
   void spill_if_full(size_t index);
   std::string new_run_path(size_t index);
   std::string spill(size_t index);

@@ -97,31 +97,31 @@ def learn_merges(
                 "ways after the same tokens",
                 next_step=f"{smallest_budget(needed)}, or put blanks or line ends into the text",
             ) from None
-    rows: list[list[int]] = learner.merges().reshape(-1, 3).tolist()
-    _require_room(rows, budget, limits.written_byte_bytes)
-    tokens = {byte: bytes([byte]) for byte in range(256)}
+    numbers = learner.merges()
+    _require_room(numbers, budget, limits.written_byte_bytes)
+    tokens = [bytes([byte]) for byte in range(256)]
     merges: list[tuple[bytes, bytes]] = []
-    for left, right, token in rows:
+    for left, right in zip(numbers[::3], numbers[1::3], strict=True):  # each makes the next token
         merges.append((tokens[left], tokens[right]))
-        tokens[token] = tokens[left] + tokens[right]
+        tokens.append(tokens[left] + tokens[right])
     return merges
 
 
-def _require_room(rows: list[list[int]], budget: MemoryBudget, byte_bytes: int) -> None:
+def _require_room(merges: memoryview, budget: MemoryBudget, byte_bytes: int) -> None:
     """Refuse tokens that could not be written within the budget, before they are made.
 
     A text that repeats itself without a place to cut has tokens nearly as long as itself.
     """
-    sizes = dict.fromkeys(range(256), 1)
-    for left, right, token in rows:
-        sizes[token] = sizes[left] + sizes[right]
-    written = byte_bytes * sum(sizes.values())
+    sizes = [1] * 256
+    for left, right in zip(merges[::3], merges[1::3], strict=True):
+        sizes.append(sizes[left] + sizes[right])
+    written = byte_bytes * sum(sizes)
     used = budget.total_bytes - budget.remaining_bytes
     if written < _MUCH_WRITTEN or used + written <= budget.total_bytes:
         return
     raise BudgetError(
         f"the text repeats itself without a place to cut: a token has "
-        f"{format_size(max(sizes.values()))}, and writing all of them takes {format_size(written)}",
+        f"{format_size(max(sizes))}, and writing all of them takes {format_size(written)}",
         # A larger budget has larger tables: some of them are there when this is looked at.
         next_step=f"{smallest_budget(used + written + written // 8)}, or put blanks or line ends "
         "into the text",

@@ -258,15 +258,13 @@ def _number(
     """
     if settings.tie_break == "cs336":
         return Vocabulary.from_merges(merges, special_tokens=specials, pattern=settings.pattern)
-    tokens = [text.encode() for text in specials] + [bytes([byte]) for byte in range(256)]
-    seen = set(tokens[len(specials) :])
-    for left, right in merges:
-        if left + right not in seen:
-            seen.add(left + right)
-            tokens.append(left + right)
-    return Vocabulary.from_tokens(
-        dict(enumerate(tokens)),
-        merges,
+    made = dict.fromkeys(bytes([byte]) for byte in range(256))
+    made.update(dict.fromkeys(left + right for left, right in merges))
+    ids = {token: id for id, token in enumerate(made, len(specials))}
+    rows = [(ids[left], ids[right], ids[left + right]) for left, right in merges]
+    return Vocabulary.from_rows(
+        dict(enumerate([*(text.encode() for text in specials), *made])),
+        rows,
         special_tokens={text: id for id, text in enumerate(specials)},
         pattern=settings.pattern,
     )
