@@ -85,16 +85,19 @@ class Sampler(threading.Thread):
         """Add the time since the last look to what every thread does now."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         phase = name_phase(frames[self.main.ident or 0])
+        # Before any file is read: threads go on then, and a frame may have ended.
+        names = {ident: name_frame(frame) for ident, frame in frames.items()}
+        frames.clear()  # else they hold what their functions held
         for thread in threading.enumerate():
-            frame = frames.get(thread.ident or 0)
-            if frame is None or thread is self or not thread.name.startswith(_LOOKED_AT):
+            name = names.get(thread.ident or 0)
+            if name is None or thread is self or not thread.name.startswith(_LOOKED_AT):
                 continue
             state, used = read_task(thread.native_id or 0)
             self.processor_seconds[f"{thread.name} {thread.native_id}"] = used
             if thread is self.main:
-                self.main_seconds[f"{phase}: {name_frame(frame)} {state}"] += seconds
+                self.main_seconds[f"{phase}: {name} {state}"] += seconds
             else:
-                self.worker_seconds[f"{phase} | {name_frame(frame)} | {state}"] += seconds
+                self.worker_seconds[f"{phase} | {name} | {state}"] += seconds
 
 
 def find_most(seconds: Mapping[str, float], count: int) -> dict[str, float]:

@@ -16,7 +16,9 @@
 #include "bindings/native_vocabulary.hpp"
 #include "dataset/page_sums.hpp"
 #include "dataset/ranges.hpp"
+#include "dataset/work_files.hpp"
 #include "dataset/work_index.hpp"
+#include "system/memory.hpp"
 
 namespace lowtide {
 using namespace nb::literals;
@@ -142,7 +144,23 @@ uint64_t count_documents(const std::vector<nb::bytes>& paths) {
   return documents;
 }
 
+void write_sections(const nb::bytes& partial, const nb::bytes& path, const nb::bytes& head,
+                    const std::vector<Input<uint8_t>>& sections, size_t alignment) {
+  require(alignment >= 1 && alignment <= 4096, "an alignment is 1 to 4096 bytes");
+  const std::string from(partial.c_str(), partial.size()), to(path.c_str(), path.size());
+  const std::string_view text(head.c_str(), head.size());
+  std::vector<std::string_view> views;
+  for (const Input<uint8_t>& section : sections) views.push_back(as_text(section));
+  nb::gil_scoped_release release;
+  write_work_file(from, to, text, views, alignment);
+}
+
 void bind_rows(nb::module_& m) {
+  m.def("write_work_file", &write_sections, "partial"_a, "path"_a, "head"_a, "sections"_a,
+        "alignment"_a, "Write a new file and give it its name.");
+  m.def("start_writeback", &start_writeback, "file"_a, "offset"_a, "size"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Begin to write a stretch of a file to the disk, without waiting for it.");
   m.def("count_documents", &count_documents, "paths"_a, "The documents of work files of ids.");
   nb::class_<RangeCounter>(m, "RangeCounter")
       .def(nb::init<std::vector<uint64_t>, uint64_t>(), "bounds"_a, "val_limit"_a)

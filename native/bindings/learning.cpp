@@ -169,11 +169,14 @@ void bind_learning(nb::module_& m) {
   learner
       .def(
           "__init__",
-          [](MergeLearner* self, const std::string& tie_break, size_t longest_token) {
-            new (self) MergeLearner(
-                std::make_shared<TokenTable>(tie_break_named(tie_break), longest_token));
+          [](MergeLearner* self, const std::string& tie_break, size_t longest_token,
+             size_t num_threads, size_t many_words) {
+            require_threads(num_threads);
+            auto tokens = std::make_shared<TokenTable>(tie_break_named(tie_break), longest_token);
+            new (self) MergeLearner(std::move(tokens), num_threads, many_words);
           },
-          nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kAnyLength)
+          nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kAnyLength,
+          nb::arg("num_threads") = 1, nb::arg("many_words") = MergeLearner::kManyWords)
       .def_prop_ro("bytes", &MergeLearner::bytes);
   def_learning(learner);
   bind_round_learner<uint16_t>(m, "RoundLearner");

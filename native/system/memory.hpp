@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace lowtide {
@@ -53,6 +54,15 @@ inline void keep_freed_blocks([[maybe_unused]] int bytes, [[maybe_unused]] int a
   ::mallopt(M_TRIM_THRESHOLD, at_the_end);
 #endif
   give_memory_back();
+}
+
+// Dirty pages of a stretch of a file are on their way to the disk after this, where that is known.
+inline void start_writeback([[maybe_unused]] int file, [[maybe_unused]] uint64_t offset,
+                            [[maybe_unused]] uint64_t size) {
+#if defined(SYNC_FILE_RANGE_WRITE)
+  ::sync_file_range(file, static_cast<off_t>(offset), static_cast<off_t>(size),
+                    SYNC_FILE_RANGE_WRITE);
+#endif
 }
 
 inline void announce_reading_in_order([[maybe_unused]] int file) {

@@ -22,10 +22,24 @@ def publish(folder: DiskFolder) -> None:
         assert folder.publish(partial, "hash", "00007", "checksum") == "00007.out"
 
 
-@pytest.mark.parametrize("write", [create, publish])
+def commit(folder: DiskFolder) -> None:
+    publish(folder)
+    assert folder.create("hash/hash-00007.done", b"{}")
+
+
+RESULT, RECORD = ["flush 6 bytes", "name"], ["flush 2 bytes", "name", "flush folder"]
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"), [(create, RECORD), (publish, RESULT), (commit, RESULT + RECORD)]
+)
 def test_a_file_is_flushed_before_it_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[DiskFolder], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[DiskFolder], None],
+    expected: list[str],
 ) -> None:
+    """A result's name is flushed with its record's, which are in one folder."""
     events: list[str] = []
     link = os.link
 
@@ -40,8 +54,7 @@ def test_a_file_is_flushed_before_it_gets_its_name(
     monkeypatch.setattr(os, "fsync", traced_fsync)
     monkeypatch.setattr(os, "link", traced_link)
     write(DiskFolder(tmp_path))
-    size = 2 if write is create else 6
-    assert events == [f"flush {size} bytes", "name", "flush folder"]
+    assert events == expected
 
 
 def test_what_is_removed_may_be_gone_already(tmp_path: Path) -> None:

@@ -374,6 +374,17 @@ def call_work_index(folder: Path) -> None:
     call_work_file(folder / "none.ids")
 
 
+def call_writing(folder: Path) -> None:
+    names = {"partial": os.fsencode(folder / ".w"), "path": os.fsencode(folder / "w")}
+    good = {**names, "head": b"head", "sections": [b"one", b"", b"two"], "alignment": 8}
+    vary("write_work_file", _native.write_work_file, good, ("alignment",))
+    for path in (b"", b"\0", os.fsencode(folder), os.fsencode(folder / "none" / "w")):
+        call("write_work_file", _native.write_work_file, **{**good, "path": path})
+        call("write_work_file", _native.write_work_file, **{**good, "partial": path})
+    stretch = {"file": -1, "offset": 0, "size": 1}
+    vary("start_writeback", _native.start_writeback, stretch, ("file", "offset", "size"))
+
+
 def call_work_file(path: Path) -> None:
     name = [os.fsencode(path)]
     call("count_documents", _native.count_documents, name)
@@ -543,6 +554,7 @@ def call_dataset(folder: Path) -> None:
         damaged.add(**{**good, "index": np.concatenate([index, index])})
         call("RangeRows", damaged.finish)
     call_work_index(folder)
+    call_writing(folder)
     rows.add(**good)
     rows.finish()
     reader = {"range": rows, "id_bytes": 2, "max_open_files": 1}

@@ -77,6 +77,20 @@ def learn_with(
 
 
 @TIE_BREAKS
+@pytest.mark.parametrize("num_threads", [2, 5])
+def test_words_of_a_pair_are_divided_among_threads(
+    make_text: Callable[[int, int], bytes], tie_break: str, num_threads: int
+) -> None:
+    text = make_text(4, 20_000) + b" aaaa aaaaa ababab abaab bbb" * 3
+    counts = reference.count_pieces([text], pattern="gpt2", specials=[])
+    alone = _native.MergeLearner(tie_break)
+    together = _native.MergeLearner(tie_break, num_threads=num_threads, many_words=1)
+    merges = learn_with(alone, counts, target=700)
+    assert len(merges) == 700
+    assert learn_with(together, counts, target=700) == merges
+
+
+@TIE_BREAKS
 @given(
     counts=pieces_with_counts,
     target=st.integers(0, 60),

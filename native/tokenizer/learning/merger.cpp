@@ -1,21 +1,27 @@
 #include "tokenizer/learning/merger.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <stdexcept>
 #include <utility>
 
+#include "model/thread_pool.hpp"
 #include "tokenizer/learning/pair_index.hpp"
 
 namespace lowtide {
 
 namespace {
 constexpr size_t kCompactionFloor = 1 << 17;
+constexpr size_t kWordsAtOnce = 512;  // that a thread takes
 }  // namespace
 
 size_t MergeLearner::bytes() const {
-  return words_.bytes() + symbols_.bytes() + counts_.bytes() + pairs_.bytes() + postings_.bytes() +
-         queue_.capacity() * sizeof(Candidate) + new_postings_.capacity() * sizeof(NewPosting) +
+  size_t parts = 0;
+  for (const auto& part : parts_) parts += part->bytes();
+  return parts + words_.bytes() + symbols_.bytes() + counts_.bytes() + pairs_.bytes() +
+         postings_.bytes() + queue_.capacity() * sizeof(Candidate) +
+         new_postings_.capacity() * sizeof(NewPosting) +
          (with_left_.capacity() + with_right_.capacity()) * sizeof(Seen);
 }
 
@@ -160,25 +166,147 @@ void MergeLearner::merge(uint32_t pair) {
   first_new_ = static_cast<uint32_t>(counts_.size());
   new_postings_.clear();
   last_word_.clear();
-  merge_in_words(chosen, pair, token);
+  const bool together = num_threads_ > 1 && chosen.num_words >= many_words_;
+  if (together) {
+    merge_together(chosen, pair, token);
+  } else {
+    merge_alone(chosen, pair, token);
+  }
   pairs_[pair].num_words = 0;
   dead_postings_ += chosen.num_words;
-  place_new_postings();
+  if (together) {
+    place_postings_of_parts();
+  } else {
+    place_new_postings();
+  }
   if (live_symbols_ > kCompactionFloor && live_symbols_ * 2 < symbols_.size()) compact_symbols();
   for (uint32_t entry = first_new_; entry < counts_.size(); ++entry) push(entry);
 }
 
-void MergeLearner::merge_in_words(const Pair& entry, uint32_t pair, uint32_t token) {
-  const uint32_t* const words = postings_.data() + entry.postings;  // nothing moves it meanwhile
-  const uint32_t n = entry.num_words;
-  for (uint32_t k = 0; k < n; ++k) {
-    if (k + 24 < n) __builtin_prefetch(&words_[words[k + 24]]);
-    if (k + 12 < n) __builtin_prefetch(&symbols_[words_[words[k + 12]].begin]);
-    merge_in_word(words[k], pair, token);
+struct MergeLearner::Alone {
+  MergeLearner& learner;
+  const uint32_t token;
+
+  void take(MergePart::Side, uint32_t, uint32_t pair, int64_t count) {
+    learner.counts_[pair] -= count;
+  }
+  uint32_t add(uint32_t left, uint32_t right, uint32_t word, int64_t count) {
+    const uint32_t pair = learner.find_new_pair(left, right, token);
+    learner.counts_[pair] += count;
+    uint32_t& last = learner.last_word_[pair - learner.first_new_];
+    if (last != word) {
+      last = word;
+      ++learner.pairs_[pair].num_words;
+      learner.new_postings_.push_back({pair, word});
+    }
+    return pair;
+  }
+  void remove(size_t symbols) { learner.live_symbols_ -= symbols; }
+};
+
+struct MergeLearner::Shared {
+  MergeLearner& learner;
+  MergePart& part;
+  const uint32_t token;
+
+  void take(MergePart::Side side, uint32_t neighbour, uint32_t pair, int64_t count) {
+    part.take(side, neighbour, pair, count);
+  }
+  uint32_t add(uint32_t left, uint32_t right, uint32_t word, int64_t count) {
+    const MergePart::Side side = right == token ? MergePart::kBefore : MergePart::kAfter;
+    const uint32_t neighbour = right == token ? left : right;
+    MergePart::Near& near = part.near(side, neighbour);
+    if (near.new_pair == kNoPair) {
+      const std::lock_guard hold(learner.parts_mutex_);
+      near.new_pair = learner.find_new_pair(left, right, token);
+    }
+    near.added += count;
+    if (near.last_word != word) {
+      near.last_word = word;
+      ++near.num_words;
+      part.postings.push_back({side, neighbour, word});
+    }
+    return near.new_pair;
+  }
+  void remove(size_t symbols) { part.removed += symbols; }
+};
+
+uint32_t MergeLearner::find_new_pair(uint32_t left, uint32_t right, uint32_t token) {
+  Seen& at = right == token ? with_left_[left] : with_right_[right];
+  if (at.stamp != stamp_) at = {stamp_, add_pair(left, right)};
+  return at.pair;
+}
+
+void MergeLearner::merge_alone(const Pair& entry, uint32_t pair, uint32_t token) {
+  Alone changes{*this, token};
+  merge_in_words(changes, entry, pair, 0, entry.num_words);
+}
+
+void MergeLearner::merge_together(const Pair& entry, uint32_t pair, uint32_t token) {
+  free_parts_.clear();
+  for (const auto& part : parts_) {
+    part->begin(stamp_, tokens_->size());
+    free_parts_.push_back(part.get());
+  }
+  std::exception_ptr failed;
+  run_blocks(entry.num_words, kWordsAtOnce, num_threads_, [&](size_t begin, size_t end) {
+    try {
+      merge_part(entry, pair, token, static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
+    } catch (...) {
+      const std::lock_guard hold(parts_mutex_);
+      failed = std::current_exception();
+    }
+  });
+  if (failed) std::rethrow_exception(failed);
+  add_parts();
+}
+
+void MergeLearner::merge_part(const Pair& entry, uint32_t pair, uint32_t token, uint32_t begin,
+                              uint32_t end) {
+  MergePart* part;
+  {
+    const std::lock_guard hold(parts_mutex_);
+    if (free_parts_.empty()) {
+      parts_.push_back(std::make_unique<MergePart>());
+      parts_.back()->begin(stamp_, tokens_->size());
+      free_parts_.reserve(parts_.size());
+      free_parts_.push_back(parts_.back().get());
+    }
+    part = free_parts_.back();
+    free_parts_.pop_back();
+  }
+  Shared changes{*this, *part, token};
+  merge_in_words(changes, entry, pair, begin, end);
+  const std::lock_guard hold(parts_mutex_);
+  free_parts_.push_back(part);
+}
+
+void MergeLearner::add_parts() {
+  for (const auto& part : parts_) {
+    live_symbols_ -= part->removed;
+    part->for_each([&](const MergePart::Near& near) {
+      if (near.old_pair != kNoPair) counts_[near.old_pair] -= near.taken;
+      if (near.new_pair == kNoPair) return;
+      counts_[near.new_pair] += near.added;
+      pairs_[near.new_pair].num_words += near.num_words;
+    });
   }
 }
 
-void MergeLearner::merge_in_word(uint32_t index, uint32_t pair, uint32_t token) {
+template <typename Changes>
+void MergeLearner::merge_in_words(Changes& changes, const Pair& entry, uint32_t pair,
+                                  uint32_t begin, uint32_t end) {
+  const uint32_t* const words = postings_.data() + entry.postings;  // nothing moves it meanwhile
+  for (uint32_t k = begin; k < end; ++k) {
+    if (k + 24 < end) __builtin_prefetch(&words_[words[k + 24]]);
+    if (k + 12 < end) __builtin_prefetch(&symbols_[words_[words[k + 12]].begin]);
+    merge_in_word(changes, words[k], pair);
+  }
+}
+
+template <typename Changes>
+void MergeLearner::merge_in_word(Changes& changes, uint32_t index, uint32_t pair) {
+  const uint32_t token = changes.token;
   Word& word = words_[index];
   Symbol* const s = symbols_.data() + word.begin;
   const size_t length = word.length;
@@ -195,40 +323,26 @@ void MergeLearner::merge_in_word(uint32_t index, uint32_t pair, uint32_t token) 
       continue;
     }
     if (after_merge) {
-      s[out - 1].pair = add_occurrence(token, token, token, index, count);
+      s[out - 1].pair = changes.add(token, token, index, count);
     } else if (out > 0) {
-      counts_[s[out - 1].pair] -= count;
-      s[out - 1].pair = add_occurrence(s[out - 1].id, token, token, index, count);
+      Symbol& before = s[out - 1];
+      changes.take(MergePart::kBefore, before.id, before.pair, count);
+      before.pair = changes.add(before.id, token, index, count);
     }
     const uint32_t right_pair = s[i + 1].pair;
-    if (right_pair != kNoPair) counts_[right_pair] -= count;
     i += 2;
+    if (right_pair != kNoPair) changes.take(MergePart::kAfter, s[i].id, right_pair, count);
     uint32_t next_pair = kNoPair;
-    if (i < length && s[i].pair != pair) {
-      next_pair = add_occurrence(token, s[i].id, token, index, count);
-    }
+    if (i < length && s[i].pair != pair) next_pair = changes.add(token, s[i].id, index, count);
     s[out++] = {token, next_pair};
     after_merge = true;
   }
   word.length = static_cast<uint32_t>(out);
-  live_symbols_ -= length - out;
+  changes.remove(length - out);
 }
 
-uint32_t MergeLearner::add_occurrence(uint32_t left, uint32_t right, uint32_t token, uint32_t word,
-                                      int64_t count) {
-  Seen& at = right == token ? with_left_[left] : with_right_[right];
-  if (at.stamp != stamp_) at = {stamp_, add_pair(left, right)};
-  counts_[at.pair] += count;
-  uint32_t& last = last_word_[at.pair - first_new_];
-  if (last != word) {
-    last = word;
-    ++pairs_[at.pair].num_words;
-    new_postings_.push_back({at.pair, word});
-  }
-  return at.pair;
-}
-
-void MergeLearner::place_new_postings() {
+// `last_word_` counts postings that are placed from now on.
+void MergeLearner::make_room_for_postings() {
   if (dead_postings_ > kCompactionFloor && dead_postings_ * 2 > postings_.size()) {
     compact_postings();
   }
@@ -240,10 +354,34 @@ void MergeLearner::place_new_postings() {
   }
   if (total > postings_.bytes() / sizeof(uint32_t)) postings_.reserve(total + total / 4);
   postings_.resize(total);
+}
+
+void MergeLearner::place_new_postings() {
+  make_room_for_postings();
   for (const NewPosting& posting : new_postings_) {
     uint32_t& filled = last_word_[posting.pair - first_new_];
     postings_[pairs_[posting.pair].postings + filled++] = posting.word;
   }
+}
+
+void MergeLearner::place_postings_of_parts() {
+  make_room_for_postings();
+  for (const auto& part : parts_) {
+    part->for_each([&](MergePart::Near& near) {
+      if (near.new_pair == kNoPair) return;
+      uint32_t& filled = last_word_[near.new_pair - first_new_];
+      near.posting = pairs_[near.new_pair].postings + filled;
+      filled += near.num_words;
+    });
+  }
+  run_blocks(parts_.size(), 1, num_threads_, [&](size_t begin, size_t end) {
+    for (size_t number = begin; number < end; ++number) {
+      MergePart& part = *parts_[number];
+      for (const MergePart::Posting& posting : part.postings) {
+        postings_[part.near(posting.side, posting.neighbour).posting++] = posting.word;
+      }
+    }
+  });
 }
 
 void MergeLearner::compact_postings() {

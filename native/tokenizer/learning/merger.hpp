@@ -20,22 +20,32 @@
 // does, and no other pair that spells it is left anywhere. For the same reason a merged pair is gone
 // for good, and the rules of Hugging Face and cs336, which count a merged pair differently, differ in
 // how they break ties only.
+//
+// The first merges are in tens of thousands of words each: half of the time goes to a twentieth of
+// the merges. Several threads divide the words of such a pair (merge_part.hpp). Pairs then get their
+// numbers in another order, on which nothing depends.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "system/mapped_array.hpp"
+#include "tokenizer/learning/merge_part.hpp"
 #include "tokenizer/learning/merger_tokens.hpp"
 
 namespace lowtide {
 
 class MergeLearner {
  public:
-  explicit MergeLearner(std::shared_ptr<TokenTable> tokens) : tokens_(std::move(tokens)) {}
+  // Pairs in `many_words` and more are merged by `num_threads`.
+  explicit MergeLearner(std::shared_ptr<TokenTable> tokens, size_t num_threads = 1,
+                        size_t many_words = kManyWords)
+      : tokens_(std::move(tokens)), num_threads_(num_threads), many_words_(many_words) {}
+  static constexpr size_t kManyWords = 4096;  // 0.2 ms; a thread wakes up in a quarter of that
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   template <typename Id>
@@ -101,15 +111,26 @@ class MergeLearner {
   bool refill(int64_t min_frequency);
   bool pop_best(int64_t min_frequency, uint32_t& pair);
   void merge(uint32_t pair);
-  void merge_in_words(const Pair& entry, uint32_t pair, uint32_t token);
-  void merge_in_word(uint32_t word, uint32_t pair, uint32_t token);
-  uint32_t add_occurrence(uint32_t left, uint32_t right, uint32_t token, uint32_t word,
-                          int64_t count);
+  struct Alone;   // changes counts as it goes
+  struct Shared;  // leaves them to a part
+  template <typename Changes>
+  void merge_in_words(Changes& changes, const Pair& entry, uint32_t pair, uint32_t begin,
+                      uint32_t end);
+  template <typename Changes>
+  void merge_in_word(Changes& changes, uint32_t word, uint32_t pair);
+  uint32_t find_new_pair(uint32_t left, uint32_t right, uint32_t token);
+  void merge_alone(const Pair& entry, uint32_t pair, uint32_t token);
+  void merge_together(const Pair& entry, uint32_t pair, uint32_t token);
+  void merge_part(const Pair& entry, uint32_t pair, uint32_t token, uint32_t begin, uint32_t end);
+  void add_parts();
+  void make_room_for_postings();
   void place_new_postings();
+  void place_postings_of_parts();
   void compact_postings();
   void compact_symbols();
 
   const std::shared_ptr<TokenTable> tokens_;
+  const size_t num_threads_, many_words_;
   MappedArray<Word> words_;
   MappedArray<Symbol> symbols_;
   MappedArray<int64_t> counts_;  // by pair
@@ -123,6 +144,9 @@ class MergeLearner {
   uint32_t first_new_ = 0;
   std::vector<NewPosting> new_postings_;
   std::vector<uint32_t> last_word_;  // by new pair: the word of its latest posting
+  std::mutex parts_mutex_;           // held for a new pair, and to take a part
+  std::vector<std::unique_ptr<MergePart>> parts_;
+  std::vector<MergePart*> free_parts_;
   size_t dead_postings_ = 0;
   size_t live_symbols_ = 0;
   bool is_built_ = false;

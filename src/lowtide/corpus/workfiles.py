@@ -20,7 +20,7 @@ from typing import Any
 
 import xxhash
 
-from lowtide import files
+from lowtide import _native, files
 from lowtide.errors import DataError
 
 __all__ = ["WorkFile", "is_intact", "open_work_file", "write_work_file"]
@@ -75,20 +75,13 @@ def write_work_file(
     digest = xxhash.xxh3_128(text)
     for data in sections.values():
         digest.update(data)
-    partial = files.partial_path(path)
-    partial.unlink(missing_ok=True)  # left by a killed command; the folder is ours now
-    with os.fdopen(files.create_file(partial), "wb", buffering=0) as file:
-        _write(file, _PREFIX.pack(_MAGIC, len(text), digest.digest()) + text)
-        for data in sections.values():
-            _write(file, data)
-            _write(file, b"\0" * (-data.nbytes % _ALIGNMENT))
-    partial.replace(path)
-
-
-def _write(file: Any, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while len(view):  # an unbuffered write may take only a part, as at the end of a disk
-        view = view[file.write(view) :]
+    _native.write_work_file(
+        os.fsencode(files.partial_path(path)),
+        os.fsencode(path),
+        _PREFIX.pack(_MAGIC, len(text), digest.digest()) + text,
+        [memoryview(data).cast("B") for data in sections.values()],
+        _ALIGNMENT,
+    )
 
 
 def open_work_file(path: Path) -> WorkFile:

@@ -201,7 +201,9 @@ class DiskFolder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return name if _create(partial, path) or _is_same_file(partial, path) else None
+        # The record comes next, into the same folder, which is flushed then.
+        is_new = _create(partial, path, sync_folder=False)
+        return name if is_new or _is_same_file(partial, path) else None
 
     def output_path(self, stage: str, name: str) -> Path:
         """Beside the stage's records."""
@@ -274,14 +276,15 @@ class _DiskLease:
             self.descriptor = None
 
 
-def _create(partial: Path, path: Path) -> bool:
+def _create(partial: Path, path: Path, *, sync_folder: bool = True) -> bool:
     """Give a finished file its name; False if another file has it."""
     try:
         os.link(partial, path)
     except FileExistsError:
         # A network disk may repeat a request that had succeeded: then the file has both names.
         return os.path.samestat(partial.stat(), path.stat())
-    files.sync_directory(path.parent)
+    if sync_folder:
+        files.sync_directory(path.parent)
     return True
 
 

@@ -28,6 +28,9 @@ _LONG_PIECE = 256 << 10
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
 _LIMITS = CountingLimits()
 _MUCH_WRITTEN = 8 << 20
+# Of learning at full speed: two threads take a sixth more processor time, and gain little.
+_FEWEST_THREADS, _MOST_THREADS = 4, 8
+_THREAD_BYTES = 4 << 20
 # Bytes of memory for a symbol of a segment in rounds: 148 for three, in three quarters of what they
 # get, which is seven eighths (native/tokenizer/learning/round_learner.cpp).
 _SEGMENT_TIMES = 80
@@ -71,6 +74,7 @@ def learn_merges(
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
+    num_threads: int = 1,
     limits: CountingLimits = _LIMITS,
 ) -> list[tuple[bytes, bytes]]:
     """Learn `target` merges, or as many as there are; takes the pieces out of the counter.
@@ -78,7 +82,9 @@ def learn_merges(
     The learner ends here: it may hold all of the budget, and writing the tokenizer needs some.
     """
     limit = {} if max_token_bytes is None else {"longest_token": max_token_bytes}
-    learner = _pick_learner(counter, target, tie_break, limit, budget, progress, work_dir)
+    learner = _pick_learner(
+        counter, target, tie_break, limit, budget, progress, work_dir, num_threads
+    )
     sizes, longest = (counter.distinct_bytes, counter.distinct), counter.longest_piece
     with progress.phase("sorting", unit="pieces", poll=lambda: (learner.num_words, {})):
         learner.take(counter)
@@ -136,13 +142,16 @@ def _pick_learner(
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
+    num_threads: int = 1,
 ) -> Learner:
     """Choose the fastest learner that fits the memory."""
     available = budget.remaining_bytes
     sizes = counter.distinct_bytes, counter.distinct
     needed = planned_bytes(*sizes)
     if needed <= available:
-        return _native.MergeLearner(tie_break, **limit)
+        threads = min(num_threads, _MOST_THREADS, (available - needed) // _THREAD_BYTES)
+        threads = threads if threads >= _FEWEST_THREADS else 1
+        return _native.MergeLearner(tie_break, num_threads=threads, **limit)
     on_disk = file_bytes(*sizes, num_tokens=256 + target)
     if on_disk > free_disk_bytes(work_dir):
         raise BudgetError(

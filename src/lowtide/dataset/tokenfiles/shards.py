@@ -192,6 +192,8 @@ def write_shard_stream(
                 raise DataError(f"id {high} is outside the vocabulary of {vocab_size}", path=path)
             digest.update(ids)
             file.write(ids)
+            # The disk begins now, not when all of the shard is there and waited for.
+            _native.start_writeback(file.fileno(), position * item_bytes, ids.nbytes)
             head += ids[: _HEAD_BYTES - len(head)]
             ends = chunk_ends.cast("Q")
             for begin in range(0, len(ends), _ENDS_STEP):  # a list of all would take 40 bytes each
