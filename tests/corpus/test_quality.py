@@ -198,6 +198,23 @@ def test_native_is_the_oracle(preset: str, text: str, data: st.DataObject) -> No
         assert (left or "") == (want or "")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "12 likes", "12likes", "12", "12 ", "12.5k likes", "1,2.3m  shares", "12k\tviews!",
+        "7b views", "7x views", "12kk likes", "(3) followers", "... 3 quotes ...", "k likes",
+        "12 likes more", "12 liked", "a 12 likes", "é12 likes", "…12 likes…", "12 LIKES",
+        "0 downloads_", "/ 5 reposts", ": 5 bookmarks", "5: bookmarks", "12345", "1 2",
+    ],
+)  # fmt: skip
+def test_counters_are_those_of_the_oracle(line: str) -> None:
+    text = f"{GOOD}\n{line}\nand more of it"
+    limits = {"max-removed-words": 0.0, "min-line-words": 0.0, "max-button-words": 0.0}
+    flags = [f"refinedweb.{name}={value}" for name, value in limits.items()]
+    left, _ = judge(text, "refinedweb", *flags)
+    assert left == oracle.refinedweb(text, oracle.limits_of("refinedweb", limits))
+
+
 NOISE = [
     "#tags ...", "- a point", "12 likes", "2024", "SHOUT THIS OUT", "Sign-in to read.",
     "This uses cookies.", "See javascript here.", "Cited here [1] it is.", "Short line.", "A",
