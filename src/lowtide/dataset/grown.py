@@ -168,7 +168,7 @@ class GrownDataset:
     def move_in(
         self, added: Mapping[str, Sequence[layout.ShardInfo]]
     ) -> dict[str, list[layout.ShardInfo]]:
-        """Move finished shards into the dataset; until then no reader sees them."""
+        """Move finished shards into the dataset, whose metadata does not tell of them yet."""
         moved: dict[str, list[layout.ShardInfo]] = {}
         for split, shards in added.items():
             moved[split] = []
@@ -177,8 +177,6 @@ class GrownDataset:
                 _move(layout.documents_path(shard.path), layout.documents_path(path))
                 _move(shard.path, path)
                 moved[split].append(replace(shard, path=path))
-            if shards:
-                files.sync_directory(self.root / split)
         return moved
 
     def write(self, added: Added) -> layout.DatasetInfo:
