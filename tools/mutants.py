@@ -109,7 +109,8 @@ _NATIVE_SWAPS = [
 ]  # fmt: skip
 # Tables that hold numbers of many modules, and take seconds.
 _FORMULAS, _BORDERS = "tests/planning/test_formulas.py", "tests/test_borders.py"
-_DURABLE = "tests/test_durability.py"  # of all that write
+# Of all that write, and of all that commands say.
+_DURABLE, _OUTPUTS = "tests/test_durability.py", "tests/test_outputs.py"
 _NOT_BUILT, _NOT_JUDGED = "not built: drawn again", "not judged: --minutes"
 
 
@@ -355,7 +356,7 @@ def tests_of(mutant: Mutant) -> list[list[str]]:
     first = [own_tests(mutant), f"{folder}/test_numbers.py"]
     # What settings take is one table for all of them.
     (first if "setting" in mutant.path.stem else rest).append(_BORDERS)
-    return each_once([first, near, [*rest, *naming, _DURABLE]])
+    return each_once([first, near, [*rest, *naming, _DURABLE, _OUTPUTS]])
 
 
 def near_tests(mutant: Mutant) -> list[list[str]]:

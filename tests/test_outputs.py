@@ -1,0 +1,175 @@
+"""Every word that commands say on a small world, and every number that they write, as they were.
+
+`python tests/test_outputs.py` writes them anew where one is meant to change; what the clock,
+the memory and the disk of a machine decide is left out. Much of what a command counts, sums up,
+rounds or leaves out is seen here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "damage"))
+from world import make_world, run_command
+
+_METADATA = ("dataset_metadata.json", "conversion.json", "classifier.json")
+_WITH_PROCESSES = ("train-tokenizer", "train-classifier", "prepare", "append", "pretokenize",
+                   "verify")  # fmt: skip
+_SIZE = r"[\d.,]+ (?:[KMGT]i)?B"
+# What is not the same everywhere, and what stands for it.
+_MASKS = (
+    (r"\b[\d.]+k? ?s\b(?=  )|(?<=: )[\d.]+s\b|\b\d+:\d\d\b", "TIME"),
+    (r"tokens/s [\d.]+[kM]?|sample: .*|(?<=\"text\": )\".*\"|perplexity [\d.]+", "DRAWN"),
+    (r"(?<=\.\d\d)\d\d(?= |,|$)", ""),  # of losses, as processors round
+    (rf"(?:{_SIZE}|[\d.]+[kMG]? \w+)/s", "RATE"),
+    (
+        rf"(?<=memory ){_SIZE}|(?<=html: run, ){_SIZE}|(?<=html: dataset, ){_SIZE}|{_SIZE}(?= (?:are|is) free)|(?<=peak_memory_bytes\": )\d+",
+        "MEMORY",
+    ),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*", "DATE"),
+    (r"\b\d{16,}\b|(?<=\"xxh3_128\": )\"\w+\"", "STAMP"),  # the latter is of paths, too
+)
+TEXT_COMMANDS = [
+    "train-tokenizer --input a.txt --vocab-size 300 --out-dir again",
+    "train-tokenizer --input a.txt --vocab-size 300 --out-dir tok",
+    "train-tokenizer --input a.jsonl --kind char --out-dir characters",
+    "train-tokenizer --config-file flags.json --min-frequency 3 --out-dir third",
+    "train-classifier --good good.txt --other a.txt --out-dir judge --buckets 500 --epochs 1",
+    "prepare --input-files a.txt --tokenization tok --out-dir data --tokens-per-shard 2000",
+    "prepare --input-files a.parquet a.txt.gz --tokenization tok --out-dir two",
+    "prepare --input-files a.jsonl.xz --tokenization char --out-dir many --no-dedup "
+    "--val-fraction 0",
+    "prepare --input-files web.jsonl --out-dir ruled --tokenization tok --rules "
+    "gopher,c4,fineweb,refinedweb --rule-limit c4.end-mark=0 --mask email,ip,phone,iban,card",
+    "prepare --input-files web.jsonl --out-dir plain --tokenization gpt2 --min-line-chars 20 "
+    "--max-line-chars 90 --near-dedup 0.7",
+    "prepare --input-files a.txt good.txt --out-dir scored --tokenization tok --score score.ftz "
+    "--language-model language.bin --languages en --keep-top 0.5",
+    "prepare --input-files a.txt good.txt --out-dir stepped --tokenization tok --step step.py:keep "
+    "--near-dedup 0.5 --decontaminate items.jsonl --no-filter",
+    "prepare --input-files a.txt good.txt --out-dir files --tokenization tok --engine files",
+    "prepare --input-files a.txt --out-dir dry --dry-run",
+    "append data --input-files good.txt",
+    "append data --input-files good.txt",
+    "append judged --input-files good.txt a.jsonl",
+    "append two --input-files good.txt --engine files",
+    "pretokenize good.txt --tokenization tok",
+    "pretokenize good.txt a.txt --tokenization characters",
+    "convert data converted --to nanogpt",
+    "convert judged judged.npy --to npy",
+    "convert llmc back --to lowtide --tokenization tok",
+    "verify data",
+    "verify judged --json",
+    "inspect data",
+    "inspect judged",
+    "inspect tok",
+    "inspect tok --sample a.txt",
+    "inspect characters",
+    "inspect a.npy",
+    "inspect judged --json",
+    "inspect data --json",
+    "report data --out data.html",
+    "report data two --out both.html",
+    "prepare --input-files nothing.txt --out-dir new",
+    "train-tokenizer --input a.txt --vocab-size 10 --out-dir new",
+]
+MODEL_COMMANDS = [
+    "train --dataset-dir data --model-name more --target-params 10000 --seq-len 16 --batch-size 2 "
+    "--max-iters 4 --eval-interval 2 --eval-iters 1 --sample-tokens 3 --device cpu",
+    "train --dataset-dir data --model-name more --target-params 10000 --seq-len 16 --batch-size 2 "
+    "--max-iters 4 --eval-interval 2 --eval-iters 1 --sample-tokens 3 --device cpu",
+    "evaluate --model-name run --dataset-dir data --tasks tasks.jsonl --device cpu --eval-iters 2",
+    "generate --model-name run --prompt low --max-new-tokens 5 --preset deterministic --device cpu",
+    "generate --model-name run --prompt low --max-new-tokens 5 --num-samples 2 --seed 3 "
+    "--device cpu --json",
+    "export --model-name run --out-dir hf",
+    "export --model-name run --out-dir quantized --to gguf --type q8_0",
+    "report run --out run.html",
+    "report run more --out runs.html",
+]
+
+
+KINDS = {"text": TEXT_COMMANDS, "models": MODEL_COMMANDS}
+
+
+def stored_path(kind: str) -> Path:
+    return Path(__file__).parent / "outputs" / f"{kind}.txt"
+
+
+def masked(text: str, root: Path) -> str:
+    text = text.replace(str(root), "WORLD")
+    for pattern, name in _MASKS:
+        text = re.sub(pattern, name, text)
+    return text
+
+
+_COMMON = (
+    "the of and to in that is was with for as on be at by this had not are from they which one all "
+    "sea water tide sand boat wind stone coast light morning evening people walked found looked "
+    "because through between under where little great never always again before after"
+)
+_NOISE = (
+    "Read more...", "12 likes", "write to a.b@example.com or +49 30 1234567", "LOUD WORDS HERE",
+    "server 192.168.10.24 answered", "javascript is off", "- a point\n- a point\n- a point",
+    "lorem ipsum dolor", "DE89 3704 0044 0532 0130 00", "4111 1111 1111 1111", "...", "12345",
+)  # fmt: skip
+
+
+def write_web(path: Path) -> None:
+    """Pages of sentences, some with what rules and masks look for, some twice or nearly so."""
+    source, words = random.Random(5), _COMMON.split()
+    pages: list[str] = []
+    for number in range(40):
+        sentences = (" ".join(source.choices(words, k=source.randrange(5, 16))) for _ in range(9))
+        lines = [f"{sentence.capitalize()}." for sentence in sentences]
+        if number % 3 == 0:
+            lines.insert(source.randrange(9), _NOISE[number // 3 % len(_NOISE)])
+        if number % 7 == 0:
+            lines = lines[:3] * 4
+        pages.append("\n".join(lines))
+    pages += [pages[1], pages[2].replace("the", "a"), "short", pages[4].upper()]
+    path.write_text("".join(json.dumps({"text": page}) + "\n" for page in pages))
+
+
+def iter_outputs(root: Path, commands: list[str]) -> Iterator[str]:
+    """What each command says, and the metadata of what they made."""
+    with contextlib.chdir(root):
+        for command in commands:
+            more = [] if command.startswith("plan") else ["--memory", "2GiB"]
+            more += ["--processes", "1"] if command.split()[0] in _WITH_PROCESSES else []
+            code, out, err = run_command([*command.split(), *more])
+            yield f"$ lowtide {command}\nexit {code}\n{masked(out, root)}--\n{masked(err, root)}"
+        for path in sorted(root.rglob("*.json")) if commands is TEXT_COMMANDS else ():
+            if path.name in _METADATA:
+                shown = json.dumps(json.loads(path.read_text()), indent=1, sort_keys=True)
+                yield f"# {path.relative_to(root)}\n{masked(shown, root)}\n"
+
+
+def outputs_of(kind: str) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        make_world(root, with_model=kind == "models")
+        write_web(root / "web.jsonl")
+        return "\n".join(iter_outputs(root, KINDS[kind])).splitlines()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_is_said_as_it_was(kind: str) -> None:
+    found, stored = outputs_of(kind), stored_path(kind).read_text(encoding="utf-8").splitlines()
+    changed = list(difflib.unified_diff(stored, found, "stored", "now", n=2, lineterm=""))
+    assert not changed, "\n".join(changed)
+
+
+if __name__ == "__main__":
+    for name in KINDS:
+        stored_path(name).write_text("\n".join(outputs_of(name)) + "\n", encoding="utf-8")
