@@ -32,10 +32,8 @@ _MASKS = (
     (r"tokens/s [\d.]+[kM]?|sample: .*|(?<=\"text\": )\".*\"|perplexity [\d.]+", "DRAWN"),
     (r"(?<=\.\d\d)\d\d(?= |,|$)", ""),  # of losses, as processors round
     (rf"(?:{_SIZE}|[\d.]+[kMG]? \w+)/s", "RATE"),
-    (
-        rf"(?<=memory ){_SIZE}|(?<=html: run, ){_SIZE}|(?<=html: dataset, ){_SIZE}|{_SIZE}(?= (?:are|is) free)|(?<=peak_memory_bytes\": )\d+",
-        "MEMORY",
-    ),
+    (rf"(?<=memory ){_SIZE}|{_SIZE}(?= (?:are|is) free)|(?<=peak_memory_bytes\": )\d+", "MEMORY"),
+    (rf"(?<=html: run, ){_SIZE}|(?<=html: dataset, ){_SIZE}", "PAGE"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*", "DATE"),
     (r"\b\d{16,}\b|(?<=\"xxh3_128\": )\"\w+\"", "STAMP"),  # the latter is of paths, too
 )

@@ -154,11 +154,11 @@ def test_the_newest_ids_are_those_that_a_penalty_looks_at():
     """A ring of five, begun with two: each id takes the place of the oldest one."""
     plain = sampling(temperature=0.0)
     sampler = TensorChooser([1, 2], 5, 0, plain, vocab_size=20, device=torch.device("cpu"))
-    assert sampler.seen.tolist() == [[1, 2, 1, 1, 1]]
+    assert sampler.recent.ids.tolist() == [[1, 2, 1, 1, 1]]
     rings = []
     for wanted in (10, 11, 12, 13, 14, 15):
         assert sampler.choose(torch.eye(20)[wanted], banned=()) == wanted
-        rings.append(sampler.seen[0].tolist())
+        rings.append(sampler.recent.ids[0].tolist())
     assert rings[0] == [1, 2, 10, 1, 1]
     assert rings[2:] == [
         [1, 2, 10, 11, 12], [13, 2, 10, 11, 12], [13, 14, 10, 11, 12], [13, 14, 15, 11, 12]
