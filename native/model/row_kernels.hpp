@@ -27,7 +27,7 @@ void swiglu_backward(const float* gradient, const float* x, float* x_gradient, s
 void gelu(const float* x, float* y, size_t size);
 void gelu_backward(const float* gradient, const float* x, float* x_gradient, size_t size);
 
-// Logits become softmax minus one-hot; gives the sum of the losses.
+// Logits become softmax minus one-hot; returns the sum of the losses.
 double cross_entropy(float* logits, const int64_t* targets, size_t num_rows, size_t width);
 
 // How a [rows, tokens, heads, head_dim] tensor lies in memory; a head's numbers lie together.

@@ -27,7 +27,7 @@ _MOST_LETTERS = 300
 def shown_in_notebooks(
     facts: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Callable[[ClassT], ClassT]:
-    """Give a class of results its HTML form: `facts` of it, or else its fields.
+    """Let notebooks show a class of results as HTML: `facts` of it, or else its fields.
 
     >>> @shown_in_notebooks()
     ... @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""Give finished files their names together: flushing small files one by one takes most of the time.
+"""Rename finished files together: flushing small files one by one takes most of the time.
 
 In:      finished files under hidden names (see files.atomic_file), and the names they are to have
 Out:     the same files under these names, each flushed to the disk before it has its own
@@ -79,7 +79,7 @@ class PublishGroup:
         self._after.callback(function)
 
     def publish(self) -> None:
-        """Give all files that wait their names."""
+        """Rename all files that wait to their final names."""
         stages, self._records, self._others = (self._records, self._others), [], []
         waiting = [row for rows in stages for row in rows]
         if len(waiting) <= 2:

@@ -178,7 +178,7 @@ def passed_options(name: str) -> list[Option]:
 
 
 def describe(value: Any) -> None:
-    """Give a public function, or the methods of a public class, the signature that they have."""
+    """Set the signature and docstring of a public function, or of the methods of a public class."""
     if inspect.isclass(value):
         for method in vars(value).values():
             if inspect.isfunction(method):

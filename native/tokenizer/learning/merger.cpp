@@ -56,9 +56,10 @@ void MergeLearner::build() {
   for (size_t pair = 0; pair < counts_.size(); ++pair) {
     threshold_ = std::max(threshold_, counts_[pair]);
   }
-  ++threshold_;
+  ++threshold_;  // no pair reaches it: the first refill looks for the most frequent ones
 }
 
+// Numbers the pairs, and counts the words of each: so list_words knows how long every list will be.
 void MergeLearner::find_pairs() {
   PairIndex index(tokens_->size());
   for (size_t w = 0; w < words_.size(); ++w) {
@@ -79,6 +80,7 @@ void MergeLearner::find_pairs() {
   }
 }
 
+// The lists of all pairs, one behind the other in one array, each in a place of exactly its length.
 void MergeLearner::list_words() {
   uint64_t total = 0;
   for (size_t pair = 0; pair < pairs_.size(); ++pair) {
@@ -117,6 +119,8 @@ void MergeLearner::push(uint32_t pair) {
                  [this](const Candidate& a, const Candidate& b) { return before(b, a); });
 }
 
+// Most pairs are so rare that their turn never comes: they cost a look in every pass over the counts,
+// of which there is one for each halving of the threshold, and no place in the queue.
 bool MergeLearner::refill(int64_t min_frequency) {
   while (queue_.empty()) {
     if (threshold_ <= min_frequency) return false;
@@ -128,6 +132,8 @@ bool MergeLearner::refill(int64_t min_frequency) {
   return true;
 }
 
+// Counts only fall, so an entry whose count is still right comes before all others; the rest go back
+// with the counts they have now.
 bool MergeLearner::pop_best(int64_t min_frequency, uint32_t& pair) {
   const auto later = [this](const Candidate& a, const Candidate& b) { return before(b, a); };
   while (!queue_.empty() || refill(min_frequency)) {
@@ -231,6 +237,8 @@ struct MergeLearner::Shared {
   void remove(size_t symbols) { part.removed += symbols; }
 };
 
+// One side of a new pair is the new token, so the other side alone says which pair it is. What an
+// earlier step left in these arrays has an older stamp: nothing has to be cleared.
 uint32_t MergeLearner::find_new_pair(uint32_t left, uint32_t right, uint32_t token) {
   Seen& at = right == token ? with_left_[left] : with_right_[right];
   if (at.stamp != stamp_) at = {stamp_, add_pair(left, right)};
@@ -293,6 +301,8 @@ void MergeLearner::add_parts() {
   }
 }
 
+// The words of a pair lie anywhere in memory, and waiting for them would be most of the time: the row
+// of a word is fetched 24 words ahead, its symbols, which the row says where to find, 12 ahead.
 template <typename Changes>
 void MergeLearner::merge_in_words(Changes& changes, const Pair& entry, uint32_t pair,
                                   uint32_t begin, uint32_t end) {
@@ -304,6 +314,10 @@ void MergeLearner::merge_in_words(Changes& changes, const Pair& entry, uint32_t 
   }
 }
 
+// What is left of a word is written over its own symbols, which were read before. A merge takes an
+// occurrence away from the pairs on both of its sides, and puts pairs with the new token there. Where
+// the next symbol begins a merge as well, the pair between the two is (token, token), which is counted
+// when that one is made; the occurrence between them is taken away once, by the left one.
 template <typename Changes>
 void MergeLearner::merge_in_word(Changes& changes, uint32_t index, uint32_t pair) {
   const uint32_t token = changes.token;
@@ -356,6 +370,7 @@ void MergeLearner::make_room_for_postings() {
   postings_.resize(total);
 }
 
+// New postings come word by word, and go to their pairs without sorting: it is known how many each has.
 void MergeLearner::place_new_postings() {
   make_room_for_postings();
   for (const NewPosting& posting : new_postings_) {

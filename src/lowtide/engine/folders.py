@@ -90,7 +90,7 @@ class SharedFolder(Protocol):
         ...
 
     def publish(self, partial: Path, stage: str, task: str, checksum: str) -> str | None:
-        """Give a finished file its name, and return it; None if another file has it."""
+        """Publish a finished file, and return its name; None if another file has it."""
         ...
 
     def output_path(self, stage: str, name: str) -> Path:
@@ -193,7 +193,7 @@ class DiskFolder:
                 partial.unlink()
 
     def publish(self, partial: Path, stage: str, task: str, checksum: str) -> str | None:
-        """Give a finished file the name of its task."""
+        """Rename a finished file to the name of its task."""
         name = f"{task}.out"
         path = self.output_path(stage, name)
         descriptor = os.open(partial, os.O_RDONLY)
@@ -277,7 +277,7 @@ class _DiskLease:
 
 
 def _create(partial: Path, path: Path, *, sync_folder: bool = True) -> bool:
-    """Give a finished file its name; False if another file has it."""
+    """Rename a finished file; False if another file has the name."""
     try:
         os.link(partial, path)
     except FileExistsError:

@@ -111,7 +111,7 @@ class JaxGroup:
         return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, _AXIS))
 
     def place_rows(self, rows: Any, *, axis: int) -> Any:
-        """Give this process's rows to its devices: a part of the batch of all processes."""
+        """Copy this process's rows to its devices: a part of the batch of all processes."""
         places = self.rows_sharding(axis)
         if self.world_size == 1:
             # A copy: on a CPU JAX would go on using the memory of the array it is given.
@@ -119,7 +119,7 @@ class JaxGroup:
         return jax.make_array_from_process_local_data(places, np.array(rows))
 
     def place(self, value: Any, places: NamedSharding) -> Any:
-        """Give an array that every process has to the devices, whole or in parts."""
+        """Copy an array that every process has to the devices, whole or in parts."""
         if self.world_size == 1:
             return jax.device_put(jnp.array(value), places)
         return jax.make_array_from_callback(

@@ -186,7 +186,7 @@ def _make_scratch(path: Path, size: int) -> int:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Give the file all its room; where that is not known, it takes its room as it is written."""
+    """Reserve all the room of the file; where that cannot be done, it grows as it is written."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file, 0, max(size, 1))

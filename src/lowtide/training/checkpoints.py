@@ -409,7 +409,7 @@ def _with_advice(error: DataError, folder: Path) -> DataError:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Give `source` a second name; make a copy where the file system has no hard links."""
+    """Link `source` under a second name; copy it where the file system has no hard links."""
     partial = unused_name(target, "partial")
     try:
         os.link(source, partial)
