@@ -2,8 +2,8 @@
 
     python benchmarks/jax_speed.py --params 10e6 --steps 8 --rounds 2
     python benchmarks/jax_speed.py --params 124e6 --rows 2 --steps 5 --rounds 1
-    python benchmarks/jax_speed.py --params 124e6 --device gpu --half --rows 32 --tokens 1024 \
-        --vocabulary 50304 --steps 30 --rounds 1
+    python benchmarks/jax_speed.py --layers 12 --width 768 --heads 6 --device gpu --half \
+        --rows 32 --tokens 1024 --vocabulary 50304 --steps 30 --rounds 1
 
 Each round trains with torch and with JAX in a process of its own; the first two steps, which load
 and compile, are left out. AdamW; float32, or bfloat16 with `--half`. On a GPU torch compiles too,
@@ -40,11 +40,14 @@ if backend == "jax-plain":
     from lowtide.jaxtraining import engine
     engine.can_fuse = lambda *shape: False
     backend = "jax"
+shape = {"target_params": given["params"]}
+if given["layers"]:
+    shape = {"num_layers": given["layers"], "width": given["width"], "num_heads": given["heads"]}
 seen = []
 def note(event):
     seen.append((float(event.loss), time.perf_counter(), time.process_time()))
 settings = train_settings(
-    backend=backend, target_params=given["params"], max_iters=given["steps"], seq_len=tokens,
+    backend=backend, **shape, max_iters=given["steps"], seq_len=tokens,
     batch_size=given["rows"], optimizer="adamw", warmup=1, log_interval=1, eval_interval=10**6,
     save_interval=10**6, device="cuda" if on_gpu else "cpu", memory="64GiB",
     use_mixed_precision=given["half"], compile=on_gpu and backend == "torch",
@@ -76,6 +79,9 @@ def main() -> None:
     """Print a line for each process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--params", type=float, default=10e6)
+    parser.add_argument("--layers", type=int, help="this shape instead of --params")
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--heads", type=int, default=6)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)

@@ -8,7 +8,9 @@ import functools
 import json
 import math
 import traceback
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -350,11 +352,22 @@ def check_attention_by_one_kernel_is_the_plain_one():
     dice = np.random.default_rng(4)
     query, keys, values = (
         jnp.asarray(dice.normal(size=size), jnp.float32)
-        for size in ((2, 5, 2, 3, 8), (2, 5, 2, 8), (2, 5, 2, 8))
+        for size in ((2, 5, 2, 3, 6), (2, 5, 2, 6), (2, 5, 2, 6))
     )
     plain = network._attend(query, keys, values, None, 1 << 30)
     fused = network._attend_fused(query, keys, values, by="xla")
     np.testing.assert_allclose(fused, plain, atol=1e-6)
+    with pytest.MonkeyPatch.context() as patch:
+        seen: list[int] = []
+        kernel = jax.nn.dot_product_attention
+
+        def note(*given: Any, **options: Any) -> Any:
+            seen.extend(part.shape[-1] for part in given)
+            return kernel(*given, **options)
+
+        patch.setattr(jax.nn, "dot_product_attention", note)
+        network._attend_fused(query, keys, values, by="xla")
+        assert seen == [8, 8, 8]  # cuDNN has no heads of 6
     assert not network.can_fuse(CONFIG, 8, "bfloat16")  # there is no cuDNN on a CPU
     with pytest.MonkeyPatch.context() as patch:
         kernel = functools.partial(network._attend_fused, by="xla")
@@ -368,6 +381,34 @@ def check_attention_by_one_kernel_is_the_plain_one():
         params, ids = JaxGPT(CONFIG).params, np.arange(8)[None] % 11
         seen = [network.hidden_states(params, ids, one) for one in (form, network.Form(CONFIG))]
         assert not np.allclose(*seen)  # the kernel is what computes it
+
+
+def check_half_precision_is_in_every_product():
+    """One product in float32 takes as long as all others on a GPU's matrix units together."""
+    for changes in ({}, {"layout": "gpt2", "norm_eps": 1e-5}):
+        config = CONFIG.replace(**changes)
+        form = network.Form(config, dtype="bfloat16", chunk_tokens=4)
+        ids, weights = np.zeros((1, 8), np.int32), np.ones(1, np.float32)
+        gradients = jax.grad(network.loss_of)
+        program = jax.make_jaxpr(gradients, static_argnums=(4, 5))(
+            JaxGPT(config).params, ids, ids, weights, None, form
+        )
+        kinds = [v.aval.dtype.name for one in _products(program.jaxpr) for v in one.invars]
+        assert len(kinds) > 20 and set(kinds) == {"bfloat16"}, kinds
+
+
+def _products(program: Any) -> Iterator[Any]:
+    """All products of matrices of a program, in its loops and functions too."""
+    for step in program.eqns:
+        if step.primitive.name == "dot_general":
+            yield step
+        for inner in jax.tree.leaves(list(step.params.values()), is_leaf=_is_program):
+            if _is_program(inner):
+                yield from _products(getattr(inner, "jaxpr", inner))
+
+
+def _is_program(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
 
 
 def check_what_is_dropped():

@@ -40,6 +40,7 @@ Array = Any  # of JAX, traced or not
 
 _TRIED_TOKENS = 256  # of a row on which a kernel of others is tried
 _NEAR = 0.03
+_FUSED_HEADS = 8  # cuDNN has heads of multiples of this size
 
 
 @dataclass(frozen=True)
@@ -210,18 +211,50 @@ def _attend(
     places = jnp.arange(query.shape[1])[:, None] + (0 if start is None else start)
     others = jnp.arange(keys.shape[1])[None]
     allowed = (others <= places) & (others > places - window)
-    scores = jnp.einsum("btkge,bske->bkgts", query, keys, preferred_element_type=jnp.float32)
-    scores = scores * (1 / math.sqrt(query.shape[-1]))
+    scores = _scores(query, keys) * (1 / math.sqrt(query.shape[-1]))
     shares = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1).astype(query.dtype)
     shares = _drop(shares, share, key, 3)
     return jnp.einsum("bkgts,bske->btkge", shares, values)
 
 
+@jax.custom_vjp
+def _scores(query: Array, keys: Array) -> Array:
+    """The products [B, K, G, T, S] of queries and keys, summed and kept in float32.
+
+    Their gradients are multiplied in the precision of the queries, as all others: by itself JAX
+    would multiply them in float32, for which GPUs have no matrix units.
+    """
+    return jnp.einsum("btkge,bske->bkgts", query, keys, preferred_element_type=jnp.float32)
+
+
+def _scores_forward(query: Array, keys: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _scores(query, keys), (query, keys)
+
+
+def _scores_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    query, keys = kept
+    gradient = gradient.astype(query.dtype)
+    of_query = jnp.einsum("bkgts,bske->btkge", gradient, keys)
+    return of_query, jnp.einsum("bkgts,btkge->bske", gradient, query)
+
+
+_scores.defvjp(_scores_forward, _scores_backward)
+
+
 def _attend_fused(query: Array, keys: Array, values: Array, *, by: Any = "cudnn") -> Array:
-    """The same of all keys up to a query's own place, by one kernel."""
-    flat = query.reshape(*query.shape[:2], -1, query.shape[-1])
-    mixed = jax.nn.dot_product_attention(flat, keys, values, is_causal=True, implementation=by)
-    return mixed.reshape(query.shape)
+    """The same of all keys up to a query's own place, by one kernel.
+
+    Heads are filled up with zeros to a size it has: that changes neither scores nor values.
+    """
+    head = query.shape[-1]
+    filled = [
+        jnp.pad(part, ((0, 0),) * (part.ndim - 1) + ((0, -head % _FUSED_HEADS),))
+        for part in (query.reshape(*query.shape[:2], -1, head), keys, values)
+    ]
+    mixed = jax.nn.dot_product_attention(
+        *filled, is_causal=True, scale=1 / math.sqrt(head), implementation=by
+    )
+    return mixed[..., :head].reshape(query.shape)
 
 
 def can_fuse(config: GPTConfig, tokens: int, dtype: str) -> bool:
