@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
@@ -36,16 +36,18 @@ def test_ids_are_special_tokens_then_characters_in_order(characters: Tokenizer) 
 
 
 @given(text=st.text(alphabet=CHARACTERS) | st.text())
+@example(END_OF_TEXT)
 @settings(max_examples=150, deadline=None)
 def test_each_character_is_one_id(characters: Tokenizer, text: str) -> None:
-    ids = characters.encode(text)
+    ids = characters.encode(text, special="text")
     assert ids.dtype == np.int32
     assert len(ids) == len(text)
     known = "".join(c if c in CHARACTERS else UNKNOWN for c in text)
     assert characters.decode(ids) == known
-    assert characters.encode(text.encode("utf-8", "replace")).tolist() == [
-        *characters.encode(text.encode("utf-8", "replace").decode())
-    ]
+    for special in ("text", "allow"):
+        assert characters.encode(text.encode("utf-8", "replace"), special=special).tolist() == [
+            *characters.encode(text.encode("utf-8", "replace").decode(), special=special)
+        ]
 
 
 def test_bytes_that_are_no_text_are_unknown(characters: Tokenizer) -> None:
