@@ -80,7 +80,6 @@ void MergeLearner::find_pairs() {
   }
 }
 
-// The lists of all pairs, one behind the other in one array, each in a place of exactly its length.
 void MergeLearner::list_words() {
   uint64_t total = 0;
   for (size_t pair = 0; pair < pairs_.size(); ++pair) {
@@ -119,8 +118,7 @@ void MergeLearner::push(uint32_t pair) {
                  [this](const Candidate& a, const Candidate& b) { return before(b, a); });
 }
 
-// Most pairs are so rare that their turn never comes: they cost a look in every pass over the counts,
-// of which there is one for each halving of the threshold, and no place in the queue.
+// Rare pairs, which are most, cost a look at each halving of the threshold, and no place in the queue.
 bool MergeLearner::refill(int64_t min_frequency) {
   while (queue_.empty()) {
     if (threshold_ <= min_frequency) return false;
@@ -132,8 +130,7 @@ bool MergeLearner::refill(int64_t min_frequency) {
   return true;
 }
 
-// Counts only fall, so an entry whose count is still right comes before all others; the rest go back
-// with the counts they have now.
+// Counts only fall: an entry whose count is still right is the best, others go back with theirs.
 bool MergeLearner::pop_best(int64_t min_frequency, uint32_t& pair) {
   const auto later = [this](const Candidate& a, const Candidate& b) { return before(b, a); };
   while (!queue_.empty() || refill(min_frequency)) {
@@ -237,8 +234,7 @@ struct MergeLearner::Shared {
   void remove(size_t symbols) { part.removed += symbols; }
 };
 
-// One side of a new pair is the new token, so the other side alone says which pair it is. What an
-// earlier step left in these arrays has an older stamp: nothing has to be cleared.
+// One side of a new pair is the new token, so the other alone finds it; older stamps are other steps'.
 uint32_t MergeLearner::find_new_pair(uint32_t left, uint32_t right, uint32_t token) {
   Seen& at = right == token ? with_left_[left] : with_right_[right];
   if (at.stamp != stamp_) at = {stamp_, add_pair(left, right)};
@@ -301,8 +297,7 @@ void MergeLearner::add_parts() {
   }
 }
 
-// The words of a pair lie anywhere in memory, and waiting for them would be most of the time: the row
-// of a word is fetched 24 words ahead, its symbols, which the row says where to find, 12 ahead.
+// The words of a pair lie anywhere in memory: first a word's row is fetched ahead, then its symbols.
 template <typename Changes>
 void MergeLearner::merge_in_words(Changes& changes, const Pair& entry, uint32_t pair,
                                   uint32_t begin, uint32_t end) {
@@ -314,10 +309,9 @@ void MergeLearner::merge_in_words(Changes& changes, const Pair& entry, uint32_t 
   }
 }
 
-// What is left of a word is written over its own symbols, which were read before. A merge takes an
-// occurrence away from the pairs on both of its sides, and puts pairs with the new token there. Where
-// the next symbol begins a merge as well, the pair between the two is (token, token), which is counted
-// when that one is made; the occurrence between them is taken away once, by the left one.
+// What is left of a word is written over its own symbols. A merge takes an occurrence from the pairs on
+// both sides and adds pairs with the new token; between two merges in a row the left one takes, and the
+// right one adds (token, token).
 template <typename Changes>
 void MergeLearner::merge_in_word(Changes& changes, uint32_t index, uint32_t pair) {
   const uint32_t token = changes.token;
@@ -370,7 +364,6 @@ void MergeLearner::make_room_for_postings() {
   postings_.resize(total);
 }
 
-// New postings come word by word, and go to their pairs without sorting: it is known how many each has.
 void MergeLearner::place_new_postings() {
   make_room_for_postings();
   for (const NewPosting& posting : new_postings_) {
