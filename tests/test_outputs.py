@@ -42,6 +42,9 @@ TEXT_COMMANDS = [
     "train-tokenizer --input a.txt --vocab-size 300 --out-dir tok",
     "train-tokenizer --input a.jsonl --kind char --out-dir characters",
     "train-tokenizer --config-file flags.json --min-frequency 3 --out-dir third",
+    "train-tokenizer --input web.jsonl --vocab-size 330 --pattern cl100k --out-dir fourth "
+    "--special-tokens <|a|> <|b|> --tie-break cs336 --max-token-bytes 6",
+    "train-tokenizer --input good.txt a.txt.gz --vocab-size 6000 --out-dir fifth",
     "train-classifier --good good.txt --other a.txt --out-dir judge --buckets 500 --epochs 1",
     "prepare --input-files a.txt --tokenization tok --out-dir data --tokens-per-shard 2000",
     "prepare --input-files a.parquet a.txt.gz --tokenization tok --out-dir two",
@@ -57,6 +60,17 @@ TEXT_COMMANDS = [
     "--near-dedup 0.5 --decontaminate items.jsonl --no-filter",
     "prepare --input-files a.txt good.txt --out-dir files --tokenization tok --engine files",
     "prepare --input-files a.txt --out-dir dry --dry-run",
+    "prepare --input-files web.jsonl --out-dir shuffled --tokenization characters --shuffle "
+    "--seed 3 --tokens-per-shard 3000 --val-fraction 0.3 --lowercase --no-normalize",
+    "prepare --input-files web.jsonl --out-dir limited --tokenization bpe --min-document-chars 300 "
+    "--max-document-chars 700 --min-document-words 50 --max-repetition 0.2 --min-line-words 7 "
+    "--min-dedup-chars 30",
+    "prepare --input-files web.jsonl a.jsonl --out-dir above --tokenization gpt2.tiktoken "
+    "--score quality/model.bin --keep-above 0.4",
+    "prepare --input-files web.jsonl --out-dir shown --rules gopher,fineweb --mask email --dry-run",
+    "prepare --input-files good.txt bad.txt --out-dir skipping --tokenization tok "
+    "--skip-bad-inputs",
+    "append shuffled --input-files good.txt a.txt",
     "append data --input-files good.txt",
     "append data --input-files good.txt",
     "append judged --input-files good.txt a.jsonl",
@@ -66,6 +80,9 @@ TEXT_COMMANDS = [
     "convert data converted --to nanogpt",
     "convert judged judged.npy --to npy",
     "convert llmc back --to lowtide --tokenization tok",
+    "convert megatron taken --to lowtide --tokenizer tok",
+    "convert nanogpt told --to lowtide --tokenizer tok --tokens-per-shard 3000 --val-fraction 0.2",
+    "convert data packed --to llmc --tokens-per-shard 4000",
     "verify data",
     "verify judged --json",
     "inspect data",
@@ -74,9 +91,17 @@ TEXT_COMMANDS = [
     "inspect tok --sample a.txt",
     "inspect characters",
     "inspect a.npy",
+    "inspect data --split val --start 5 --tokens 20 --show-ids",
+    "inspect shuffled --tokens 30",
+    "inspect bpe --sample web.jsonl",
+    "inspect gpt2.tiktoken --text low",
+    "inspect gpt2 --text naïveté --show-ids",
+    "inspect unigram.json --sample good.txt",
+    "inspect nanogpt/train.bin --tokens 9",
     "inspect judged --json",
     "inspect data --json",
     "report data --out data.html",
+    "report tok --sample a.txt --out tok.html",
     "report data two --out both.html",
     "prepare --input-files nothing.txt --out-dir new",
     "train-tokenizer --input a.txt --vocab-size 10 --out-dir new",
@@ -90,7 +115,12 @@ MODEL_COMMANDS = [
     "generate --model-name run --prompt low --max-new-tokens 5 --preset deterministic --device cpu",
     "generate --model-name run --prompt low --max-new-tokens 5 --num-samples 2 --seed 3 "
     "--device cpu --json",
+    "generate --model-name run --prompt-file prompts.txt --each-line --max-new-tokens 4 "
+    "--temperature 0 --stop e --device cpu",
+    "evaluate --model-name run --dataset-dir data=data --split all --seq-len 8 --batch-size 3 "
+    "--eval-iters 3 --device cpu --json",
     "export --model-name run --out-dir hf",
+    "export --model-name run --out-dir half --dtype float16 --add-tokens tokens.txt",
     "export --model-name run --out-dir quantized --to gguf --type q8_0",
     "report run --out run.html",
     "report run more --out runs.html",
@@ -158,6 +188,8 @@ def outputs_of(kind: str) -> list[str]:
         root = Path(folder).resolve()
         make_world(root, with_model=kind == "models")
         write_web(root / "web.jsonl")
+        (root / "prompts.txt").write_text("low\nthe tide\n")
+        (root / "bad.txt").write_bytes("good so far\n".encode("utf-16") + b"\xff")
         return "\n".join(iter_outputs(root, KINDS[kind])).splitlines()
 
 
