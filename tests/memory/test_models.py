@@ -70,8 +70,8 @@ CASES = {
         3 * MIB,
         "import lowtide.training.evaluating as e\n"
         "real = e.iter_questions\n"
-        "def hold(path):\n"
-        "    held.append(list(real(path)))\n"
+        "def hold(*given, **options):\n"
+        "    held.append(list(real(*given, **options)))\n"
         "    return iter(held[-1])\n"
         "e.iter_questions = hold",
     ),
@@ -98,8 +98,8 @@ CASES = {
         4 * MIB,
         "import lowtide.model.tensorfiles as t\n"
         "real = t.iter_pieces\n"
-        "def hold(row, kind):\n"
-        "    held.append(list(real(row, kind)))\n"
+        "def hold(*given, **options):\n"
+        "    held.append(list(real(*given, **options)))\n"
         "    return iter(held[-1])\n"
         "t.iter_pieces = hold",
     ),
@@ -109,8 +109,8 @@ CASES = {
         4 * MIB,
         "import lowtide.model.gguf as g\n"
         "real = g._iter_blocks\n"
-        "def hold(row):\n"
-        "    held.append(list(real(row)))\n"
+        "def hold(*given, **options):\n"
+        "    held.append(list(real(*given, **options)))\n"
         "    return iter(held[-1])\n"
         "g._iter_blocks = hold",
     ),
@@ -120,8 +120,8 @@ CASES = {
         MIB,
         "import lowtide.reporting.metrics as m\n"
         "real = m.MetricsFile.iter_rows\n"
-        "def hold(self):\n"
-        "    held.append(list(real(self)))\n"
+        "def hold(*given, **options):\n"
+        "    held.append(list(real(*given, **options)))\n"
         "    return iter(held[-1])\n"
         "m.MetricsFile.iter_rows = hold",
     ),
@@ -131,9 +131,9 @@ CASES = {
         3 * MIB,
         "import lowtide.planning.plandata as d\n"
         "real = d._sample\n"
-        "def hold(inputs):\n"
+        "def hold(inputs, **options):\n"
         "    held.append(inputs[0].path.read_bytes())\n"
-        "    return real(inputs)\n"
+        "    return real(inputs, **options)\n"
         "d._sample = hold",
     ),
 }
