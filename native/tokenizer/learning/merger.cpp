@@ -59,7 +59,6 @@ void MergeLearner::build() {
   ++threshold_;  // no pair reaches it: the first refill looks for the most frequent ones
 }
 
-// Numbers the pairs, and counts the words of each: so list_words knows how long every list will be.
 void MergeLearner::find_pairs() {
   PairIndex index(tokens_->size());
   for (size_t w = 0; w < words_.size(); ++w) {
@@ -310,8 +309,7 @@ void MergeLearner::merge_in_words(Changes& changes, const Pair& entry, uint32_t 
 }
 
 // What is left of a word is written over its own symbols. A merge takes an occurrence from the pairs on
-// both sides and adds pairs with the new token; between two merges in a row the left one takes, and the
-// right one adds (token, token).
+// both sides and adds pairs with the new token; of two in a row the right one adds (token, token).
 template <typename Changes>
 void MergeLearner::merge_in_word(Changes& changes, uint32_t index, uint32_t pair) {
   const uint32_t token = changes.token;
