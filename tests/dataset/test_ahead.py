@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lowtide.corpus.textblocks import TextBlock
+from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import running
@@ -19,6 +20,7 @@ from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
 from lowtide.dataset.staged.hashing import HashStage
 from lowtide.dataset.staged.job import CleanPart
 from lowtide.dataset.staged.plan import Sizes
+from lowtide.engine.folders import DiskFolder
 from lowtide.engine.tasks import Stage
 from lowtide.tokenizer import Tokenizer
 
@@ -195,3 +197,34 @@ def test_a_part_is_held_whole_or_not_at_all(room: int, kept: list[int]) -> None:
     for _ in range(2):  # whatever comes after what did not fit
         held.add(*held_block(0))
     assert len(held.blocks) == (0 if kept[1] == 0 or room < 248 + 48 else 4)
+
+
+@pytest.mark.parametrize("verb", ["prepare", "append"])
+def test_places_are_tried_before_the_first_task(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """A store that would overwrite what is there is refused before anything is in it."""
+    if verb == "append":
+        prepare_dataset(input_files=[corpus], out_dir=tmp_path / "out", tokenization="char")
+    (tmp_path / "more.txt").write_text("more of it\n" * 30)
+
+    class RefusedError(Exception):
+        pass
+
+    tried: list[Path] = []
+
+    def refuse(self: Any) -> None:
+        tried.append(self.path)
+        raise RefusedError
+
+    monkeypatch.setattr(DiskFolder, "prepare", refuse)
+    options: dict[str, Any] = {"engine": "files", "work_dir": tmp_path / "work"}
+    with pytest.raises(RefusedError):
+        if verb == "append":
+            more = [tmp_path / "more.txt"]
+            append_to_dataset(dataset_dir=tmp_path / "out", input_files=more, **options)
+        else:
+            prepare_dataset(
+                input_files=[corpus], out_dir=tmp_path / "out", tokenization="char", **options
+            )
+    assert tried == [tmp_path / "work"] and not list((tmp_path / "work").rglob("*.done"))

@@ -225,3 +225,9 @@ def test_a_folder_in_place_of_the_commands_is_refused_first(text: Path, tmp_path
     with pytest.raises(LowtideError, match="choose another --out-dir"):
         run_demo(text=text, out_dir=tmp_path / "out")
     assert not (tmp_path / "out" / "calls").exists()
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(0.5, 20.0), (4.0, 2.5), (0.0, 10e9)])
+def test_a_rate_is_work_by_time_however_short(seconds: float, rate: float) -> None:
+    result = StageResult("train", seconds, 1, None, amount=10.0, unit="B", was_there=False)
+    assert result.rate == pytest.approx(rate)

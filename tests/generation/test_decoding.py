@@ -15,7 +15,13 @@ from lowtide.generation.decoding import (
 from lowtide.generation.generating import generate
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.textstreams import TextStream, _overlap, encode_prompt, note_unknown
+from lowtide.generation.textstreams import (
+    TextStream,
+    _overlap,
+    encode_prompt,
+    iter_texts,
+    note_unknown,
+)
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors, save_weights
@@ -364,3 +370,24 @@ def test_text_is_written_as_a_model_is_evaluated(tokenizer):
         generate_text(model, tokenizer, "ab", max_new_tokens=20, temperature=0.0) for _ in range(3)
     }
     assert len(texts) == 1 and model.training
+
+
+def test_texts_of_several_samples_come_as_they_are_certain(tokenizer):
+    """What might begin a stop text is held back, and comes at the end where it was none."""
+
+    def steps(*texts):
+        ids = [tokenizer.encode(text).tolist() for text in texts]
+        asked.extend(torch.tensor(step) for step in zip(*ids, strict=True))
+        while asked:
+            yield asked.pop(0)
+
+    asked = []
+    found = list(iter_texts(steps("abca", "jabb"), tokenizer, num_samples=2, stop=["ab", "ad"]))
+    assert found == [(1, "j")]
+    asked.clear()
+    found = list(iter_texts(steps("hida", "figa"), tokenizer, num_samples=2, stop=["ab"]))
+    parts = ["".join(text for number, text in found if number == sample) for sample in (0, 1)]
+    assert parts == ["hida", "figa"] and found[-2:] == [(0, "a"), (1, "a")]
+    asked.clear()
+    found = list(iter_texts(steps("abcc", "abcc"), tokenizer, num_samples=2, stop=["ab"]))
+    assert found == [] and len(asked) == 2  # nothing more is asked for once all have ended

@@ -15,6 +15,7 @@ import pytest
 from lowtide import files
 from lowtide.corpus.contents import PART_BYTES
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.engine.folders import DiskFolder
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.errors import DataError, UsageError
@@ -130,6 +131,7 @@ WORKER = """
 import os, signal, sys
 from pathlib import Path
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.engine.folders import DiskFolder
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.tokenizer import training
@@ -189,3 +191,20 @@ def test_parts_are_hashed_in_whole_stretches(total: int) -> None:
     part_bytes = find_part_bytes(total)
     assert part_bytes % PART_BYTES == 0 and part_bytes >= 256 << 20
     assert total / part_bytes <= 30_000
+
+
+def test_a_place_is_tried_before_the_first_task(
+    texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that would overwrite what is there is refused before anything is in it."""
+
+    class RefusedError(Exception):
+        pass
+
+    def refuse(self: Any) -> None:
+        raise RefusedError(self.path)
+
+    monkeypatch.setattr(DiskFolder, "prepare", refuse)
+    with pytest.raises(RefusedError, match=r"work$"):
+        train_tokenizer(input=[texts], out_dir="t", vocab_size=300, engine="files", work_dir="work")
+    assert not list(Path("work").rglob("*.done"))

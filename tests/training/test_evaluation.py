@@ -1,6 +1,8 @@
 """Evaluation: the same windows, bits per byte, forgetting."""
 
+import contextlib
 import math
+import sys
 import types
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
+from lowtide.training import evaluation
 from lowtide.training.evaluation import (
     EvalResult,
     ForgettingWatch,
@@ -228,3 +231,12 @@ def test_a_sample_of_tokens_of_megabytes_is_cut():
     tokenizer = Tokenizer.from_characters("a")
     evaluator = RunEvaluator(engine, settings, group, rows=1, datasets={}, tokenizer=tokenizer)
     assert evaluator.sample() == "a" * 10_000
+
+
+def test_only_where_something_is_compiled_is_it_kept_from_compiling(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: asked.append(stance))
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    assert isinstance(evaluation._uncompiled(), contextlib.nullcontext) and asked == []
+    monkeypatch.setitem(sys.modules, "torch._dynamo", torch)
+    assert evaluation._uncompiled() is None and asked == ["force_eager"]
