@@ -4,7 +4,9 @@
 
 The text is made: the file again and again, with two other letters exchanged in every repetition, so
 that none is like another, and a tenth of the documents are those of the repetition before with one
-word more. It is written as .txt.zst, prepared by one worker in `--memory`, and removed.
+word more. It is written as .txt.zst, prepared by one worker in `--memory` with near copies and
+without, in turn for `--rounds`, and removed. Times are medians; what near copies take by themselves
+is the difference.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,10 +52,12 @@ def write_text(source: Path, target: Path, size: int) -> None:
             file.write(part)
 
 
-def prepare(path: Path, out_dir: Path, memory: str) -> tuple[int, float]:
+def prepare(path: Path, out_dir: Path, memory: str, threshold: float) -> tuple[int, float]:
     """Prepare in a process of its own; its peak in kB, and its processor seconds."""
-    words = f"prepare --input-files {path} --out-dir {out_dir} --near-dedup 0.8 --processes 1"
-    command = [sys.executable, "-m", "lowtide", *words.split(), "--memory", memory]
+    shutil.rmtree(out_dir, ignore_errors=True)
+    words = f"prepare --input-files {path} --out-dir {out_dir} --near-dedup {threshold}"
+    more = ["--processes", "1", "--memory", memory]
+    command = [sys.executable, "-m", "lowtide", *words.split(), *more]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     if status:
@@ -67,8 +72,10 @@ def main() -> None:
     parser.add_argument("--gigabytes", nargs="+", type=float, default=[0.1, 1.0])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--memory", default="256MiB")
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    print("| text | documents | near copies | peak | processor time |\n|---|---|---|---|---|")
+    print("| text | documents | near copies | peak | processor time | without them | MB/s |")
+    print("|---|---|---|---|---|---|---|")
     for size in given.gigabytes:
         folder = given.folder / f"{size:g}"
         folder.mkdir(parents=True)
@@ -79,12 +86,19 @@ def main() -> None:
         )
         making.start()
         making.join()
-        peak, seconds = prepare(text, folder / "out", given.memory)
+        plain: list[float] = []
+        near: list[tuple[int, float]] = []
+        for _ in range(given.rounds):
+            plain.append(prepare(text, folder / "plain", given.memory, 0)[1])
+            near.append(prepare(text, folder / "out", given.memory, 0.8))
+        peak, seconds = max(row[0] for row in near), statistics.median(row[1] for row in near)
+        without = statistics.median(plain)
         facts = json.loads((folder / "out/dataset_metadata.json").read_text())
         documents = facts["cleaning"]["documents_in"]
         removed = facts["cleaning"]["rules"].get("near_copy", {}).get("count", 0)
-        print(f"| {size:g} GB | {documents:,} | {removed:,} | {peak:,} kB | {seconds:.1f} s |",
-              flush=True)  # fmt: skip
+        rate = 1000 * size / (seconds - without)
+        print(f"| {size:g} GB | {documents:,} | {removed:,} | {peak:,} kB | {seconds:.1f} s | "
+              f"{without:.1f} s | {rate:.0f} |", flush=True)  # fmt: skip
         shutil.rmtree(folder)
 
 

@@ -210,6 +210,8 @@ def test_labels_that_a_model_has_not_are_refused(tmp_path: Path) -> None:
         load(good, score=letters)
     with pytest.raises(UsageError, match="the model has one label, 'hq'"):
         load(good, score=single)
+    with pytest.raises(UsageError, match="the model has one label, 'hq'"):
+        load(good, language_model=single)
 
 
 def test_the_model_of_a_package_is_known_by_name(

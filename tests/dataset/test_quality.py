@@ -191,6 +191,26 @@ def test_scores_decide_what_stays(mixed: Path) -> None:
     assert not any("people" in text for text in texts)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"score": "two.bin", "score_label": "best"}, "--score-label 'best' is not a label"),
+        ({"score": "one.bin"}, "the model has one label, 'hq'"),
+        ({"language_model": "two.bin", "languages": "en"}, "--languages 'en' is not among the 2"),
+    ],
+)
+def test_labels_are_looked_for_before_anything_is_written(
+    mixed: Path, more: dict[str, str], message: str
+) -> None:
+    write_model(Path("two.bin"), "hq", "cc")
+    TinyModel(words=["people"], labels=["hq"], dim=1, rows=[[1.0]], outputs=[[1.0]]).write(
+        Path("one.bin")
+    )
+    with pytest.raises(UsageError, match=message):
+        prepare_dataset(**options(mixed, "out", **more))
+    assert not Path("out").exists()
+
+
 def test_models_give_the_same_bytes_however_it_is_run(mixed: Path) -> None:
     more: dict[str, Any] = {
         "rules": "c4",

@@ -199,11 +199,24 @@ def _planned_bytes(path: Path) -> int:
     return min(size, 4 * labels * (words + bucket) + _WORD_BYTES * words)
 
 
+def _require_choice(model: _native.FastTextModel, path: str) -> None:
+    if len(model.labels) < 2:
+        label = "".join(model.labels).removeprefix("__label__")
+        raise UsageError(
+            f"the model has one label, {label!r}: every text gets it",
+            path=path,
+            next_step="name a model that was trained with two labels or more",
+        )
+
+
 def _find_languages(
     model: _native.FastTextModel | None, languages: list[str], path: str
 ) -> list[int]:
     """A flag for each label of a model: is it wanted? Empty where all are."""
-    if model is None or not languages:
+    if model is None:
+        return []
+    _require_choice(model, path)
+    if not languages:
         return []
     unknown = [name for name in languages if name not in model.labels]
     if unknown:
@@ -219,12 +232,7 @@ def _find_languages(
 def _find_label(model: _native.FastTextModel, label: str, path: str) -> int:
     labels = [name.removeprefix("__label__") for name in model.labels]
     wanted = label.removeprefix("__label__")
-    if len(labels) < 2:
-        raise UsageError(
-            f"the model has one label, {labels[0]!r}: every text gets it",
-            path=path,
-            next_step="name a model that was trained with two labels or more",
-        )
+    _require_choice(model, path)
     if not wanted:
         known = [name for name in _GOOD_LABELS if name in labels]
         wanted = known[0] if known else ""

@@ -86,6 +86,7 @@ that the same command still makes, and finds, the shards of an earlier version."
 def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     """Return the settings that decide the result, which have to be the same to resume."""
     known = {**settings_as_json(settings), **plan_models(settings)}
+    _ = settings.models  # labels that a model lacks are refused before anything is written
     for name, others in _MODELS.items():
         if not known[name]:
             known.update(dict.fromkeys(others))
