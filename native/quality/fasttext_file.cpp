@@ -232,6 +232,7 @@ class ModelReader {
     }
     if (waits_) read_input();
     model_.input_.expand_small();
+    model_.order_rows();
   }
 
   void read_input() {

@@ -102,7 +102,8 @@ void FastTextModel::visit_bucket(uint64_t bucket, const Take& take) const {
     const uint64_t bits = kept_bits_[bucket >> 6], bit = uint64_t{1} << (bucket & 63);
     if ((bits & bit) == 0) return;
     const auto before = static_cast<size_t>(std::popcount(bits & (bit - 1)));
-    row = kept_buckets_[kept_before_[bucket >> 6] + before].second;
+    row = kept_before_[bucket >> 6] + before;
+    if (!kept_buckets_.empty()) row = kept_buckets_[row].second;
   } else if (pruned_) {
     const auto found =
         std::lower_bound(kept_buckets_.begin(), kept_buckets_.end(),
@@ -179,6 +180,18 @@ void FastTextModel::visit_ngrams(const std::vector<int32_t>& hashes, const Take&
   }
 }
 
+// All rows are named before the first is added: they are on their way from memory meanwhile.
+uint32_t FastTextModel::add_rows(const Scratch::Word& word, Scratch& scratch, float* values) const {
+  std::vector<uint64_t>& rows = scratch.rows;
+  rows.clear();
+  visit_word(word.text, word.is_end, scratch, [&](uint64_t row) {
+    if (input_.codes.empty()) __builtin_prefetch(input_.dense.data() + row * input_.width);
+    rows.push_back(row);
+  });
+  for (const uint64_t row : rows) input_.add_row(row, values);
+  return static_cast<uint32_t>(rows.size());
+}
+
 void FastTextModel::add_word(const Scratch::Word& word, Scratch& scratch) const {
   const size_t width = input_.width;
   WordSums::Sum here, *sum = &here;
@@ -191,10 +204,7 @@ void FastTextModel::add_word(const Scratch::Word& word, Scratch& scratch) const 
       values = sum->values();
     else
       std::fill_n(values, width, 0.0f);
-    visit_word(word.text, word.is_end, scratch, [&](uint64_t row) {
-      input_.add_row(row, values);
-      ++sum->num_rows;
-    });
+    sum->num_rows = add_rows(word, scratch, values);
     if (word.is_kept) sum->hash = static_cast<uint32_t>(scratch.hashes.back());
   }
   for (size_t at = 0; at < width; ++at) scratch.hidden[at] += values[at];
@@ -276,6 +286,26 @@ void FastTextModel::index_buckets() {
     kept_before_.push_back(before);
     before += static_cast<uint32_t>(std::popcount(bits));
   }
+}
+
+void FastTextModel::order_rows() {
+  const size_t count = kept_buckets_.size(), width = input_.width;
+  if (kept_bits_.empty() || !input_.codes.empty() || num_words_ + count != input_.rows) return;
+  std::vector<bool> met(count);
+  for (const auto& [bucket, row] : kept_buckets_) {
+    if (bucket >= static_cast<uint32_t>(bucket_) || row >= count || met[row]) return;
+    met[row] = true;
+  }
+  LineVector<float> ordered;
+  ordered.reserve(input_.dense.size());
+  const auto begin = input_.dense.begin() + static_cast<ptrdiff_t>(num_words_ * width);
+  ordered.assign(input_.dense.begin(), begin);
+  for (const auto& [bucket, row] : kept_buckets_) {
+    const auto first = begin + static_cast<ptrdiff_t>(row * width);
+    ordered.insert(ordered.end(), first, first + static_cast<ptrdiff_t>(width));
+  }
+  input_.dense.swap(ordered);
+  std::vector<std::pair<uint32_t, uint32_t>>().swap(kept_buckets_);
 }
 
 void FastTextModel::compute_outputs(Scratch& scratch) const {

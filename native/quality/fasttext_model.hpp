@@ -45,6 +45,7 @@ class FastTextModel {
         outputs;  // the sum of rows, then their mean; a number for each label
     std::string word;
     std::vector<uint32_t> buckets;
+    std::vector<uint64_t> rows;  // of the word in work
     std::vector<float> word_values;
     WordSums sums;  // once there was text enough to make them worth while; one model's
     const FastTextModel* sums_of = nullptr;
@@ -85,6 +86,9 @@ class FastTextModel {
 
   void index_words();
   void index_buckets();
+  // Put the rows of n-grams that were kept in the order of their buckets, so that their numbers need
+  // not be looked up.
+  void order_rows();
   int64_t find_word(std::string_view word, uint32_t hash) const;
   // Each calls take(row) for the rows of what it is given.
   template <typename Take>
@@ -100,6 +104,8 @@ class FastTextModel {
   // Add the words of a text to a model with pieces: the sum of a word's rows, then that to the text's.
   void add_words(std::string_view text, Scratch& scratch) const;
   void add_word(const Scratch::Word& word, Scratch& scratch) const;
+  // Add a word's rows to `values`; returns how many they are.
+  uint32_t add_rows(const Scratch::Word& word, Scratch& scratch, float* values) const;
   void add_text(std::string_view text, Scratch& scratch) const;
   void compute_outputs(Scratch& scratch) const;
   void build_tree(const std::vector<int64_t>& counts);
@@ -112,7 +118,8 @@ class FastTextModel {
   std::vector<uint32_t> word_ends_, word_slots_;
   std::vector<std::string> labels_;
   bool pruned_ = false;
-  std::vector<std::pair<uint32_t, uint32_t>> kept_buckets_;  // sorted: bucket, row; each once
+  // Sorted: bucket, row; each once. Empty once rows are in this order.
+  std::vector<std::pair<uint32_t, uint32_t>> kept_buckets_;
   // Of buckets that are few enough, a bit for each that was kept, and how many are before 64 of them.
   std::vector<uint64_t> kept_bits_;
   std::vector<uint32_t> kept_before_;

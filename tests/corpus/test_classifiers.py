@@ -35,6 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "tree": {"labels": list("abcdefg"), "loss": "hs", "minn": 2, "maxn": 3, "bucket": 30},
     "ova": {"labels": ["a", "b", "c"], "loss": "ova", "dim": 2},
     "pruned": {"labels": ["a", "b"], "minn": 2, "maxn": 3, "bucket": 9, "kept": {3: 1, 7: 0, 8: 2}},
+    "shared": {"labels": ["a", "b"], "minn": 2, "maxn": 3, "bucket": 9, "kept": {3: 1, 7: 0, 8: 1}},
     "quantized": {
         "labels": ["a", "b"],
         "word_ngrams": 2,
