@@ -8,9 +8,13 @@ import torch
 
 from lowtide.errors import UsageError
 from lowtide.ladder.engine import LadderEngine
-from lowtide.model import devices, float8
+from lowtide.model import devices, float8, kernels
+from lowtide.model.blocks import SwiGLU, rotate
+from lowtide.model.config import GPTConfig
+from lowtide.model.rotation import has_fused_rotation
 from lowtide.training import distributed
 from lowtide.training.distributed import ProcessGroup
+from lowtide.training.muon import orthogonalize
 from lowtide.training.stepping import Stepper
 
 CPU, GPU, MPS = torch.device("cpu"), torch.device("cuda:1"), torch.device("mps")
@@ -89,3 +93,57 @@ def test_processes_talk_by_what_their_devices_have(monkeypatch, started, kind, b
         assert group == ProcessGroup(1, 2, GPU if kind == "cuda" else CPU)
         raise KeyError
     assert noted == [*([GPU] * (kind == "cuda")), *([] if started else [by, "left"])]
+
+
+class OnGPU(torch.Tensor):
+    """A tensor of this machine that says it is on a GPU."""
+
+    is_cuda = True
+
+
+def test_rotated_pairs_are_the_same_on_a_gpu():
+    dice = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 3, 5, 8, generator=dice)
+    angles = torch.randn(5, 4, generator=dice)
+    here = rotate(x, angles.cos(), angles.sin())
+    there = rotate(x.as_subclass(OnGPU), angles.cos(), angles.sin())
+    torch.testing.assert_close(there.as_subclass(torch.Tensor), here)
+    assert not torch.equal(here, x)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gated_mlp_is_the_same_on_a_gpu(bias):
+    torch.manual_seed(4)
+    config = GPTConfig(16, 8, 1, 16, 1, layout="llama", mlp_bias=bias)
+    mlp, x = SwiGLU(config), torch.randn(2, 3, 16)
+    calls = []
+    mlp.gate_up.register_forward_hook(lambda *given: calls.append("whole"))
+    here = mlp(x)
+    there = mlp(x.as_subclass(OnGPU)).as_subclass(torch.Tensor)
+    torch.testing.assert_close(there, here)
+    assert len(calls) == (2 if bias else 1)  # in two products where no bias is added
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5), (2, 5, 4), (1, 4, 12), (1, 12, 4), (1, 6, 6)])
+def test_updates_are_made_orthogonal_on_a_gpu_in_two_bytes(shape):
+    torch.manual_seed(5)
+    matrices = torch.randn(shape)
+    made = orthogonalize(matrices.as_subclass(OnGPU)).as_subclass(torch.Tensor)
+    assert made.dtype == torch.bfloat16
+    assert orthogonalize(matrices).dtype == torch.float32
+    sizes = torch.linalg.svdvals(made.float())
+    assert sizes.min() > 0.6 and sizes.max() < 1.3
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "fused"), [(8, False), (16, True), (24, False), (64, True), (96, False)]
+)
+def test_kernels_are_for_gpus_and_heads_of_their_sizes(monkeypatch, head_dim, fused):
+    here = torch.zeros(1)
+    there = here.as_subclass(OnGPU)
+    assert has_fused_rotation(there, head_dim, has_triton=True) is fused
+    assert not has_fused_rotation(there, head_dim, has_triton=False)
+    assert not has_fused_rotation(here, head_dim, has_triton=True)
+    for spec, has in (("there", True), (None, False)):
+        monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name, spec=spec: spec)
+        assert kernels.has_fused_loss(there) is has and not kernels.has_fused_loss(here)
