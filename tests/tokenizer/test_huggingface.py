@@ -114,6 +114,16 @@ BYTE_LEVEL = {
 }
 
 
+ADDED = {
+    "content": "<|new|>",
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+}
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
@@ -123,7 +133,6 @@ BYTE_LEVEL = {
         (["model", "vocab", "a"], "x", "has the id 'x'"),
         (["model", "vocab", "a"], -5, "has the id -5"),
         (["model", "vocab", "a"], 10**12, "has the id 1000000000000"),
-        (["model", "vocab", "a"], 99, "share the id 99"),
         (["model", "vocab", "a"], DELETED, "no token b'a'"),
         (["model", "merges"], DELETED, "no list of merges"),
         (["model", "merges"], "a b", "no list of merges"),
@@ -133,10 +142,8 @@ BYTE_LEVEL = {
         (["model", "merges", 0], ["q", "q"], "no token b'qq'"),
         (["added_tokens"], "x", "no content"),
         (["added_tokens", 0, "content"], DELETED, "no content"),
-        (["added_tokens", 0, "content"], "", "no content"),
         (["added_tokens", 0, "id"], DELETED, "has the id None"),
         (["added_tokens", 0, "id"], 10**12, "has the id 1000000000000"),
-        (["added_tokens", 0, "id"], 50, "the id of the special token"),
         (["model", "type"], "Unigram", "the package tokenizers cannot read it either"),
         (["normalizer"], {"type": "Nfc"}, "the package tokenizers cannot read it either"),
         (["pre_tokenizer"], {"type": "Sequence"}, "the package tokenizers cannot read it"),
@@ -158,6 +165,11 @@ def test_damage_is_refused(
     [
         (["model", "vocab", "z"], DELETED, "no token for byte 122"),
         (["model", "vocab", "中"], 3000, "not byte-level"),
+        (["model", "vocab", "a"], 99, "share the id 99"),
+        (["added_tokens", 0, "content"], "", "an added token has no content"),
+        (["added_tokens", 0, "id"], 50, "with the id 50, which becomes 0"),
+        (["added_tokens", 0, "id"], 5000, "with the id 5000, which becomes 0"),
+        (["added_tokens", 1], {**ADDED, "id": 5000}, "with the id 5000, which becomes "),
         (["model", "byte_fallback"], True, "byte_fallback True"),
         (["model", "end_of_word_suffix"], "</w>", "end_of_word_suffix '</w>'"),
         (["model", "dropout"], 0.1, "dropout 0.1"),

@@ -40,13 +40,26 @@ void TextEncoder<Id>::encode_part(const uint8_t* text, size_t length, const Sink
     const size_t room = position - begin + kReadIds;
     if (scratch_.size() < room) scratch_.resize(room);
     Id* out = scratch_.data();
-    for (size_t first = 0; first < count; first += kBatch) {
-      const size_t n = std::min(kBatch, count - first);
-      out = encode_batch({text, length, begin, ends_.data() + first, n}, out);
-      begin = ends_[first + n - 1];
+    const std::span<const uint32_t> ends = cut_pieces(text, begin, count);
+    for (size_t first = 0; first < ends.size(); first += kBatch) {
+      const size_t n = std::min(kBatch, ends.size() - first);
+      out = encode_batch({text, length, begin, ends.data() + first, n}, out);
+      begin = ends[first + n - 1];
     }
     sink(scratch_.data(), static_cast<size_t>(out - scratch_.data()));
   }
+}
+
+template <typename Id>
+std::span<const uint32_t> TextEncoder<Id>::cut_pieces(const uint8_t* text, size_t begin,
+                                                      size_t count) {
+  const std::span<const uint32_t> ends(ends_.data(), count);
+  if (!is_cut_) return ends;
+  const size_t room = count + (ends.back() - begin) / 3;
+  if (parts_.size() < room) parts_.resize(room);
+  const size_t num_parts = vocabulary_.cuts().cut(text, begin, ends, parts_.data());
+  is_cut_ = num_parts > count;
+  return {parts_.data(), num_parts};
 }
 
 template <typename Id>

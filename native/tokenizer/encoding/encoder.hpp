@@ -78,6 +78,8 @@ class TextEncoder {
   void encode_text(const uint8_t* text, size_t length, const Sink& sink);
   template <typename Sink>
   void encode_part(const uint8_t* text, size_t length, const Sink& sink);
+  // Where pieces end, or their parts, in text that has such.
+  std::span<const uint32_t> cut_pieces(const uint8_t* text, size_t begin, size_t count);
   // The same of pieces of which some are very long: these do not go through the scratch.
   template <typename Sink>
   void encode_long_batch(const Batch& batch, const Sink& sink);
@@ -102,6 +104,8 @@ class TextEncoder {
   WidePieceCache<Id> wide_cache_;
   LongPieceCache<Id> long_cache_;
   std::vector<uint32_t> ends_;
+  std::vector<uint32_t> parts_;          // the same of parts of pieces
+  bool is_cut_ = false;                  // the text is one where there are such parts
   std::vector<Id> scratch_;              // the ids of the pieces that end at `ends_`
   std::vector<uint32_t> merge_scratch_;  // ids of the pieces of a batch that are merged
   std::vector<Id> fresh_;                // the same in the width of an id

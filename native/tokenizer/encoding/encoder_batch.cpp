@@ -90,6 +90,7 @@ size_t TextEncoder<Id>::find_others(const Batch& batch, size_t count) {
     Probe& probe = probes_[num_probes];
     probe.i = i;
     probe.is_long = length > kWideBytes;
+    is_cut_ |= PieceCuts::is_candidate(piece, length);
     if (probe.is_long) {
       probe.hash = LongPieceCache<Id>::hash_of(piece, length);
       long_cache_.prefetch(probe.hash);

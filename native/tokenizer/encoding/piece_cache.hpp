@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "system/huge_array.hpp"
@@ -48,9 +49,9 @@ inline Id first_id(Id id) {
   return static_cast<Id>(sizeof(Id) == 2 ? id : id & 0xFFFFFFu);
 }
 
-// Pieces of up to kInlineBytes bytes. A newcomer takes the second place, so that what came first, which
-// is what comes most often, stays; every sixteenth takes the first, so that the cache follows when the
-// text changes.
+// Pieces of up to kInlineBytes bytes. Where both places are taken, a newcomer has to come twice within a
+// short while, and takes the second place then, so that what came first, which is what comes most
+// often, stays; every sixteenth takes the first, so that the cache follows when the text changes.
 template <typename Id>
 class PieceCache {
  public:
@@ -74,14 +75,28 @@ class PieceCache {
   }
   void keep(const PieceKey& key, std::span<const Id> ids) {
     Set& set = *set_of(key);
-    const bool first = set.ways[0].key.length() == 0 || num_kept_++ % 16 == 0;
+    bool first = set.ways[0].key.length() == 0;
+    if (!first && set.ways[1].key.length() != 0) {
+      if (!comes_again(key)) return;
+      first = num_kept_++ % 16 == 0;
+    }
     Slot& slot = set.ways[first ? 0 : 1];
     slot.ids.set(ids);
     slot.key = key;
   }
 
  private:
+  static constexpr unsigned kMarkBits = 14;  // 16 and 18 remember more, and keep less of use
+
+  // True if the piece was asked about lately; half of all pieces of a text come once only.
+  bool comes_again(const PieceKey& key) {
+    const uint64_t hash = hash_key(key);
+    const uint16_t mark = static_cast<uint16_t>(hash);
+    return std::exchange(marks_[hash >> (64 - kMarkBits)], mark) == mark;
+  }
+
   HugeArray<Set> sets_;
+  std::vector<uint16_t> marks_ = std::vector<uint16_t>(size_t{1} << kMarkBits);
   size_t num_kept_ = 0;
 };
 

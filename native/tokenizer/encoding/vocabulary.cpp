@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <stdexcept>
 
 #include "tokenizer/encoding/piece_merge.hpp"
@@ -114,6 +115,84 @@ bool add_rules_by_rank(MergeTable& table, const std::vector<std::string_view>& o
   return true;
 }
 
+using Rules = std::span<const MergeRule>;
+
+// The rules from `begin` on that make the same token.
+Rules run_at(Rules rules, size_t begin) {
+  size_t end = begin;
+  while (end < rules.size() && rules[end].token == rules[begin].token) ++end;
+  return rules.subspan(begin, end - begin);
+}
+
+// The two tokens that a token's bytes come down to last, if they do.
+std::optional<std::pair<uint32_t, uint32_t>> last_pair(const MergeTable& table,
+                                                       std::string_view token) {
+  std::vector<uint32_t> ids;
+  for (const char byte : token) ids.push_back(table.byte_id(static_cast<uint8_t>(byte)));
+  while (ids.size() > 2) {
+    size_t at = 0;
+    uint32_t best = MergeTable::kNoRank;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const uint32_t rank = table.rank(ids[i], ids[i + 1]);
+      if (rank < best) best = rank, at = i;
+    }
+    if (best == MergeTable::kNoRank) return std::nullopt;
+    ids[at] = table.token(best);
+    ids.erase(ids.begin() + static_cast<ptrdiff_t>(at) + 1);
+  }
+  if (table.rank(ids[0], ids[1]) == MergeTable::kNoRank) return std::nullopt;
+  return std::pair{ids[0], ids[1]};
+}
+
+// The same for rules that are written down, where all that make a token follow each other, in the order
+// of the ids: files made from .tiktoken (Llama 3) list every pair that spells a token. Returns the one
+// rule of each token that ever comes up, with its id as the rank, so that no table is needed to tell
+// the token of a rank. Nothing if the rules are not like that.
+std::optional<std::vector<MergeRule>> one_rule_a_token(
+    const std::array<uint32_t, 256>& byte_ids, const std::vector<std::string_view>& ordinary,
+    Rules rules) {
+  MergeTable table(byte_ids, ordinary.size());
+  TokenMerger merger(table);
+  std::vector<MergeRule> kept;
+  std::vector<uint32_t> unreached;
+  for (size_t begin = 0; begin < rules.size();) {
+    const Rules run = run_at(rules, begin);
+    const uint32_t token = run[0].token;
+    if (begin > 0 && token <= rules[begin - 1].token) return std::nullopt;
+    begin += run.size();
+    const size_t count = merger.merge(ordinary[token]);
+    if (count > 2) {
+      unreached.push_back(token);
+      for (const MergeRule& rule : run) table.add(rule);
+      continue;
+    }
+    const auto last = std::find_if(run.begin(), run.end(), [&](const MergeRule& rule) {
+      return rule.left == merger.ids()[0] && rule.right == merger.ids()[1];
+    });
+    if (count != 2 || last == run.end()) return std::nullopt;
+    table.add(*last);
+    kept.push_back({last->left, last->right, token, token});
+  }
+  for (const uint32_t token : unreached) {
+    if (const auto pair = last_pair(table, ordinary[token])) {
+      kept.push_back({pair->first, pair->second, token, token});
+    }
+  }
+  return kept;
+}
+
+// True if a token is what its two halves spell, of all rules, in the order of their ranks.
+bool are_spelled(const std::vector<std::string_view>& ordinary, Rules rules) {
+  uint32_t next = 0;
+  return std::all_of(rules.begin(), rules.end(), [&](const MergeRule& rule) {
+    const std::string_view token = ordinary[rule.token];
+    const std::string_view left = ordinary[rule.left], right = ordinary[rule.right];
+    return rule.rank == next++ && !left.empty() && !right.empty() &&
+           token.size() == left.size() + right.size() && token.starts_with(left) &&
+           token.ends_with(right);
+  });
+}
+
 }  // namespace
 
 Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
@@ -126,33 +205,42 @@ Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
       finder_(bytes_of(specials_)),
       added_(added, std::move(compose)),
       halves_(halves),
-      characters_(tokens_, merges_) {
+      characters_(tokens_, merges_),
+      cuts_(tokens_, whole_pieces_) {
   if (tokens_.size() > kMaxTokens) throw std::invalid_argument("more than 2^24 tokens");
   for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
   std::vector<std::string_view> ordinary(tokens_.begin(), tokens_.end());
   leave_out(specials_, ordinary);
   leave_out(added, ordinary);
   const std::array<uint32_t, 256> byte_ids = find_byte_ids(ordinary);
-  merges_ = MergeTable(byte_ids, merges ? merges->size() : tokens_.size());
+  merges_ = MergeTable(byte_ids, merges ? 0 : size());
   std::vector<uint32_t> unreached;
   if (!merges && add_rules_by_rank(merges_, ordinary, unreached)) {
     if (whole_pieces) {
-      for (const uint32_t id : unreached) whole_pieces_.emplace(tokens_[id], id);
+      for (const uint32_t id : unreached) add_whole_piece(id);
     }
     return;
   }
-  if (!merges) merges_ = MergeTable(byte_ids, tokens_.size());
-  add_rules(merges ? *merges : rules_by_rank(ordinary));
-  if (whole_pieces) find_whole_pieces(ordinary);
+  std::vector<MergeRule> rules = merges ? *merges : rules_by_rank(ordinary);
+  check_rules(rules);
+  std::vector<bool> is_reached(size());
+  if (rules.size() > size() && are_spelled(ordinary, rules)) {
+    if (auto kept = one_rule_a_token(byte_ids, ordinary, rules)) {
+      rules = std::move(*kept);
+      for (const MergeRule& rule : rules) is_reached[rule.token] = true;
+    }
+  }
+  merges_ = MergeTable(byte_ids, rules.size());
+  for (const MergeRule& rule : rules) merges_.add(rule);
+  if (whole_pieces) find_whole_pieces(ordinary, is_reached);
 }
 
-void Vocabulary::add_rules(const std::vector<MergeRule>& rules) {
+void Vocabulary::check_rules(const std::vector<MergeRule>& rules) const {
   if (rules.size() >= MergeTable::kNoRank) throw std::invalid_argument("more than 2^26 merges");
   for (const MergeRule& rule : rules) {
     if (rule.left >= size() || rule.right >= size() || rule.token >= size()) {
       throw std::invalid_argument("merge of a token beyond the ids");
     }
-    merges_.add(rule);
   }
 }
 
@@ -181,13 +269,14 @@ uint32_t Vocabulary::expand_halves(uint32_t* ids, uint32_t count) const {
   return total;
 }
 
-void Vocabulary::find_whole_pieces(const std::vector<std::string_view>& ordinary) {
+void Vocabulary::find_whole_pieces(const std::vector<std::string_view>& ordinary,
+                                   const std::vector<bool>& is_reached) {
   TokenMerger merger(merges_);
   for (uint32_t id = 0; id < ordinary.size(); ++id) {
-    if (ordinary[id].empty()) continue;
+    if (ordinary[id].empty() || is_reached[id]) continue;
     // One lower id: an equal token, and of these the first counts.
     if (merger.merge(ordinary[id]) != 1 || merger.ids()[0] > id) {
-      whole_pieces_.emplace(tokens_[id], id);
+      add_whole_piece(id);
     }
   }
 }

@@ -4,6 +4,7 @@
 // Memory:  the tokens' bytes, and what MergeTable and SolidCharacters need
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "tokenizer/encoding/added_tokens.hpp"
 #include "tokenizer/encoding/merge_table.hpp"
+#include "tokenizer/encoding/piece_cuts.hpp"
 #include "tokenizer/encoding/solid_characters.hpp"
 #include "tokenizer/splitting/specials.hpp"
 #include "tokenizer/splitting/splitter.hpp"
@@ -53,9 +55,10 @@ class Vocabulary {
 
   const MergeTable& merges() const { return merges_; }
   const SolidCharacters& characters() const { return characters_; }
+  const PieceCuts& cuts() const { return cuts_; }
   // The token a piece is as a whole where merging it would give another; else kNoToken.
   uint32_t whole_piece(std::string_view piece) const {
-    if (whole_pieces_.empty()) return kNoToken;
+    if (!whole_marks_[mark_of(piece)]) return kNoToken;
     const auto found = whole_pieces_.find(piece);
     return found == whole_pieces_.end() ? kNoToken : found->second;
   }
@@ -81,8 +84,23 @@ class Vocabulary {
   uint32_t special_id(size_t index) const { return specials_[index].id; }
 
  private:
-  void add_rules(const std::vector<MergeRule>& rules);
-  void find_whole_pieces(const std::vector<std::string_view>& ordinary);
+  // Whole pieces are few: a bit says of nearly all others that they are none.
+  static constexpr unsigned kMarkBits = 14;
+  static size_t mark_of(std::string_view piece) {
+    const auto byte = [&](size_t i) { return uint32_t{static_cast<uint8_t>(piece[i])}; };
+    const size_t last = piece.size() - 1;
+    const uint32_t ends = byte(0) | byte(last / 2) << 8 | byte(last) << 16;
+    return (ends ^ static_cast<uint32_t>(last) << 24) * 0x9E3779B1u >> (32 - kMarkBits);
+  }
+  void add_whole_piece(uint32_t id) {
+    whole_pieces_.emplace(tokens_[id], id);
+    whole_marks_.set(mark_of(tokens_[id]));
+  }
+
+  void check_rules(const std::vector<MergeRule>& rules) const;
+  // Of tokens that are `is_reached` it is known that they are none.
+  void find_whole_pieces(const std::vector<std::string_view>& ordinary,
+                         const std::vector<bool>& is_reached);
 
   Pattern pattern_;
   std::vector<std::string> tokens_;
@@ -92,8 +110,10 @@ class Vocabulary {
   AddedTokens added_;
   Halves halves_;
   MergeTable merges_;
-  std::unordered_map<std::string_view, uint32_t> whole_pieces_;  // refer to tokens_
-  SolidCharacters characters_;                                   // refers to tokens_ and merges_
+  PieceCuts::WholePieces whole_pieces_;  // refer to tokens_
+  std::bitset<1 << kMarkBits> whole_marks_;
+  SolidCharacters characters_;  // refers to tokens_ and merges_
+  PieceCuts cuts_;              // refers to tokens_ and whole_pieces_
 };
 
 }  // namespace lowtide

@@ -106,6 +106,35 @@ def split_merge(row: Any, path: object) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
+def package_ids(texts: Iterable[str], known: Mapping[str, int], num_words: int) -> dict[str, int]:
+    """The ids that the package tokenizers gives added tokens, whatever ids are written with them.
+
+    Those of the vocabulary, of which `known` has the added tokens that are among its `num_words`;
+    new ones come behind them, one after the other.
+
+    >>> package_ids(["<s>", "<a>", "<b>"], {"<s>": 0}, 300)
+    {'<s>': 0, '<a>': 300, '<b>': 301}
+    """
+    ids: dict[str, int] = {}
+    following = num_words
+    for text in texts:
+        ids[text] = known.get(text, following)
+        following = max(following, ids[text] + 1)
+    return ids
+
+
+def require_package_ids(
+    added: Mapping[str, int], known: Mapping[str, int], num_words: int, path: object
+) -> None:
+    """Leave tokens to the package where it would give them other ids than the file says."""
+    for text, id in package_ids(added, known, num_words).items():
+        if added[text] != id:
+            raise UnknownPartError(
+                f"added token {text!r} with the id {added[text]}, which becomes {id}",
+                path=str(path),
+            )
+
+
 def read_bpe_text(
     vocab: bytes,
     merges: bytes,
@@ -134,8 +163,13 @@ def read_bpe_text(
         require_dense(max([len(tokens) - 1, *(id or 0 for id in specials.values())]), used)
     except DataError:
         return None
-    for (text, wanted), there in zip(specials.items(), ids, strict=True):
-        id = there if wanted is None else wanted
+    there = {text: id for text, id in zip(specials, ids, strict=True) if id >= 0}
+    num_words = len(tokens) - tokens.count(b"") + len(there)
+    expected = package_ids(specials, there, num_words)
+    for text, wanted in specials.items():
+        if wanted is not None and wanted != expected[text]:
+            return None
+        id = there.get(text, -1) if wanted is None else wanted
         if id < 0:
             continue
         tokens += [b""] * (id + 1 - len(tokens))
@@ -164,6 +198,7 @@ def read_bpe(
     path: object,
 ) -> Vocabulary:
     """Make a vocabulary of what a byte-level file holds."""
+    require_package_ids(specials, vocab, len(vocab), path)
     special_texts = {id: text for text, id in specials.items()}
     tokens: dict[int, bytes] = {}
     for text, id in vocab.items():

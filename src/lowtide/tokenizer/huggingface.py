@@ -16,6 +16,7 @@ from typing import Any
 from lowtide import _native
 from lowtide.errors import DataError
 from lowtide.files import read_json, write_bytes
+from lowtide.packages import MissingPackageError
 from lowtide.tokenizer.bytelevel import (
     check_ids,
     format_merges,
@@ -23,6 +24,7 @@ from lowtide.tokenizer.bytelevel import (
     merge_texts,
     read_bpe,
     read_bpe_text,
+    require_package_ids,
     split_merge,
     vocab_section,
 )
@@ -59,10 +61,22 @@ def load_tokenizer_json(path: Path) -> Vocabulary:
             from lowtide.tokenizer.package import load_with_package  # few tokenizers need it
 
             return load_with_package(path, error.message)
+        except DataError as error:
+            return _load_anyway(path, error)
     except DataError as error:
         raise DataError(
             error.message, path=error.path or path, next_step=error.next_step or _ADVICE
         ) from None
+
+
+def _load_anyway(path: Path, error: DataError) -> Vocabulary:
+    """What the package makes of a file that native code refuses; if it refuses too, the error."""
+    from lowtide.tokenizer.package import load_with_package
+
+    try:
+        return load_with_package(path, error.message)
+    except (DataError, MissingPackageError, OSError):
+        raise error from None
 
 
 def why_package(path: Path) -> str | None:
@@ -191,6 +205,7 @@ def _read_characters(data: Mapping[str, Any], vocab: Mapping[str, int], path: Pa
     if not parts.is_plain:
         raise UnknownPartError("added tokens of words with rules of their own", path=path)
     specials = parts.ids
+    require_package_ids(specials, vocab, len(vocab), path)
     if UNKNOWN not in specials:
         raise UnknownPartError(f"words without the special token {UNKNOWN}", path=path)
     step = data.get("pre_tokenizer")

@@ -29,7 +29,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError
 from lowtide.filenames import TOKENIZER_NAME
-from lowtide.tokenizer.bytelevel import check_ids
+from lowtide.tokenizer.bytelevel import check_ids, package_ids
 from lowtide.tokenizer.jsonsections import read_added
 from lowtide.tokenizer.vocabulary import AddedToken
 
@@ -121,8 +121,9 @@ class PieceRules:
         except DataError:
             return None
         rows = _merge_rows(vocab, model["merges"])
+        ids = {token.content: token.id for token in added}
         if (
-            not _are_next(added, vocab)
+            package_ids(ids, vocab, len(vocab)) != ids
             or rows is None
             or not _fits(added, contents.get("normalizer"))
         ):
@@ -170,16 +171,6 @@ def _blank_before(contents: Mapping[str, Any]) -> int | None:
         if is_metaspace and not splits.get("split", True)
         else None
     )
-
-
-def _are_next(added: tuple[AddedToken, ...], vocab: Mapping[str, int]) -> bool:
-    """True if tokens have the ids that the package gives them: the next ones, if they are new."""
-    new = len(vocab)
-    for token in added:
-        if vocab.get(token.content, new) != token.id:
-            return False
-        new += token.content not in vocab
-    return True
 
 
 def _fits(added: tuple[AddedToken, ...], normalizer: Any) -> bool:
