@@ -144,6 +144,20 @@ uint64_t count_documents(const std::vector<nb::bytes>& paths) {
   return documents;
 }
 
+void add_held(RangeRows& self, Input<uint8_t> ids, Input<uint8_t> index, uint64_t id_bytes,
+              uint64_t low, uint64_t high) {
+  require_id_bytes(id_bytes);
+  const auto rows = as_rows<EncodedRow>(index);
+  uint64_t left = ids.shape(0) / id_bytes;
+  for (const EncodedRow& row : rows) {
+    require(row.tokens <= left, "an index of encoded documents counts more ids than there are");
+    left -= row.tokens;
+  }
+  const char* const data = as_text(ids).data();
+  nb::gil_scoped_release release;
+  self.add_held(data, rows, id_bytes, low, high, Chosen::kAll, 0);
+}
+
 void write_sections(const nb::bytes& partial, const nb::bytes& path, const nb::bytes& head,
                     const std::vector<Input<uint8_t>>& sections, size_t alignment) {
   require(alignment >= 1 && alignment <= 4096, "an alignment is 1 to 4096 bytes");
@@ -195,6 +209,8 @@ void bind_rows(nb::module_& m) {
           },
           "path"_a, "index"_a, "ids_at"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(),
           "val_limit"_a)
+      .def("add_held", &add_held, "ids"_a, "index"_a, "id_bytes"_a, "low"_a, "high"_a,
+           nb::keep_alive<1, 2>(), "Add documents whose ids are in memory.")
       .def(
           "add_files",
           [](RangeRows& self, const std::vector<nb::bytes>& paths, uint64_t id_bytes, uint64_t low,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <stdexcept>
 #include <system_error>
@@ -51,20 +52,31 @@ std::vector<EncodedRow> sort_rows(std::span<const EncodedRow> rows, uint64_t low
   return chosen;
 }
 
-void RangeRows::add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,
-                    uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen,
-                    uint64_t val_limit) {
+bool RangeRows::add_rows(uint32_t file, std::span<const EncodedRow> index, uint64_t at,
+                         uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen,
+                         uint64_t val_limit) {
   const size_t before = rows.size();
   for (const EncodedRow& row : index) {
     const bool val = row.split < val_limit;
     if (row.key >= low && row.key <= high &&
         (chosen == Chosen::kAll || (chosen == Chosen::kVal) == val)) {
-      rows.push_back({row.key, ids_at, row.tokens, static_cast<uint32_t>(paths.size()),
-                      static_cast<uint32_t>(row.ends)});
+      rows.push_back({row.key, at, row.tokens, file, static_cast<uint32_t>(row.ends)});
     }
-    ids_at += row.tokens * id_bytes;
+    at += row.tokens * id_bytes;
   }
-  if (rows.size() > before) paths.push_back(path);
+  return rows.size() > before;
+}
+
+void RangeRows::add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,
+                    uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen,
+                    uint64_t val_limit) {
+  const auto file = static_cast<uint32_t>(paths.size());
+  if (add_rows(file, index, ids_at, id_bytes, low, high, chosen, val_limit)) paths.push_back(path);
+}
+
+void RangeRows::add_held(const char* ids, std::span<const EncodedRow> index, uint64_t id_bytes,
+                         uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit) {
+  add_rows(kHeld, index, reinterpret_cast<uint64_t>(ids), id_bytes, low, high, chosen, val_limit);
 }
 
 void RangeRows::finish() {
@@ -91,7 +103,12 @@ std::vector<uint64_t> RangeReader::read(uint64_t first, uint64_t last, char* ids
     if (end <= begin + skipped) continue;
     uint64_t left = (end - begin - skipped) * id_bytes_;
     uint64_t offset = row->at + skipped * id_bytes_;
-    const int descriptor = open(row->file);
+    if (row->file == RangeRows::kHeld) {
+      std::memcpy(ids, reinterpret_cast<const char*>(offset), left);
+      ids += left;
+      left = 0;
+    }
+    const int descriptor = left > 0 ? open(row->file) : -1;
     while (left > 0) {
       const ssize_t got = ::pread(descriptor, ids, left, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;

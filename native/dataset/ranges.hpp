@@ -41,10 +41,14 @@ class RangeRows {
   // Add the documents of one work file whose keys are in [low, high]; its ids begin at `ids_at`.
   void add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,
            uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
+  // The same of a block whose ids are in memory, where they stay as long as this and its readers.
+  void add_held(const char* ids, std::span<const EncodedRow> index, uint64_t id_bytes, uint64_t low,
+                uint64_t high, Chosen chosen, uint64_t val_limit);
   // Put them in order; equal keys stay in the order of the files. An index that counts more tokens
   // than any disk holds is damaged: std::invalid_argument.
   void finish();
 
+  static constexpr uint32_t kHeld = 0xFFFFFFFF;  // instead of a file: `at` is an address
   struct Row {
     uint64_t key;
     uint64_t at;         // in bytes, in its file
@@ -54,6 +58,10 @@ class RangeRows {
   };
   std::vector<Row> rows;
   std::vector<std::string> paths;
+
+ private:
+  bool add_rows(uint32_t file, std::span<const EncodedRow> index, uint64_t at, uint64_t id_bytes,
+                uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
 };
 
 // Reads stretches of a range; files are opened when they are first needed, and so many at most.

@@ -372,6 +372,7 @@ class RangeRows:
         val: bool | None,
         val_limit: int,
     ) -> None: ...
+    def add_held(self, ids: Bytes, index: Bytes, id_bytes: int, low: int, high: int) -> None: ...
     def add_files(
         self,
         paths: Sequence[bytes],

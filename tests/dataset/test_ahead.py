@@ -13,7 +13,7 @@ from lowtide.corpus.textblocks import TextBlock
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged import running
+from lowtide.dataset.staged import encoding, running
 from lowtide.dataset.staged.ahead import EncodingAhead, HeldPart
 from lowtide.dataset.staged.duplicates import DuplicateStage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
@@ -228,3 +228,33 @@ def test_places_are_tried_before_the_first_task(
                 input_files=[corpus], out_dir=tmp_path / "out", tokenization="char", **options
             )
     assert tried == [tmp_path / "work"] and not list((tmp_path / "work").rglob("*.done"))
+
+
+@pytest.mark.parametrize("with_small", [False, True])
+def test_ids_stay_in_memory_while_they_are_less_than_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_small: bool
+) -> None:
+    """Long documents with a token for most words do; many small ones go to a scratch file."""
+    texts = ["\n".join(f"the {n} of {k} is here, and there too" for n in range(300)) for k in "abc"]
+    small = (
+        [
+            f"number {number} is a small document that has one line of some words"
+            for number in range(400)
+        ]
+        if with_small
+        else []
+    )
+    write_corpus(tmp_path / "texts" / "a.txt", [*texts, *small])
+    Tokenizer.load("gpt2").save(tmp_path / "tok")
+    prepare_dataset(settings_of(tmp_path, "threads"))
+    written: list[int] = []
+    write_block = encoding._EncodedPart._write_block
+    monkeypatch.setattr(
+        encoding._EncodedPart,
+        "_write_block",
+        lambda part, block, file: written.append(1) or write_block(part, block, file),
+    )
+    settings = settings_of(tmp_path, "files", engine="files", num_workers=1)
+    running.prepare_shared(settings, sizes=SIZES)
+    assert bool(written) == with_small
+    assert snapshot(tmp_path / "files") == snapshot(tmp_path / "threads")

@@ -548,6 +548,9 @@ def call_dataset(folder: Path) -> None:
         "val_limit": 0,
     }
     vary("RangeRows", _native.RangeRows().add, good, ("ids_at", "id_bytes", "low", "high"))
+    held = {"ids": np.zeros(6, np.uint8), "index": row, "id_bytes": 2, "low": 0, "high": 9}
+    vary("RangeRows", _native.RangeRows().add_held, held, ("id_bytes", "low", "high"))
+    call("RangeRows", _native.RangeRows().add_held, **{**held, "ids": np.zeros(5, np.uint8)})
     for tokens in (1 << 63, (1 << 64) - 1):
         damaged = _native.RangeRows()
         index = np.array([5, 0, tokens, 1], np.uint64).view(np.uint8)

@@ -82,13 +82,13 @@ class EncodeStage:
     def encode_held(
         self,
         index: int,
-        blocks: Iterable[tuple[TextBlock, _native.CleanedBlock]],
+        blocks: list[tuple[TextBlock, _native.CleanedBlock]],
         removed: Removed,
         *,
         first_block: int,
         document: Identity | None,
     ) -> None:
-        """Encode a part whose clean blocks are in memory, and commit it.
+        """Encode a part whose clean blocks are in memory, and commit it; `blocks` is empty then.
 
         Half of what rows may take is left to the table that knows what is `removed`.
         """
@@ -98,8 +98,17 @@ class EncodeStage:
         with records.scratch_folder() as folder:
             room = max(self._job.range_bytes // 2, 1)
             part = _EncodedPart(self._job, self._load(), folder / "blocks", room)
-            part.encode(blocks, removed, first_block, OpenDocument(document))
+            part.held = []
+            part.encode(_iter_freed(blocks), removed, first_block, OpenDocument(document))
             records.commit(task, part.write, facts=part.facts)
+
+
+def _iter_freed(
+    blocks: list[tuple[TextBlock, _native.CleanedBlock]],
+) -> Iterator[tuple[TextBlock, _native.CleanedBlock]]:
+    """Blocks, which are not held any more once they were used: their ids take their place."""
+    while blocks:
+        yield blocks.pop(0)
 
 
 @dataclass
@@ -116,6 +125,9 @@ class _EncodedPart:
     coding: EncodeJob
     scratch: Path
     range_bytes: int
+    held: list[_native.EncodedBlock] | None = None
+    """Encoded blocks in memory, as long as they are less than the text they were made of."""
+    room_bytes: int = 0
     blocks: list[_Block] = field(default_factory=list)
     report: Report = field(default_factory=Report)
     sources: bytearray = field(default_factory=bytearray)
@@ -182,10 +194,7 @@ class _EncodedPart:
         file: IO[bytes],
         seen: IO[bytes],
     ) -> None:
-        index_at = file.tell()
-        file.write(encoded.index)
-        self.blocks.append(_Block(index_at, file.tell()))
-        file.write(encoded.ids)
+        self._hold(encoded, cleaned.text.nbytes, file)
         unknown = self.coding.coder.count_unknown(encoded.ids)
         self.report.add(encoded.counts, encoded.samples, unknown_characters=unknown)
         for row in encoded.sources:
@@ -198,6 +207,25 @@ class _EncodedPart:
             self.seen_bytes += seen.write(
                 _native.pick_hashes(cleaned.hashes, documents, remnants, self.all_lines)
             )
+
+    def _hold(self, encoded: _native.EncodedBlock, text_bytes: int, file: IO[bytes]) -> None:
+        """Keep an encoded block in memory, or write it and all before it to the scratch file."""
+        if self.held is None:
+            return self._write_block(encoded, file)
+        rows = encoded.index.nbytes // ENCODED_ROW_BYTES * _ROW_BYTES_HELD
+        self.room_bytes += text_bytes - encoded.ids.nbytes - rows
+        self.held.append(encoded)
+        if self.room_bytes < 0:
+            held, self.held = self.held, None
+            for block in held:
+                self._write_block(block, file)
+        return None
+
+    def _write_block(self, encoded: _native.EncodedBlock, file: IO[bytes]) -> None:
+        index_at = file.tell()
+        file.write(encoded.index)
+        self.blocks.append(_Block(index_at, file.tell()))
+        file.write(encoded.ids)
 
     def facts(self) -> dict[str, Any]:
         """What a record has of a part."""
@@ -240,6 +268,9 @@ class _EncodedPart:
         item_bytes = self.coding.coder.id_bytes
         native = _native.RangeRows()
         rows = bytearray()
+        for held in self.held or ():
+            native.add_held(held.ids, held.index, item_bytes, low, high)
+            rows += _native.sort_rows(held.index, low, high)
         with self.scratch.open("rb", buffering=0) as file:
             for block in self.blocks:
                 data = os.pread(file.fileno(), block.ids_at - block.index_at, block.index_at)
