@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import threading
 import urllib.request
@@ -26,7 +27,7 @@ SMALL_EXTENT = 8176  # with its checksum two blocks of the disk
 
 class RangeServer:
     """Speaks as much of S3 as lowtide needs: HEAD, GET of ranges under If-Match, lists in pages,
-    and PUT of whole objects, with and without conditions."""
+    and PUT of whole objects, with and without conditions; and of GCS, which differs in these."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -56,6 +57,10 @@ class RangeServer:
             salt = b"" if self.tags_by_content else len(self._tags).to_bytes(8, "big")
             self._tags[id(data)] = data, hashlib.md5(salt + data).hexdigest()
         return self._tags[id(data)][1]
+
+    def generation(self, key: str) -> str:
+        """What GCS compares instead of ETags; 0 is no object."""
+        return str(int(self.etag(key)[:12], 16) + 1) if key in self.objects else "0"
 
     def upload(self, folder: Path, prefix: str) -> None:
         for path in folder.rglob("*"):
@@ -121,6 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
             status = 206
             more["Content_Range"] = f"bytes {first}-{int(first) + len(data) - 1}/{size}"
         more["ETag"], more["Last_Modified"] = etag, "Mon, 16 Nov 2026 00:00:00 GMT"
+        more["x_goog_generation"] = store.generation(key)
         if fault == "cut":
             more["length"] = str(len(data))
             self._answer(status, data[: len(data) // 2], **more)
@@ -139,13 +145,21 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = self.headers.get("If-Match")
         is_new = self.headers.get("If-None-Match") is None or key not in store.objects
         is_known = wanted is None or (key in store.objects and wanted == f'"{store.etag(key)}"')
+        generation = self.headers.get("x-goog-if-generation-match")
+        is_known &= generation is None or generation == store.generation(key)
         if store.obeys and not (is_new and is_known):
             return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
         store.objects[key] = data
         if fault == "lose":
             self.close_connection = True
             return None
-        return self._answer(200, ETag=f'"{store.etag(key)}"')
+        more = {"x_goog_generation": store.generation(key)}
+        return self._answer(200, ETag=f'"{store.etag(key)}"', **more)
+
+    def do_DELETE(self) -> None:  # GCS
+        key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")[2]
+        self.store.requests.append(f"DELETE bucket/{key}")
+        self._answer(404 if self.store.objects.pop(key, None) is None else 204)
 
     def do_POST(self) -> None:  # several objects are removed by one request
         body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
@@ -215,6 +229,17 @@ def server(
     yield _server
     _server.faults.clear()
     extents.close_caches()
+
+
+@pytest.fixture
+def gcs(server: RangeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RangeServer:
+    """The server as Google's store, with the environment that leads to it."""
+    names = ("client_email", "private_key", "private_key_id")
+    account = {"gcs_base_url": server.url, "disable_oauth": True, **dict.fromkeys(names, "")}
+    (tmp_path / "account.json").write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+    return server
 
 
 @pytest.fixture(scope="session")

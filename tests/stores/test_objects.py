@@ -168,3 +168,30 @@ def test_plain_http_is_allowed_by_the_clouds_own_variable(
     monkeypatch.setenv(f"{name}_ALLOW_HTTP", "True")
     assert objects._allows_http(root)
     assert not objects._allows_http(StoreURL("gs" if name != "GOOGLE" else "s3", "bucket", ""))
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_objects_are_created_and_replaced_under_conditions(
+    gcs: Any, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """GCS compares generations where others compare ETags."""
+
+    def expect_and_change(*given: Any) -> Any:
+        mode = expect(*given)
+        gcs.objects["lease"] = b"between"
+        return mode
+
+    url = StoreURL(scheme, "bucket", "lease")
+    store = Store(StoreURL(scheme, "bucket", ""))
+    first = store.create(url, b"mine")
+    assert first is not None and store.create(url, b"yours") is None
+    second = store.replace(url, b"renewed", first)
+    assert second is not None and gcs.objects["lease"] == b"renewed"
+    assert store.replace(url, b"of the dead", first) is None
+    expect = Store._expect
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_expect", expect_and_change)
+        assert store.replace(url, b"too late", second) is None
+    assert gcs.objects["lease"] == b"between"
+    store.delete([url])
+    assert store.replace(url, b"gone", first) is None and not gcs.objects

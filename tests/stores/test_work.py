@@ -103,6 +103,30 @@ def test_a_dataset_has_the_bytes_of_a_disk(
         prepare_dataset(settings_of(out_dir, corpus, engine="files", seed=5, **options))
 
 
+def test_a_dataset_in_googles_store_has_the_bytes_of_a_disk(gcs: Any, corpus: Path) -> None:
+    expected = by_threads(corpus)
+    settings = settings_of(
+        "gs://bucket/data/mine", corpus, engine="files", work_dir="gs://bucket/job"
+    )
+    prepare_shared(settings)
+    assert {name: gcs.objects[f"data/mine/{name}"] for name in expected} == expected
+    assert len(gcs.objects) == len(expected)
+    assert prepare_dataset(settings).was_there
+
+
+def test_a_lease_in_googles_store_is_renewed_and_taken_over(gcs: Any) -> None:
+    place = Records(StorePath("gs://bucket/job/work")).place
+    mine = place.create_lease("leases/a", b'{"nonce": 1, "beat": 0}')
+    assert mine is not None
+    mine.renew(b'{"nonce": 1, "beat": 1}')
+    seen = place.read_lease("leases/a")
+    assert seen is not None and seen.content.endswith(b'"beat": 1}')
+    assert place.replace_lease("leases/a", b'{"nonce": 2}', seen) is not None
+    assert place.replace_lease("leases/a", b'{"nonce": 3}', seen) is None
+    mine.renew(b'{"nonce": 1, "beat": 2}')
+    assert gcs.objects["job/work/leases/a"] == b'{"nonce": 2}'
+
+
 def test_every_task_may_run_twice(server: Any, corpus: Path) -> None:
     expected = by_threads(corpus)
     settings = settings_of("s3://bucket/data", corpus, engine="files")

@@ -174,15 +174,25 @@ class Store:
 
         It is asked for once: whoever renews a lease asks again soon.
         """
-        mode: Any = {"e_tag": f'"{tag}"'}
 
         def ask() -> str | None:
             try:
-                return _tag(self._obstore.put(self._client, url.key, data, mode=mode))
+                mode = self._expect(url, tag)
+                return mode and _tag(self._obstore.put(self._client, url.key, data, mode=mode))
             except (FileNotFoundError, self._obstore.exceptions.PreconditionError):
                 return None
 
         return self._retrying(url, ask, writes=True, attempts=1)
+
+    def _expect(self, url: StoreURL, tag: str) -> Any:
+        """The condition that an object has a tag; None where it is known to have another.
+
+        GCS compares no tags but generations, so the one of the object with this tag is asked for.
+        """
+        if url.scheme != "gs":
+            return {"e_tag": f'"{tag}"'}
+        found = self._obstore.head(self._client, url.key)
+        return {"version": found["version"]} if _tag(found) == tag else None
 
     def upload(self, url: StoreURL, path: Path) -> None:
         """Store a file of any size; the object appears when all of it is there."""
