@@ -175,6 +175,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.staged.encoding": {
         "_ROW_BYTES_HELD": 256,
         "_CHUNK_BYTES": 8_388_608,
+        "_EncodedPart.room_bytes": 0,
         "_EncodedPart.num_documents": 0,
         "_EncodedPart.num_tokens": 0,
         "_EncodedPart.seen_bytes": 0,

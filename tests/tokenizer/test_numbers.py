@@ -68,7 +68,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_LONG_PIECE": 262_144,
         "_SHORT_SYMBOLS": 65_000,
         "_MUCH_WRITTEN": 8_388_608,
+        "_FEWEST_THREADS": 4,
+        "_MOST_THREADS": 8,
+        "_THREAD_BYTES": 4_194_304,
         "_SEGMENT_TIMES": 80,
+        "learn_merges(num_threads)": 1,
+        "_pick_learner(num_threads)": 1,
     },
     "tokenizer.limits": {
         "CountingLimits.batch_bytes": 8_388_608,
