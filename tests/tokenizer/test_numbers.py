@@ -72,8 +72,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MOST_THREADS": 8,
         "_THREAD_BYTES": 4_194_304,
         "_SEGMENT_TIMES": 80,
-        "learn_merges(num_threads)": 1,
-        "_pick_learner(num_threads)": 1,
+        "learn_merges(num_workers)": 1,
+        "_pick_learner(num_workers)": 1,
     },
     "tokenizer.limits": {
         "CountingLimits.batch_bytes": 8_388_608,

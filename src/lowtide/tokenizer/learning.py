@@ -74,7 +74,7 @@ def learn_merges(
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
-    num_threads: int = 1,
+    num_workers: int = 1,
     limits: CountingLimits = _LIMITS,
 ) -> list[tuple[bytes, bytes]]:
     """Learn `target` merges, or as many as there are; takes the pieces out of the counter.
@@ -83,7 +83,7 @@ def learn_merges(
     """
     limit = {} if max_token_bytes is None else {"longest_token": max_token_bytes}
     learner = _pick_learner(
-        counter, target, tie_break, limit, budget, progress, work_dir, num_threads
+        counter, target, tie_break, limit, budget, progress, work_dir, num_workers
     )
     sizes, longest = (counter.distinct_bytes, counter.distinct), counter.longest_piece
     with progress.phase("sorting", unit="pieces", poll=lambda: (learner.num_words, {})):
@@ -142,14 +142,14 @@ def _pick_learner(
     budget: MemoryBudget,
     progress: Progress,
     work_dir: Path,
-    num_threads: int = 1,
+    num_workers: int = 1,
 ) -> Learner:
     """Choose the fastest learner that fits the memory."""
     available = budget.remaining_bytes
     sizes = counter.distinct_bytes, counter.distinct
     needed = planned_bytes(*sizes)
     if needed <= available:
-        threads = min(num_threads, _MOST_THREADS, (available - needed) // _THREAD_BYTES)
+        threads = min(num_workers, _MOST_THREADS, (available - needed) // _THREAD_BYTES)
         threads = threads if threads >= _FEWEST_THREADS else 1
         return _native.MergeLearner(tie_break, num_threads=threads, **limit)
     on_disk = file_bytes(*sizes, num_tokens=256 + target)
