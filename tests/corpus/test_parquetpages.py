@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -176,3 +177,32 @@ def test_the_window_of_a_page_is_read_behind_its_levels(
     assert plain.streamed_bytes is not None and packed.streamed_bytes is not None
     window = packed.streamed_bytes - plain.streamed_bytes
     assert 300_000 <= window <= packed.unpacked_bytes  # of a text so short, all of it
+
+
+@pytest.mark.parametrize(
+    ("dictionary", "of_dictionary", "held"),
+    [(True, False, 800), (False, False, 12), (False, True, 12 + 70 + 2 * 900)],
+)
+@pytest.mark.parametrize("codec", ["SNAPPY", "ZSTD"])
+def test_what_a_page_takes_whose_texts_are_not_held(
+    monkeypatch: pytest.MonkeyPatch, codec: str, dictionary: bool, of_dictionary: bool, held: int
+) -> None:
+    """Places of a dictionary, a bit of a row, packed and unpacked numbers twice; and a window."""
+    about: dict[str, Any] = {
+        "is_dictionary": dictionary, "is_data": not dictionary, "is_of_dictionary": of_dictionary,
+        "num_values": 100, "unpacked": 900, "position": 30, "level_bytes": 5,
+    }  # fmt: skip
+    begins: list[int] = []
+    windows = iter((300, 5000))
+
+    def read_frame(file: io.BytesIO) -> Any:
+        begins.append(file.tell())
+        return SimpleNamespace(window_bytes=next(windows))
+
+    monkeypatch.setattr(parquetpages, "read_zstd_frame", read_frame)
+    for packed, window in ((70, 300), (70, 900), (0, 0)):
+        page: Any = SimpleNamespace(**about, packed=packed)
+        found = parquetpages._streamed_bytes(io.BytesIO(bytes(99)), page, codec)
+        less = 70 - packed if of_dictionary else 0
+        assert found == held - less + (window if codec == "ZSTD" else 0)
+    assert begins == ([30 if dictionary else 35] * 2 if codec == "ZSTD" else [])

@@ -355,3 +355,23 @@ def test_bands_find_pairs_at_any_threshold(threshold: float) -> None:
     options = Likeness(threshold, 5)
     assert options.recall(threshold) >= 0.97
     assert options.bands * options.rows <= 150
+
+
+def test_runs_are_merged_in_a_share_of_the_table(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, noted = running.find_near_copies, defaultdict(set)
+    small = {"table_bytes": 4000, "sizes": SIZES, "limits": NearLimits(least_rows=20)}
+    monkeypatch.setattr(
+        running, "find_near_copies", lambda *args, **named: find(*args, **{**named, **small})
+    )
+    for name in ("BucketMerger", "PairMerger"):
+        merger = getattr(_native, name)
+
+        def merge(runs: Any, size: int, *, name: str = name, merger: Any = merger) -> Any:
+            noted[name].add(size)
+            return merger(runs, size)
+
+        monkeypatch.setattr(pairs._native, name, merge)
+    prepare("merged")
+    assert noted == {"BucketMerger": {1000}, "PairMerger": {1000, 2000}}
