@@ -16,6 +16,7 @@ from lowtide import Tokenizer
 
 SCRIPT = """
 import dataclasses, os, signal, sys
+from lowtide import _native
 from lowtide.dataset import chosen
 from lowtide.dataset.preparation import prepare_dataset
 
@@ -26,25 +27,21 @@ chosen.plan_shares = lambda *given: dataclasses.replace(
 )
 count = 0
 
-def counted(function):
-    def call(*given):
+def die_at(function):
+    def call(*given, **named):
         global count
+        result = None if before else function(*given, **named)
         count += 1
         if count == limit:
             os.kill(os.getpid(), signal.SIGKILL)
-        return function(*given)
+        return function(*given, **named) if before else result
     return call
 
-# Die just before or just after one of the renames that make work count as done.
+# Die just before or just after one of the renames that make work count as done, by Python or in
+# native code.
 before = limit % 2 == 0
-real = os.replace
-if before:
-    os.replace = counted(real)
-else:
-    def after(*given):
-        real(*given)
-        counted(lambda: None)()
-    os.replace = after
+os.replace = die_at(os.replace)
+_native.write_work_file = die_at(_native.write_work_file)
 import pathlib
 pathlib.Path.replace = lambda self, target: os.replace(self, target)
 prepare_dataset(
