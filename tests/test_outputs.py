@@ -144,7 +144,9 @@ def stored_path(kind: str) -> Path:
 
 
 def masked(text: str, root: Path) -> str:
-    text = text.replace(str(root), "WORLD")
+    text = re.sub(
+        r"^.*[█░].*\n", "", text.replace(str(root), "WORLD"), flags=re.MULTILINE
+    )  # by time
     for pattern, name in _MASKS:
         text = re.sub(pattern, name, text)
     return text

@@ -36,7 +36,7 @@ def planned_peak_bytes(
         distinct_bytes = int(67 * text_bytes**0.58)
     counting = 2.25 * _MIB * num_workers + 15.4 * distinct_bytes
     writing = (6 + 0.97 * num_workers) * _MIB + 700 * vocab_size + 16 * distinct_bytes
-    return int(28 * _MIB + max(counting, writing))
+    return int(22 * _MIB + max(counting, writing))
 
 
 def estimate_distinct_bytes(inputs: Sequence[InputFile], text_bytes: int) -> int | None:
