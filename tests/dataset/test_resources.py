@@ -74,10 +74,10 @@ def test_workers_beyond_the_blocks_take_nothing() -> None:
             line_bytes=float("inf"),
         )
 
-    assert planned(3, 8) == planned(3, 3) == (28 + 3 * 31) * MIB
+    assert planned(3, 8) == planned(3, 3) == (30 + 3 * 31) * MIB
     assert planned(100, 3) == planned(3, 3)
-    assert planned(6, 8) == (28 + 4 * 31 + 2 * 30) * MIB
-    assert planned(0.25, 8) == int((28 + 0.5 * 31) * MIB)
+    assert planned(6, 8) == (30 + 4 * 31 + 2 * 30) * MIB
+    assert planned(0.25, 8) == int((30 + 0.5 * 31) * MIB)
 
 
 def test_rows_that_are_sorted_are_held_four_times() -> None:

@@ -229,7 +229,7 @@ def planned_bytes(
     tables = min(rows * TABLE_ROW_BYTES, share)
     if tables == share:  # duplicates are found on disk, a partition a worker
         tables = max(share, num_workers * partition_bytes(rows, num_workers=num_workers))
-    return min(int((28 + workers) * (1 << 20)) + tables, budget_bytes)
+    return min(int((30 + workers) * (1 << 20)) + tables, budget_bytes)
 
 
 def planned_table_bytes(*, num_workers: int, budget_bytes: int) -> int:
