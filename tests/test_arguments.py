@@ -14,7 +14,7 @@ from lowtide.arguments import parse_settings
 from lowtide.dataset.settings import InspectSettings, VerifySettings
 from lowtide.errors import LowtideError, UsageError
 from lowtide.planning.settings import PlanSettings
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import EvaluateSettings, TrainSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +92,13 @@ def test_a_word_without_a_flag_is_answered_with_the_flag_that_is_missing(
     with pytest.raises(UsageError, match=r"'notes\.txt' stands after no flag") as failure:
         parse(words)
     assert expected in str(failure.value.next_step)
+
+
+def test_a_flag_that_is_given_for_each_value_takes_several_at_once() -> None:
+    words = ["--tasks", "a.jsonl", "b=b.jsonl", "--model-name", "m", "--tasks", "c.jsonl"]
+    settings = parse(words, EvaluateSettings)
+    assert settings.tasks == ("a.jsonl", "b=b.jsonl", "c.jsonl")
+    assert settings.model_name == "m"
 
 
 def test_a_word_more_than_the_verb_takes_by_position_is_named() -> None:

@@ -24,6 +24,7 @@ from lowtide.flags import (
     read_int,
     read_path,
     read_plain_flags,
+    repeat_flags,
     stray_word,
 )
 from lowtide.flatsettings import groups_of, setting_fields
@@ -40,7 +41,7 @@ def parse_settings(
 ) -> Any:
     """Make settings of the class; `program`, `summary` and `examples` head its help."""
     names = setting_fields(cls)
-    words = _place_positionals(cls, _rename_flags(words, names))
+    words = repeat_flags(cls, _place_positionals(cls, _rename_flags(words, names)))
     if "--help-all" in words or "--help" in words or "-h" in words:
         _print_help(cls, program, summary, examples, whole="--help-all" in words)
         raise SystemExit(0)

@@ -24,6 +24,7 @@ __all__ = [
     "read_int",
     "read_path",
     "read_plain_flags",
+    "repeat_flags",
     "settings_as_flags",
     "stray_word",
     "write_flags",
@@ -155,6 +156,33 @@ def stray_word(cls: type[Any], words: list[str]) -> str | None:
         return None
     before = next(_group(words), (None, []))[1]
     return before[len(positional)] if len(before) > len(positional) else None
+
+
+def repeat_flags(cls: type[Any], words: list[str]) -> list[str]:
+    """The words with such flags before each of their values as are given once for each.
+
+    >>> @dataclasses.dataclass
+    ... class Settings:
+    ...     tasks: "Annotated[tuple[str, ...], tyro.conf.UseAppendAction]" = ()
+    >>> repeat_flags(Settings, ["--tasks", "a", "b", "--quiet"])
+    ['--tasks', 'a', '--tasks', 'b', '--quiet']
+    """
+    repeated = {
+        flag_name(name)
+        for name, field in setting_fields(cls).items()
+        if _REPEATED in str(field.type)
+    }
+    found: list[str] = []
+    flag, num_given = "", 0
+    for word in words:
+        if word.startswith("-"):
+            flag, num_given = word.replace("_", "-"), 0
+        else:
+            if flag in repeated and num_given > 0:
+                found.append(flag)
+            num_given += 1
+        found.append(word)
+    return found
 
 
 def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:
