@@ -276,6 +276,17 @@ void bind_rows(nb::module_& m) {
         return to_view<uint8_t>(std::move(sums));
       },
       "data"_a, "page_bytes"_a, "The checksums of pages, as uint64; the last may be shorter.");
+  m.def(
+      "find_damaged_page",
+      [](int file, uint64_t page, uint64_t end, uint64_t num_bytes, size_t page_bytes) {
+        require(page_bytes > 0 && page_bytes <= size_t{1} << 20, "a page has 1 byte to 1 MiB");
+        require(num_bytes <= uint64_t{1} << 60 && end <= num_bytes / page_bytes + 1,
+                "the file has no such pages");
+        nb::gil_scoped_release release;
+        return find_damaged_page(file, page, end, num_bytes, page_bytes);
+      },
+      "file"_a, "page"_a, "end"_a, "num_bytes"_a, "page_bytes"_a,
+      "The first page of an open file that does not fit its checksum, or `end`.");
   m.def("measure_ids", &measure, "ids"_a, "id_bytes"_a, "The lowest and the highest id.");
 }
 

@@ -1,7 +1,11 @@
 #include "dataset/page_sums.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <system_error>
 
 #include "corpus/text_hash.hpp"
 
@@ -38,6 +42,47 @@ std::vector<uint64_t> sum_pages(std::string_view data, size_t page_bytes) {
     sums[page] = hash128(data.data() + begin, size, 0).high;
   }
   return sums;
+}
+
+namespace {
+
+// Reads as much as there is.
+size_t read_at(int file, char* into, size_t size, uint64_t offset) {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t got = ::pread(file, into + done, size - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw std::system_error(errno, std::generic_category());
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return done;
+}
+
+}  // namespace
+
+uint64_t find_damaged_page(int file, uint64_t page, uint64_t end, uint64_t num_bytes,
+                           size_t page_bytes) {
+  const size_t at_once = std::max<size_t>((size_t{1} << 18) / page_bytes, 1);  // they stay in cache
+  std::vector<char> data(at_once * page_bytes);
+  std::vector<uint64_t> expected(at_once);
+  while (page < end) {
+    const size_t count = static_cast<size_t>(std::min<uint64_t>(at_once, end - page));
+    const uint64_t begin = page * page_bytes;
+    const size_t size =
+        begin < num_bytes ? std::min<uint64_t>(count * page_bytes, num_bytes - begin) : 0;
+    const size_t got = read_at(file, data.data(), size, begin);
+    const std::vector<uint64_t> sums = sum_pages({data.data(), got}, page_bytes);
+    std::fill(expected.begin(), expected.end(), 0);
+    const size_t sums_got = read_at(file, reinterpret_cast<char*>(expected.data()), 8 * count,
+                                    num_bytes + page * sizeof(uint64_t));
+    const size_t known = std::min(sums.size(), sums_got / sizeof(uint64_t));
+    for (size_t i = 0; i < count; ++i) {
+      if (i >= known || sums[i] != expected[i]) return page + i;
+    }
+    page += count;
+  }
+  return end;
 }
 
 }  // namespace lowtide

@@ -107,7 +107,11 @@ def test_damage_is_found_where_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="bytes 1998848 to 2002944 are not those") as caught:
         output.read("data", begin=2_002_943, end=2_002_944)
     assert caught.value.path == path
-    with pytest.raises(DataError, match="bytes 1835008 to 2097152"):
+    with pytest.raises(DataError, match="bytes 1998848 to 2002944 are not those"):
+        output.check("data")
+    with path.open("r+b") as file:
+        file.truncate(1_000_000)  # while it is open
+    with pytest.raises(DataError, match="bytes 0 to 4096 are not those"):
         output.check("data")
 
 

@@ -381,6 +381,8 @@ def call_writing(folder: Path) -> None:
     for path in (b"", b"\0", os.fsencode(folder), os.fsencode(folder / "none" / "w")):
         call("write_work_file", _native.write_work_file, **{**good, "path": path})
         call("write_work_file", _native.write_work_file, **{**good, "partial": path})
+    pages = {"file": -1, "page": 0, "end": 1, "num_bytes": 9, "page_bytes": 8}
+    vary("find_damaged_page", _native.find_damaged_page, pages, tuple(pages))
     stretch = {"file": -1, "offset": 0, "size": 1}
     vary("start_writeback", _native.start_writeback, stretch, ("file", "offset", "size"))
 

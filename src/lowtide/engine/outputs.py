@@ -43,7 +43,6 @@ are never taken for damaged ones."""
 _MAGIC = OUTPUT_FORMAT.encode()
 _PAGE_BYTES = 4096
 _SUM_BYTES = 8
-_STEP_BYTES = 1 << 18
 _COPY_BYTES = 2 << 20
 _TAIL_BYTES = 8 << 10
 _ALIGNMENT = 8
@@ -141,14 +140,17 @@ class Output:
         return self._read_pages(file, first, last) if first < last else memoryview(b"")
 
     def check(self, name: str, *, begin: int = 0, end: int | None = None) -> None:
-        """Compare bytes that native code is going to read by itself."""
+        """Compare bytes of a file on a disk that native code is going to read by itself."""
         first, last = self._place(name, begin, end)
-        room = memoryview(bytearray(min(_STEP_BYTES, last - first + 2 * _PAGE_BYTES)))
-        with self.path.open("rb", buffering=0) as file:
-            while first < last:
-                stop = min(first - first % _PAGE_BYTES + _STEP_BYTES, last)
-                self._read_pages(file, first, stop, room)
-                first = stop
+        page, after = first // _PAGE_BYTES, -(-last // _PAGE_BYTES)
+        with files.open_file(self.path) as file:
+            wrong = _native.find_damaged_page(
+                file.fileno(), page, after, self.num_bytes, _PAGE_BYTES
+            )
+        if wrong < after:
+            raise self._not_as_written(
+                wrong * _PAGE_BYTES, min((wrong + 1) * _PAGE_BYTES, self.num_bytes)
+            )
 
     def copy(self, name: str, target: IO[bytes], *, begin: int = 0, end: int | None = None) -> None:
         """Copy bytes that lie in a store to where native code can read them."""
@@ -167,27 +169,27 @@ class Output:
             raise DataError(f"section {name} has {size} bytes, asked for {end}", path=self.path)
         return offset + begin, offset + end
 
-    def _read_pages(
-        self, file: IO[bytes], first: int, last: int, room: memoryview | None = None
-    ) -> memoryview:
+    def _read_pages(self, file: IO[bytes], first: int, last: int) -> memoryview:
         """Read the pages that a stretch is in, compare them, and return the stretch."""
         page, after = first // _PAGE_BYTES, -(-last // _PAGE_BYTES)
         begin, end = page * _PAGE_BYTES, min(after * _PAGE_BYTES, self.num_bytes)
-        if room is None:
-            # The stretch begins where native code can find rows of numbers.
-            pad = (begin - first) % _ALIGNMENT
-            room = memoryview(bytearray(pad + end - begin))[pad:]
-        data = _fill(room[: end - begin], file, begin, self.path)
+        # The stretch begins where native code can find rows of numbers.
+        pad = (begin - first) % _ALIGNMENT
+        room = memoryview(bytearray(pad + end - begin))[pad:]
+        data = _fill(room, file, begin, self.path)
         sums = _read_exactly(
             file, self.num_bytes + page * _SUM_BYTES, (after - page) * _SUM_BYTES, self.path
         )
         if _sum_pages(data) != sums:
-            raise DataError(
-                f"bytes {begin} to {end} are not those that were written: this file is damaged",
-                path=self.path,
-                next_step=_START_OVER,
-            )
+            raise self._not_as_written(begin, end)
         return data[first - begin : last - begin]
+
+    def _not_as_written(self, begin: int, end: int) -> DataError:
+        return DataError(
+            f"bytes {begin} to {end} are not those that were written: this file is damaged",
+            path=self.path,
+            next_step=_START_OVER,
+        )
 
 
 def _read_exactly(file: IO[bytes], offset: int, size: int, path: Path) -> memoryview:
