@@ -4,12 +4,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <span>
+#include <utility>
 
 namespace lowtide {
 namespace {
 
 constexpr float kTiny = 1e-5f;
-constexpr int32_t kMostMarked = 1 << 26;     // buckets that have a bit each: 12 MiB at most
 constexpr uint64_t kMostExpanded = 2 << 20;  // numbers of a matrix: 8 MiB
 
 constexpr size_t kSumsWorth = 16 << 10;  // bytes of text before sums of words are kept
@@ -18,6 +19,23 @@ constexpr uint32_t kFirstHash = 2166136261u;
 uint32_t hash_byte(uint32_t hash, char byte) {
   return (hash ^ static_cast<uint32_t>(static_cast<int8_t>(byte))) * 16777619u;
 }
+
+// Rows that were asked for and are added later, in turn: they are on their way from memory meanwhile.
+class WaitingRows {
+ public:
+  // Returns whether there is no room for another.
+  bool add(uint64_t row) {
+    rows_[count_++] = row;
+    return count_ == rows_.size();
+  }
+  std::span<const uint64_t> get() const { return {rows_.data(), count_}; }
+  // Forget them; returns how many they were.
+  size_t take() { return std::exchange(count_, 0); }
+
+ private:
+  std::array<uint64_t, 64> rows_;
+  size_t count_ = 0;
+};
 
 // As fastText has it: a table of 512 steps.
 float look_up_sigmoid(float value) {
@@ -180,16 +198,19 @@ void FastTextModel::visit_ngrams(const std::vector<int32_t>& hashes, const Take&
   }
 }
 
-// All rows are named before the first is added: they are on their way from memory meanwhile.
 uint32_t FastTextModel::add_rows(const Scratch::Word& word, Scratch& scratch, float* values) const {
-  std::vector<uint64_t>& rows = scratch.rows;
-  rows.clear();
+  size_t count = 0;
+  WaitingRows rows;
+  const auto add_all = [&] {
+    for (const uint64_t row : rows.get()) input_.add_row(row, values);
+    count += rows.take();
+  };
   visit_word(word.text, word.is_end, scratch, [&](uint64_t row) {
     if (input_.codes.empty()) __builtin_prefetch(input_.dense.data() + row * input_.width);
-    rows.push_back(row);
+    if (rows.add(row)) add_all();
   });
-  for (const uint64_t row : rows) input_.add_row(row, values);
-  return static_cast<uint32_t>(rows.size());
+  add_all();
+  return static_cast<uint32_t>(count);
 }
 
 void FastTextModel::add_word(const Scratch::Word& word, Scratch& scratch) const {
@@ -239,6 +260,29 @@ void FastTextModel::add_words(std::string_view text, Scratch& scratch) const {
   });
 }
 
+// Two labels, folded: the sums stay in registers while rows that wait are added.
+void FastTextModel::add_pairs(std::string_view text, Scratch& scratch) const {
+  const float* const dense = input_.dense.data();
+  std::array<float, 2> sums{};
+  scratch.num_rows = 0;
+  WaitingRows rows;
+  const auto add_all = [&] {
+    float first = sums[0], second = sums[1];
+    for (const uint64_t row : rows.get()) {
+      first += dense[2 * row];
+      second += dense[2 * row + 1];
+    }
+    sums = {first, second};
+    scratch.num_rows += rows.take();
+  };
+  visit_text(text, scratch, [&](uint64_t row) {
+    __builtin_prefetch(dense + 2 * row);
+    if (rows.add(row)) add_all();
+  });
+  add_all();
+  scratch.hidden.assign(sums.begin(), sums.end());
+}
+
 void FastTextModel::add_text(std::string_view text, Scratch& scratch) const {
   scratch.hidden.assign(input_.width, 0.0f);
   scratch.num_rows = 0;
@@ -246,6 +290,7 @@ void FastTextModel::add_text(std::string_view text, Scratch& scratch) const {
     input_.add_row(row, scratch.hidden.data());
     ++scratch.num_rows;
   };
+  if (max_n_ <= 0 && input_.width == 2 && input_.codes.empty()) return add_pairs(text, scratch);
   if (max_n_ <= 0) return visit_text(text, scratch, take);
   add_words(text, scratch);
   visit_ngrams(scratch.hashes, take);
@@ -255,57 +300,6 @@ void FastTextModel::list_rows(std::string_view text, Scratch& scratch,
                               std::vector<uint32_t>& rows) const {
   rows.clear();
   visit_text(text, scratch, [&](uint64_t row) { rows.push_back(static_cast<uint32_t>(row)); });
-}
-
-void FastTextModel::index_words() {
-  const size_t words = word_ends_.size();
-  const size_t slots = std::bit_ceil(words + words / 2 + 1);
-  word_slots_.assign(slots, 0);
-  for (size_t word = 0; word < words; ++word) {
-    const size_t begin = word == 0 ? 0 : word_ends_[word - 1];
-    const std::string_view text(word_bytes_.data() + begin, word_ends_[word] - begin);
-    size_t at = hash_fasttext(text) & (slots - 1);
-    while (word_slots_[at] != 0) at = (at + 1) & (slots - 1);
-    word_slots_[at] = static_cast<uint32_t>(word + 1);
-  }
-}
-
-void FastTextModel::index_buckets() {
-  std::sort(kept_buckets_.begin(), kept_buckets_.end());
-  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
-  kept_buckets_.erase(std::unique(kept_buckets_.begin(), kept_buckets_.end(), same),
-                      kept_buckets_.end());
-  if (!pruned_ || bucket_ < 1 || bucket_ > kMostMarked) return;
-  kept_bits_.assign(static_cast<size_t>(bucket_) / 64 + 1, 0);
-  for (const auto& [bucket, row] : kept_buckets_) {
-    if (bucket < static_cast<uint32_t>(bucket_))
-      kept_bits_[bucket >> 6] |= uint64_t{1} << (bucket & 63);
-  }
-  uint32_t before = 0;
-  for (const uint64_t bits : kept_bits_) {
-    kept_before_.push_back(before);
-    before += static_cast<uint32_t>(std::popcount(bits));
-  }
-}
-
-void FastTextModel::order_rows() {
-  const size_t count = kept_buckets_.size(), width = input_.width;
-  if (kept_bits_.empty() || !input_.codes.empty() || num_words_ + count != input_.rows) return;
-  std::vector<bool> met(count);
-  for (const auto& [bucket, row] : kept_buckets_) {
-    if (bucket >= static_cast<uint32_t>(bucket_) || row >= count || met[row]) return;
-    met[row] = true;
-  }
-  LineVector<float> ordered;
-  ordered.reserve(input_.dense.size());
-  const auto begin = input_.dense.begin() + static_cast<ptrdiff_t>(num_words_ * width);
-  ordered.assign(input_.dense.begin(), begin);
-  for (const auto& [bucket, row] : kept_buckets_) {
-    const auto first = begin + static_cast<ptrdiff_t>(row * width);
-    ordered.insert(ordered.end(), first, first + static_cast<ptrdiff_t>(width));
-  }
-  input_.dense.swap(ordered);
-  std::vector<std::pair<uint32_t, uint32_t>>().swap(kept_buckets_);
 }
 
 void FastTextModel::compute_outputs(Scratch& scratch) const {

@@ -45,7 +45,6 @@ class FastTextModel {
         outputs;  // the sum of rows, then their mean; a number for each label
     std::string word;
     std::vector<uint32_t> buckets;
-    std::vector<uint64_t> rows;  // of the word in work
     std::vector<float> word_values;
     WordSums sums;  // once there was text enough to make them worth while; one model's
     const FastTextModel* sums_of = nullptr;
@@ -107,6 +106,7 @@ class FastTextModel {
   // Add a word's rows to `values`; returns how many they are.
   uint32_t add_rows(const Scratch::Word& word, Scratch& scratch, float* values) const;
   void add_text(std::string_view text, Scratch& scratch) const;
+  void add_pairs(std::string_view text, Scratch& scratch) const;
   void compute_outputs(Scratch& scratch) const;
   void build_tree(const std::vector<int64_t>& counts);
   void walk_tree(const std::vector<float>& outputs, std::vector<float>& scores) const;

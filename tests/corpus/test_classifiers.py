@@ -95,6 +95,16 @@ def test_sums_of_words_that_are_kept_change_no_score(tmp_path: Path, more: dict[
         assert native.predict((text + ending).encode()) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("count", [31, 32, 33, 63, 64, 65, 200])
+def test_rows_that_wait_are_added_in_turn(tmp_path: Path, name: str, count: int) -> None:
+    model = make(name)
+    native = load_model(model.write(tmp_path / "m.bin"))
+    words = random.Random(count).choices([*WORDS[:4], *WORDS[5:], "a" * 70], k=count)
+    expected = model.predict(" ".join(words))
+    assert native.predict(" ".join(words).encode()) == pytest.approx(expected, abs=1e-5)
+
+
 def test_newlines_are_blanks(tmp_path: Path) -> None:
     native = load_model(make("pairs").write(tmp_path / "m.bin"))
     assert native.predict(b"the low\n\ntide") == native.predict(b"the low tide")
