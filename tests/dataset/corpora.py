@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from lowtide import _native
 from lowtide.dataset import layout
 from lowtide.tokenizer import Tokenizer
 
@@ -86,16 +87,20 @@ class Killed(BaseException):
 
 def kill_at_rename(patch: pytest.MonkeyPatch, limit: int, work: Callable[[], object]) -> bool:
     """Do the work, killed at the rename of that number; True if it came so far."""
-    real, count = os.replace, 0
+    count = 0
 
-    def counted(source: Path, target: Path) -> None:
-        nonlocal count
-        count += 1
-        if count == limit:
-            raise Killed
-        real(source, target)
+    def counted(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*given: object, **named: object) -> object:
+            nonlocal count
+            count += 1
+            if count == limit:
+                raise Killed
+            return real(*given, **named)
+
+        return call
 
     with patch.context() as context, contextlib.suppress(Killed):
-        context.setattr(Path, "replace", counted)
+        context.setattr(Path, "replace", counted(os.replace))
+        context.setattr(_native, "write_work_file", counted(_native.write_work_file))
         work()
     return count >= limit

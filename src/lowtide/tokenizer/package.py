@@ -84,7 +84,7 @@ def package_vocabulary(source: bytes, path: Path, reason: str) -> Vocabulary:
 def _parse(source: bytes, path: Path, reason: str) -> dict[str, Any]:
     try:
         contents = json.loads(source)
-    except ValueError:
+    except (ValueError, RecursionError):
         contents = None
     if not isinstance(contents, dict):
         raise DataError(f"{reason}, and it is not a tokenizer.json", path=path)

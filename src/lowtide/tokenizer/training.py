@@ -28,7 +28,7 @@ from lowtide.errors import DataError
 from lowtide.filenames import METRICS_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.files import hold_lock
 from lowtide.keywords import takes_keywords
-from lowtide.memory import MemoryBudget, format_size
+from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 from lowtide.scratch import scratch_folder
 from lowtide.stores.objects import UPLOAD_BYTES
@@ -230,6 +230,7 @@ def _learn_from(
         budget=budget,
         progress=progress,
         work_dir=work_dir,
+        num_workers=settings.num_workers or usable_cores(),
         limits=settings.limits,
     )
     counts["distinct_pieces"] = counter.distinct
