@@ -67,6 +67,15 @@ def test_the_call_of_the_guide(train_path: Path, val_path: Path, num_workers: in
     assert rows(val_loader) == rows(val_loader)
 
 
+def test_a_batch_has_a_row_at_least(train_path: Path) -> None:
+    data = TokenDataset(train_path, split="all", seq_len=16)
+    for make in (TokenDataLoader, BatchLoader):
+        ids, _ = next(iter(make(data, batch_size=1, order="sequential")))
+        assert ids.shape == (1, 16)
+        with pytest.raises(UsageError, match="batch_size is 0"):
+            make(data, batch_size=0)
+
+
 def test_batches_are_the_same_for_any_number_of_workers(train_path: Path) -> None:
     data = TokenDataset(train_path, split="all", seq_len=16)
     loaders = [TokenDataLoader(data, batch_size=5, num_workers=n) for n in (0, 1, 3)]

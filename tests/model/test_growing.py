@@ -79,6 +79,9 @@ def test_new_rows_are_the_mean_of_their_pieces(tmp_path, file, tokenizer, spare,
                 new[name][id], wanted, rtol=1e-2 if dtype else 1e-6, atol=1e-6
             )
         assert torch.equal(old[name][first + 3 :], new[name][first + 3 :])
+    added = json.loads((out / "tokenizer.json").read_text())["added_tokens"][-3:]
+    rules = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    assert added == [{"id": id, "content": text, **rules} for id, text in enumerate(TOKENS, first)]
     grown = Tokenizer.load(out)
     assert grown.vocab_size == first + 3 and grown.fingerprint != tokenizer.fingerprint
     assert grown.decode(grown.encode(TEXT)) == TEXT

@@ -60,6 +60,17 @@ def test_batches_are_those_from_disk(
                for a, b in zip(one, two, strict=True))  # fmt: skip
 
 
+@pytest.mark.parametrize("name", [".unfinished.bin", "aside/shard.bin"])
+def test_objects_that_are_hidden_or_further_down_are_none_of_its_shards(
+    server: Any, stored: str, tmp_path: Path, name: str
+) -> None:
+    server.objects[f"data/mine/train/{name}"] = b"1234"
+    assert len(open_stored(stored, tmp_path)) > 0
+    server.objects["data/mine/train/shard.bin"] = b"1234"
+    with pytest.raises(DataError, match="lies beside the shards"):
+        open_stored(stored, tmp_path)
+
+
 def test_it_is_the_same_data_for_a_run(dataset: Path, stored: str, tmp_path: Path) -> None:
     here, there = TokenDataset(dataset, seq_len=64), open_stored(stored, tmp_path)
     assert there.fingerprint == here.fingerprint
