@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import subprocess
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from lowtide import modelverbs
+from lowtide.errors import BudgetError
+from lowtide.model import inference
 from lowtide.training import admission
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import EvaluateSettings, TrainSettings
 from lowtide.verbs import VERBS
 
 ROOT = Path(__file__).parent.parent
@@ -73,3 +76,31 @@ def test_a_run_tells_where_it_is_before_anything_else(monkeypatch: pytest.Monkey
     with pytest.raises(RuntimeError, match="asked"):
         modelverbs.run_train(TrainSettings())
     assert told == [((signal.SIGUSR1,), {"file": 2})]
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({}, [(1, 0), (400_000, 9_600_000)]),
+        ({"seq_len": 64}, [(64, 0), (64, 9_600_000)]),
+        ({"dataset_dir": ("data",)}, [(None, 0), (400_000, 9_600_000)]),
+        ({"dataset_dir": ("data",), "seq_len": 64}, [(64, 0), (64, 9_600_000)]),
+    ],
+)
+def test_a_budget_that_holds_no_question_is_refused_with_what_the_longest_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], asked: list[Any]
+) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps({"text": "x" * (400_000 - 12)}) + "\n")
+    seen: list[tuple[int | None, int]] = []
+
+    def refuse(*_: Any, tokens: int | None, text_bytes: int, **__: Any) -> None:
+        seen.append((tokens, text_bytes))
+        if len(seen) == 1:
+            raise BudgetError("too small")
+
+    monkeypatch.setattr(inference, "refuse_hopeless", refuse)
+    settings = EvaluateSettings(model_name="mine", tasks=(f"one={tasks}",), **given)
+    with pytest.raises(BudgetError, match="too small"):
+        modelverbs._refuse_evaluation(settings)
+    assert seen == asked

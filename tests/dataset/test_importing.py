@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from lowtide.dataset import layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.verification import verify_dataset
+from lowtide.dataset.workfolder import begin_work
+from lowtide.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpora import snapshot
@@ -65,3 +68,16 @@ def test_an_interrupted_import_goes_on(
         del found["dataset_metadata.json"], wanted["dataset_metadata.json"]  # it has the time
     assert found == wanted
     assert not verify_dataset(dataset_dir=tmp_path / "out").problems
+
+
+@pytest.mark.parametrize("found", ["train", "val", "tokenizer.json", ".work"])
+def test_what_belongs_to_no_dataset_is_named_and_stays(tmp_path: Path, found: str) -> None:
+    path, out = tmp_path / "train.bin", tmp_path / "out"
+    np.arange(1000, dtype="<u2").tofile(path)
+    begin_work(out, verb="prepare", facts={})  # what another command left
+    if found != ".work":
+        (out / found).mkdir()
+    before = snapshot(out)
+    with pytest.raises(UsageError, match=f"^{re.escape(found)} is here already"):
+        convert_dataset(in_path=path, out_path=out)
+    assert snapshot(out) == before

@@ -129,3 +129,17 @@ def test_what_to_do_about_a_file_that_is_not_there(tmp_path: Path) -> None:
         "other.npy": checked,
         "other.bin": checked,
     }
+
+
+@pytest.mark.parametrize(("name", "found"), [("shard.bin", 3), ("shard.npy", 0)])
+def test_documents_of_a_file_are_counted_by_their_ends(
+    tmp_path: Path, name: str, found: int
+) -> None:
+    path = tmp_path / name
+    ids = np.arange(20, dtype="<u2")
+    np.save(path, ids) if name.endswith(".npy") else ids.tofile(path)
+    np.array([5, 11, 20], dtype="<i8").tofile(path.with_suffix(".docs"))
+    dtype = np.dtype("uint16")
+    assert sources._describe_file(path, dtype=dtype).shards[0].num_documents == found
+    path.with_suffix(".docs").unlink()
+    assert sources._describe_file(path, dtype=dtype).shards[0].num_documents == 0
