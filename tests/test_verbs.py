@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from lowtide import modelverbs
+from lowtide.answers import shown_as
 from lowtide.errors import BudgetError
+from lowtide.generation import generating
+from lowtide.generation.settings import GenerateSettings
 from lowtide.model import inference
 from lowtide.training import admission
 from lowtide.training.settings import EvaluateSettings, TrainSettings
@@ -104,3 +107,18 @@ def test_a_budget_that_holds_no_question_is_refused_with_what_the_longest_needs(
     with pytest.raises(BudgetError, match="too small"):
         modelverbs._refuse_evaluation(settings)
     assert seen == asked
+
+
+@pytest.mark.parametrize(
+    ("at_terminal", "as_json", "shown"),
+    [(True, False, "\\x1b[31mred"), (True, True, "\x1b[31mred"), (False, False, "\x1b[31mred")],
+)  # fmt: skip
+def test_only_a_terminal_is_guarded_from_what_a_model_writes(
+    monkeypatch: pytest.MonkeyPatch, at_terminal: bool, as_json: bool, shown: str
+) -> None:
+    monkeypatch.setattr(inference, "refuse_hopeless", lambda *_, **__: None)
+    monkeypatch.setattr(generating, "generate", lambda _: iter(["\x1b[31m", "red"]))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: at_terminal)
+    with shown_as(as_json=as_json, quiet=False):
+        answer = modelverbs.run_generate(GenerateSettings(model_name="mine", prompt="a"))
+        assert "".join(answer.parts) == shown
