@@ -23,6 +23,7 @@ from lowtide.generation.prompts import Prompt, encode_end
 from lowtide.tokenizer import Tokenizer, package
 from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.needs import NO_MORE, tokenizer_needs
+from lowtide.tokenizer.package import PackageEncoder
 
 WORDS = [
     "the",
@@ -322,3 +323,20 @@ def test_the_end_of_a_prompt_is_that_of_the_whole(ours: Tokenizer, theirs: Huggi
     text = text_of(20_000)
     assert encode_end(ours, Prompt(text), 50) == ids_of(theirs, text)[-50:]
     assert encode_end(ours, Prompt("the"), 50) == ids_of(theirs, "the")
+
+
+@pytest.mark.parametrize(("num_workers", "used"), [(None, 3), (2, 2)])
+def test_a_batch_takes_all_cores_or_as_many_as_are_given(
+    ours: Tokenizer, monkeypatch: pytest.MonkeyPatch, num_workers: int | None, used: int
+) -> None:
+    seen: list[int] = []
+    encode = PackageEncoder.encode_batch
+
+    def note(self: PackageEncoder, texts: Any, *, special: str, num_workers: int) -> Any:
+        seen.append(num_workers)
+        return encode(self, texts, special=special, num_workers=num_workers)
+
+    monkeypatch.setattr(PackageEncoder, "encode_batch", note)
+    monkeypatch.setattr("lowtide.tokenizer.tokenizer.usable_cores", lambda: 3)
+    assert len(ours.encode_batch(["the tide", "low"], num_workers=num_workers)) == 2
+    assert seen == [used]

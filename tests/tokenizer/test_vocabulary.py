@@ -87,3 +87,11 @@ def test_merges_beyond_the_ids_are_refused_wherever_the_number_stands(place: int
     rule[place] = 257
     with pytest.raises(ValueError, match="merge of a token beyond the ids"):
         make()
+
+
+def test_special_tokens_count_for_how_large_an_id_may_be() -> None:
+    tokens, most = {0: b"a", 1: b"b"}, 4 * 5 + (1 << 18)
+    special_tokens = {"<a>": 2, "<b>": 3, "<c>": most - 1}
+    assert len(Vocabulary.from_rows(tokens, [], special_tokens=special_tokens).tokens) == most
+    with pytest.raises(DataError, match=f"the id {most} is too large for 5 tokens"):
+        Vocabulary.from_rows(tokens, [], special_tokens={**special_tokens, "<c>": most})

@@ -1,0 +1,23 @@
+"""Where datasets are written in a store: what else lies there stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lowtide.dataset.staged.destination import open_destination
+from lowtide.stores.paths import StorePath
+
+
+def test_only_shards_of_others_are_removed(server: Any, stored: str) -> None:
+    def keys() -> set[str]:
+        return {key.removeprefix("data/mine/") for key in server.objects}
+
+    server.objects["data/mine/train/notes.txt"] = b"mine"
+    before = keys()
+    kept = {Path("train/shard_00000.bin"), Path("val/shard_00000.bin")}
+    open_destination(StorePath(stored)).remove_other_shards(kept)
+    found = {name for name in before if "/shard_" in name and "/shard_00000." not in name}
+    assert found and keys() == before - found
+    open_destination(StorePath(stored)).remove_other_shards(kept)
+    assert keys() == before - found
