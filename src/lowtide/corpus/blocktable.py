@@ -7,6 +7,7 @@ Memory:  a few numbers per block of 4 MiB
 
 from __future__ import annotations
 
+import itertools
 import struct
 from array import array
 from dataclasses import dataclass, field, replace
@@ -133,11 +134,11 @@ def _list_blocks(job: CleanJob) -> tuple[list[Path], list[str]]:
 
 
 class TableBuilder:
-    """Reads what every block says of itself, in order, also while later ones are being cleaned."""
+    """Reads what every block says of itself, from the first on, while later ones are cleaned."""
 
     def __init__(self, job: CleanJob) -> None:
         self._job = job
-        self._paths: list[Path] = []
+        self._num_added, self._last_added = 0, Path()
         self._num_hashes, self._text_bytes, self._has_text = array("q"), array("q"), array("b")
         self._characters = 0 if job.collect_characters else None
         self._report = Report()
@@ -160,17 +161,17 @@ class TableBuilder:
             self._characters |= int.from_bytes(work.read("characters"), "little")
         begun = self._open_document.pass_block(work)
         if begun is not None:
-            self._carried[len(self._paths)] = begun
-        self._paths.append(path)
+            self._carried[self._num_added] = begun
+        self._num_added, self._last_added = self._num_added + 1, path
 
     def finish(self) -> BlockTable:
         """Add the blocks that are left, and return the table."""
         paths, notices = _list_blocks(self._job)
-        assert self._paths == paths[: len(self._paths)]
-        for path in paths[len(self._paths) :]:
+        assert not self._num_added or paths[self._num_added - 1] == self._last_added
+        for path in itertools.islice(paths, self._num_added, None):
             self.add(path)
         return BlockTable(
-            paths=self._paths,
+            paths=paths,
             num_hashes=self._num_hashes,
             text_bytes=self._text_bytes,
             has_text=self._has_text,
