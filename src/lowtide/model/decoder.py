@@ -12,6 +12,7 @@ decoder.cpp reads the arrays where they lie.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -170,14 +171,11 @@ class DecoderSteps:
         Tokens of several prompts are read at once: of short ones, too, the weights are read once.
         """
         self.cache.reserve(max(map(len, prompts.values())))
-        places = [(slot, position) for slot, ids in prompts.items() for position in range(len(ids))]
+        places = ((slot, position) for slot, ids in prompts.items() for position in range(len(ids)))
         logits: dict[int, Array] = {}
-        for first in range(0, len(places), self.prompt_rows):
+        while part := list(itertools.islice(places, self.prompt_rows)):
             # The last of a prompt stand behind the others, since theirs are the logits.
-            part = sorted(
-                places[first : first + self.prompt_rows],
-                key=lambda place: place[1] + 1 == len(prompts[place[0]]),
-            )
+            part.sort(key=lambda place: place[1] + 1 == len(prompts[place[0]]))
             ends = [slot for slot, position in part if position + 1 == len(prompts[slot])]
             rows = self.network.step(
                 self.cache,
