@@ -1,0 +1,178 @@
+"""Record which tests run which lines of src/lowtide, and look up the tests of a line.
+
+In:      the suite, run once with a tracer (pip install coverage)
+Out:     a file of SQLite: lines by file and test, and the seconds that each test took
+Memory:  the lines of one file by test, while one is looked up
+
+    python tools/testmap.py build/testmap [-n 2 tests/corpus …]     words for pytest behind the file
+    python tools/mutants.py --map build/testmap …                   uses it
+
+Programs that tests start and processes they fork are traced as well, except where they are killed.
+What a shared fixture runs counts for its whole file of tests, what imports run for none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tracing import CURRENT, PARTS, site
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class TestMap:
+    """Looks up the tests that run a line of a module, wherever the line is by now."""
+
+    __test__ = False
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+        self.seconds: dict[str, float] = dict(self._database.execute("SELECT * FROM seconds"))
+        self._of_file: dict[str, list[str]] = defaultdict(list)
+        for test in self.seconds:
+            self._of_file[test.partition("::")[0]].append(test)
+        self._read_module, self._moved_lines = cache(self._read_module), cache(self._moved_lines)
+
+    def tests_of(self, module: str, lines: range | None = None) -> list[str]:
+        """The tests that run one of the lines of a module, or any where a line is new."""
+        found: set[str] = set()
+        places = None if lines is None else self._places(module, lines)
+        for context, bits in self._read_module(module):
+            if context and (places is None or any(has_line(bits, line) for line in places)):
+                # The name of a file is what its tests share.
+                found.update([context] if "::" in context else self._of_file[context])
+        return sorted(found & self.seconds.keys())
+
+    def runs_without_tests(self, module: str, lines: range) -> bool:
+        """True if one of the lines runs while tests are collected: as modules are imported."""
+        places = self._places(module, lines) or []
+        bits = [bits for context, bits in self._read_module(module) if not context]
+        return any(has_line(part, line) for part in bits for line in places)
+
+    def _places(self, module: str, lines: range) -> list[int] | None:
+        """Where the lines were when the map was made; None if one is newer than that."""
+        moved = self._moved_lines(module)
+        places = [moved.get(line) for line in lines]
+        return None if None in places else [place for place in places if place is not None]
+
+    def _moved_lines(self, module: str) -> dict[int, int]:
+        found = self._database.execute("SELECT text FROM source WHERE path = ?", (module,))
+        old = "".join(text for (text,) in found).splitlines()
+        new = (ROOT / module).read_text(encoding="utf-8").splitlines()
+        same = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+        return {b + at + 1: a + at + 1 for a, b, size in same for at in range(size)}
+
+    def _read_module(self, module: str) -> list[tuple[str, bytes]]:
+        return self._database.execute(
+            "SELECT context, numbits FROM line_bits JOIN file ON file.id = file_id"
+            " JOIN context ON context.id = context_id WHERE path = ?",
+            (module,),
+        ).fetchall()
+
+
+def has_line(bits: bytes, line: int) -> bool:
+    """True if the bit of a line is set, as coverage.py writes them."""
+    byte, bit = divmod(line, 8)
+    return byte < len(bits) and bool(bits[byte] >> bit & 1)
+
+
+class Recorder:
+    """A plugin of pytest: says which test is running, and notes how long each took."""
+
+    def __init__(self) -> None:
+        import coverage
+
+        tracer = coverage.Coverage.current()
+        assert tracer is not None, "started by tools/testmap.py only"
+        self._switch = tracer.switch_context
+        self._test = ""
+        self._file = Path(os.environ[PARTS]) / f"current-{os.getpid()}"
+        os.environ[CURRENT] = str(self._file)
+        self._seconds = self._file.with_name(f"seconds-{os.getpid()}")
+
+    def _name(self, test: str) -> None:
+        self._file.write_text(test)
+        self._switch(test)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._test = item.nodeid
+        self._name(self._test)
+        result = yield
+        self._name("")
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        if fixturedef.scope == "function" or not self._test:
+            return (yield)
+        self._name(self._test.partition("::")[0])
+        try:
+            return (yield)
+        finally:
+            self._name(self._test)
+
+    def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> None:
+        with self._seconds.open("a") as file:
+            print(call.duration, item.nodeid, file=file)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record in the processes that run tests."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(Recorder(), "testmap-recorder")
+
+
+def combine(parts: Path, target: Path) -> None:
+    """Write the lines and seconds of all processes into one file."""
+    import coverage
+
+    whole = coverage.Coverage(data_file=str(target), config_file=False, messages=False)
+    whole.combine([str(path) for path in parts.glob("lines.*")])
+    whole.save()
+    seconds: dict[str, float] = defaultdict(float)
+    for path in parts.glob("seconds-*"):
+        for line in path.read_text().splitlines():
+            duration, _, test = line.partition(" ")
+            seconds[test] += float(duration)
+    with contextlib.closing(sqlite3.connect(target)) as database, database:
+        folder = f"{ROOT}/"
+        database.execute("UPDATE file SET path = replace(path, ?, '')", (folder,))
+        database.execute("CREATE TABLE seconds (test TEXT PRIMARY KEY, seconds REAL)")
+        database.executemany("INSERT INTO seconds VALUES (?, ?)", seconds.items())
+        database.execute("CREATE TABLE source (path TEXT PRIMARY KEY, text TEXT)")
+        for path in sorted((ROOT / "src/lowtide").rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            database.execute("INSERT INTO source VALUES (?, ?)", (name, path.read_text("utf-8")))
+
+
+def record(target: Path, words: list[str]) -> int:
+    """Run pytest with a tracer and write the map; returns pytest's exit code."""
+    with tempfile.TemporaryDirectory(prefix="testmap-") as folder:
+        (Path(folder) / "sitecustomize.py").write_text(site(ROOT / "tools"))
+        paths = [folder, str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)), PARTS: folder,
+        }  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "testmap", *words]
+        done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        combine(Path(folder), target)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(record(Path(sys.argv[1]).resolve(), sys.argv[2:]))
