@@ -30,6 +30,7 @@ import pytest
 
 FAILED, NOT_IN_A_FORK = 1, 77
 _QUESTIONS, _ANSWERS = "FORKEDTESTS_QUESTIONS", "FORKEDTESTS_ANSWERS"
+_HANGING_SECONDS = 60  # who uses this runs what fails once more without a change
 _OPTIMIZED = 1  # of code that is a function's, and not a module's or a class's
 
 
@@ -40,6 +41,7 @@ class ForkedTests:
         asked, told = os.pipe(), os.pipe()
         inherited = {_QUESTIONS: str(asked[0]), _ANSWERS: str(told[1])}
         options = ["-q", "-p", "no:cacheprovider", "-p", "mutant_notes", "-p", "forkedtests"]
+        options += ["-o", f"timeout={_HANGING_SECONDS}"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *files],
             cwd=folder, env=environment | inherited, pass_fds=(asked[0], told[1]),

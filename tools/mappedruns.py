@@ -56,7 +56,7 @@ class MappedRuns:
         """Make the change in a copy, run the tests until one fails, undo it."""
         tests = self.tests_of(mutant, self._forks_of(folder).collected)
         chosen = self._affordable(tests)
-        if not tests:
+        if not tests and self._map.tests_of(mutant.path.as_posix()):
             return Verdict(NOT_RUN)
         target = folder / mutant.path
         original = target.read_bytes()
@@ -65,7 +65,7 @@ class MappedRuns:
         _write_anew(target, changed)
         try:
             code, test = NOT_IN_A_FORK, ""
-            if not self._is_imported(mutant):
+            if tests and not self._is_imported(mutant):
                 code, test = self._run_forked(change, chosen, folder, limits)
             if code == NOT_IN_A_FORK:
                 code, test = self._run_alone(mutant, chosen, folder, limits)
@@ -136,7 +136,10 @@ class MappedRuns:
     def _run_alone(
         self, mutant: Mutant, tests: list[str], folder: Path, limits: Limits
     ) -> tuple[int | None, str]:
-        """In a process of their own, which imports what is changed."""
+        """In a process of their own, which imports what is changed.
+
+        Also what only programs run that are killed, of which the map knows nothing.
+        """
         first = [name for group in tests_of(mutant)[:2] for name in group]
         names = {_file_of(name) for name in first}
         for group in (first, [test for test in tests if _file_of(test) not in names]):

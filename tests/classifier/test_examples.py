@@ -17,6 +17,7 @@ from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.reading import ReadingSettings, TextBlock
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import Segment
+from lowtide.errors import DataError
 
 
 def make_block(number: int, input_index: int, texts: list[str]) -> Any:
@@ -140,3 +141,8 @@ def test_whole_stretches_are_held_out(count: int, groups: int) -> None:
     inside = set(group[held].tolist())
     rest = set(np.delete(group, held).tolist())
     assert not (inside & rest) or groups == 1 or len(held) == max(count // 10, 1)
+
+
+def test_no_passages_make_no_classifier() -> None:
+    with pytest.raises(DataError, match="--good has 0 different passages"):
+        choose_examples([], (0, 0), max_examples=5, seed=1)

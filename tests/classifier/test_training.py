@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +356,28 @@ def test_a_model_that_its_record_does_not_know_judges_nothing(
     assert caught.value.path == path
     (folder / "classifier.json").unlink()  # somebody's own
     assert prepare_dataset(**given, out_dir=tmp_path / "own").info.metadata["total_tokens"] > 0
+
+
+def test_a_classifier_that_another_command_ended_while_this_one_waited_is_taken(
+    trained: training.TrainedClassifier,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out_dir = tmp_path / "model"
+
+    def end_first(*given: Any, **more: Any) -> Any:
+        shutil.copytree(trained.path.parent, out_dir)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(training.files, "hold_lock", end_first)
+    again = train_classifier(**options(corpus, out_dir))
+    assert again.was_there
+    assert again.record == trained.record
+
+
+def test_texts_of_both_kinds_are_told(trained: training.TrainedClassifier) -> None:
+    examples = {**trained.record["examples"], "in_both": 1}
+    some = replace(trained, record={**trained.record, "examples": examples})
+    assert "\n  in both: 1 text; good, not other\n" in describe_classifier(some)
+    assert "in both" not in describe_classifier(trained)

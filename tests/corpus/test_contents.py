@@ -80,3 +80,22 @@ def test_a_file_that_changed_before_it_was_hashed_has_no_hash(tmp_path: Path) ->
         (tmp_path / "a.txt").write_text("lowtide!")
         hashes = log.finish()
     assert hashes[0] is None and hashes[1] is not None
+
+
+def test_a_state_of_other_inputs_names_the_first_that_is_not_known(
+    inputs: list[contents.InputFile],
+) -> None:
+    hasher = ContentLog(inputs, part_bytes=100)
+    state = {"done": ["a", "b"], "modified_ns": [1, 2], "fold": "", "offset": 0}
+    assert hasher.restore(state, 3, 0) == inputs[3]
+    assert hasher.restore(state, 9, 0) == inputs[-1]
+    assert hasher.restore(state, 2, 7) == inputs[2]
+    hasher.close()
+
+
+def test_an_input_that_is_gone_is_changed(inputs: list[contents.InputFile]) -> None:
+    content = hash_stored(inputs[0])
+    assert contents.is_unchanged(inputs[0], content) is True
+    assert contents.is_unchanged(inputs[0], None) is False
+    inputs[0].path.unlink()
+    assert contents.is_unchanged(inputs[0], content) is False

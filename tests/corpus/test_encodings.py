@@ -8,7 +8,7 @@ import pytest
 
 from lowtide import cli
 from lowtide.corpus.decompression import open_stream
-from lowtide.corpus.encodings import check_encoding, is_utf8, make_decoder
+from lowtide.corpus.encodings import check_encoding, explain_undecodable, is_utf8, make_decoder
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
@@ -83,3 +83,9 @@ def test_it_is_skipped_on_request(tmp_path: Path) -> None:
     with open_stream(expand_inputs([path])[0], options, on_damage=told.append) as reader:
         assert reader.read(100) == b""
     assert [error.path for error in told] == [path]
+
+
+def test_a_decoder_that_gives_up_is_quoted() -> None:
+    problem = explain_undecodable("utf-7", ValueError("no such letter"))
+    assert problem.message == "this cannot be read as utf-7: no such letter"
+    assert problem.next_step == "--encoding utf-8"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.corpus.inputs import InputFile, InputList, expand_inputs
+from lowtide.corpus.inputs import InputFile, InputList, expand_inputs, is_our_output
 from lowtide.errors import DataError, LowtideError
 from lowtide.tokenizer.training import train_tokenizer
 
@@ -122,3 +122,18 @@ def test_a_list_of_inputs_gives_back_what_it_was_given(tmp_path: Path) -> None:
     later = InputList(rows, first_index=7)
     assert [row.index for row in later] == list(range(7, 13))
     assert InputList().first_index == 0 and InputList().total_bytes == 0
+
+
+def test_a_log_of_ours_that_cannot_be_opened_is_not_taken_for_one(tmp_path: Path) -> None:
+    assert is_our_output(tmp_path / "metrics.jsonl") is False
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    assert is_our_output(tmp_path / "metrics.jsonl") is True
+
+
+def test_a_part_of_a_part_of_inputs_is_one_again(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text("x" * number)
+    found = expand_inputs([tmp_path])[1:5]
+    part = found[1:3]
+    assert [source.index for source in part] == [2, 3]
+    assert (len(part), part.total_bytes) == (2, 5)

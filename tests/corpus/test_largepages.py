@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import random
 import tempfile
 from dataclasses import replace
@@ -167,3 +169,15 @@ def test_snappy_may_reach_back_further_than_what_is_held() -> None:
     assert unpack(length + literal + copy) == (size, text + text[5:15])
     before = bytes([9 << 2 | 3]) + (len(text) + 1).to_bytes(4, "little")
     assert unpack(length + literal + before)[0] == -1
+
+
+def test_numbers_of_no_bits_are_zeros_in_runs_and_in_groups() -> None:
+    """A dictionary of one text: three groups of eight, and a run of five."""
+    data = bytes([3 << 1 | 1, 5 << 1])
+    assert list(largepages._iter_numbers(data, 0)) == [0] * 29  # pyright: ignore
+
+
+def test_a_stretch_of_what_is_no_file_is_copied_into_one() -> None:
+    stored = io.BytesIO(bytes(range(100)))
+    with largepages._in_a_file(stored, 10, 50) as (descriptor, place):  # pyright: ignore
+        assert os.pread(descriptor, 80, place) == bytes(range(10, 60))

@@ -153,3 +153,11 @@ def test_a_row_in_a_file_reads_as_one_in_memory(
         count = _native.extract_long_row(file.fileno(), "text", out.fileno())
         assert out.read()[:count] == rows[0].tobytes()
         assert count == len(rows[0])
+
+
+def test_a_file_that_cannot_be_read_is_reported_by_who_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}\n" * 9000)
+    (source,) = expand_inputs([path])
+    path.unlink()
+    assert has_long_rows(source, SMALL) is False

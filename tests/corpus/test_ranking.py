@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.ranking import ScoreCut, find_cut, read_cut, require_rereadable
+from lowtide.corpus.ranking import ScoreCut, describe_cut, find_cut, read_cut, require_rereadable
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import DataError, UsageError
 
@@ -72,3 +72,7 @@ def test_streams_are_refused(tmp_path: Path) -> None:
 def test_settings_that_make_no_sense(more: dict[str, object], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         CleaningSettings(**more)  # type: ignore[arg-type]
+
+
+def test_a_cut_of_no_documents_says_so() -> None:
+    assert describe_cut(ScoreCut(0, 0, 0)) == ("no document has a score: none goes by it")

@@ -316,3 +316,17 @@ def test_a_field_that_is_no_text_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--text-field '.udcff' is not text"):
         reading.ReadingSettings(text_field="\udcff")
     assert reading.ReadingSettings(text_field="\ud7ff\ue000").text_field == "\ud7ff\ue000"
+
+
+def test_a_group_of_files_that_are_all_bad_is_an_empty_block(tmp_path: Path) -> None:
+    for name in ("good", "bad", "worse"):
+        (tmp_path / f"{name}.txt").write_bytes(b"good" if name == "good" else b"\0")
+    notices: list[str] = []
+    options = reading.ReadingSettings(skip_bad=True, on_notice=notices.append)
+    paths = [tmp_path / "bad.txt", tmp_path / "worse.txt"]
+    sources = expand_inputs(paths)
+    stream = reading.Stream(index=3, inputs=sources, random_access=True, num_blocks=1)
+    assert reading.read_block(stream, 0, options) == reading.TextBlock(3, 0, "text", b"", ())
+    assert [notice.endswith("; skipped") for notice in notices] == [True, True]
+    documents = reading.iter_documents([*paths, tmp_path / "good.txt"], options)
+    assert [(document.input_index, document.text) for document in documents] == [(2, b"good")]

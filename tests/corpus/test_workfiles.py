@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +49,20 @@ def test_a_cut_off_file_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DataError, match="not a work file"):
         open_work_file(path)
+
+
+def test_a_read_that_comes_in_parts_is_put_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.block"
+    data = bytes(range(200))
+    write_work_file(path, {}, {"one": memoryview(b"before"), "two": memoryview(data)})
+    work = open_work_file(path)
+    first, more = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda file, size, at: first(file, min(size, 70), at))
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: more(file, [views[0][:50]], at))
+    assert work.read("two") == data
+    assert work.read("two", begin=3, end=180) == data[3:180]
+    os.truncate(path, work.sections["two"][0] + 150)
+    with pytest.raises(DataError, match="damaged"):
+        work.read("two")

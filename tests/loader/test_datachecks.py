@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -185,6 +187,22 @@ def test_what_there_was_no_time_for_is_said(dataset: Path, monkeypatch: pytest.M
     assert rest is not None
     assert rest.startswith(f"{len(found._files)} of {len(found._files)} files")  # pyright: ignore
     assert "lowtide verify" in rest
+
+
+def test_a_slice_of_work_is_followed_by_a_pause_nine_times_as_long(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on by a thousandth of a second each time it is looked at."""
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks) / 1000)
+    monkeypatch.setattr(datachecks, "time", clock)
+    found = DataCheck([TokenDataset(dataset, seq_len=8)], known=CheckedFiles(least_bytes=1))
+    pauses: list[float] = []
+    monkeypatch.setattr(found._wake, "wait", pauses.append)
+    found._slice_began = 0.0
+    for _ in range(25):
+        found._pause()
+    assert pauses == pytest.approx([0.09, 0.09])
 
 
 def test_switched_off_nothing_is_read(dataset: Path) -> None:

@@ -32,7 +32,11 @@ class Row:
     shards = (SimpleNamespace(tokens=SimpleNamespace(info=SimpleNamespace(size=2 * TOKENS))),)
     ends = (TOKENS,)
 
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
     def extents(self, begin: int, end: int, item_bytes: int) -> Iterator[Piece]:
+        self.asked.append((begin, end))
         last = (end * item_bytes - 1) // EXTENT
         return map(Piece, range(begin * item_bytes // EXTENT, last + 1))
 
@@ -93,6 +97,25 @@ def test_extents_of_windows_are_those_of_their_tokens() -> None:
     for window, count in ((0, 1), (1, 1), (7, 4), (97, 2), (98, 1)):
         found = {extent.number for extent in ahead._window_extents(window, count)}
         assert found == extents_of([(window, count)])
+
+
+@pytest.mark.parametrize(
+    ("window", "count", "tokens"),
+    [
+        (0, 1, (0, 13)),
+        (3, 2, (30, 53)),
+        (7, 4, (70, 113)),
+        (98, 1, (980, 993)),
+        (97, 3, (970, 1000)),
+    ],
+)
+def test_tokens_of_windows_reach_from_the_first_to_the_target_of_the_last(
+    window: int, count: int, tokens: tuple[int, int]
+) -> None:
+    ahead, _ = open_ahead()
+    list(ahead._window_extents(window, count))
+    row: Any = ahead._row
+    assert row.asked == [tokens]
 
 
 def test_a_cache_that_holds_the_split_is_enough_for_any_order() -> None:

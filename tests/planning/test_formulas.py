@@ -22,6 +22,7 @@ from lowtide.corpus.inputs import InputFile, InputList
 from lowtide.dataset import pretokenizingplan
 from lowtide.dataset import resources as dataset_resources
 from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.staged.plan import Sizes
 from lowtide.loader import footprint as loader_footprint
 from lowtide.memory import MemoryBudget
 from lowtide.model import inference, sizing
@@ -166,6 +167,9 @@ def text_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
             size, one_pass_bytes=50 * MIB, token_bytes=4, keeps_text=keeps, near_copies=near
         )
         yield f"disk of {size:,} bytes{', kept' * keeps}{', near copies' * near}", needed
+    for size, stored in itertools.product((1, 10**9, 3 << 30, 10**11, 1 << 42), (False, True)):
+        sizes = Sizes.of(size, is_stored=stored)
+        yield f"tasks of {size:,} bytes{' in a store' * stored}", numbers_of(sizes)
     for tokens in (65_535, 65_536, 65_537):
         yield f"file of {tokens:,} tokens", learning.file_bytes(1000, 30, num_tokens=tokens)
     for stretch, text, most in itertools.product((10**6, 10**8), (10**6, 10**9), (None, 9, 999)):

@@ -222,6 +222,29 @@ def test_what_native_code_does_not_know_is_left_to_the_package(
     require_equal(pair, TEXT)
 
 
+@pytest.mark.parametrize(
+    ("kind", "flags", "fits"),
+    [
+        ("gemma", (), True),  # blanks are replaced, and nothing is put before
+        ("gemma", ("normalized",), True),
+        ("gemma", ("lstrip", "rstrip"), True),  # found before blanks are replaced
+        ("gemma", ("normalized", "lstrip"), False),
+        ("gemma", ("normalized", "rstrip"), False),
+        ("llama", ("lstrip",), True),
+        ("llama", ("normalized",), False),
+        ("first", ("normalized",), True),  # nothing is normalized
+        ("first", ("normalized", "lstrip", "rstrip"), True),
+    ],
+)
+def test_added_tokens_that_normalizing_could_hide_or_show_are_not_ours(
+    learned: dict[str, Any], kind: str, flags: tuple[str, ...], fits: bool
+) -> None:
+    rows, new = learned["added_tokens"], len(learned["model"]["vocab"])
+    row = added("ab", new, **dict.fromkeys(flags, True))
+    rules = PieceRules.of({**learned, **KINDS[kind], "added_tokens": [*rows, row]})
+    assert (rules is not None) == fits
+
+
 def test_text_without_a_place_to_cut_is_refused_once_it_is_too_long(
     learned: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -194,7 +194,7 @@ class _Rows:
 
 def _join(parts: Sequence[_Rows]) -> _Rows:
     if not parts:
-        return _Rows(np.zeros(0, _ROW_FIELDS), np.zeros(0, np.int32), np.zeros(0, np.int64))
+        return _Rows(np.array([], _ROW_FIELDS), np.array([], np.int32), np.array([], np.int64))
     return _Rows(
         np.concatenate([part.table for part in parts]),
         np.concatenate([part.files for part in parts]),

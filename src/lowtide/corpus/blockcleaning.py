@@ -147,9 +147,7 @@ def _clean_stream(job: CleanJob, stream: Stream, report: Callable[[int], None]) 
     notices: list[str] = []
     reading = replace(job.reading, on_notice=notices.append)
     count = 0
-    for block in iter_blocks(stream, reading):
-        if block is None:
-            continue
+    for block in filter(None, iter_blocks(stream, reading)):
         count = block.number + 1
         if not _is_done(job, job.block_path(stream.index, block.number)):
             write_block(job, block, block.number)
@@ -226,9 +224,7 @@ def _iter_stream_tasks(
     notices: list[str] = []
     reading = replace(job.reading, on_notice=notices.append)
     count = 0
-    for block in iter_blocks(stream, reading):
-        if block is None:
-            continue
+    for block in filter(None, iter_blocks(stream, reading)):
         count = block.number + 1
         path = job.block_path(stream.index, block.number)
         if _is_done(job, path):

@@ -151,11 +151,6 @@ class InputList(Sequence[InputFile]):
         """Bytes of one of them, without making the rest of it."""
         return self._sizes[place]
 
-    def find_path(self, index: int) -> Path | None:
-        """The path of the input with this number, if it is here."""
-        place = index - self.first_index
-        return self[place].path if 0 <= place < len(self) else None
-
 
 class InputSlice(Sequence[InputFile]):
     """Some inputs of a list that follow each other."""

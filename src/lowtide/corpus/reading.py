@@ -121,9 +121,7 @@ def read_block(stream: Stream, number: int, options: ReadingSettings) -> TextBlo
 
 
 def _read_group(stream: Stream, options: ReadingSettings) -> TextBlock:
-    blocks = [
-        TextBlock(stream.index, 0, stream.inputs[0].format.block_kind, b"", (Segment(0, 0, 0, 0),))
-    ]
+    blocks: list[TextBlock] = []
     for source in stream.inputs:
         try:
             data = (
@@ -142,7 +140,9 @@ def _read_group(stream: Stream, options: ReadingSettings) -> TextBlock:
                 stream.index, 0, source.format.block_kind, data, (segment,), stored_bytes=len(data)
             )
         )
-    return join_blocks(blocks[1:] or blocks, number=0)
+    if not blocks:
+        return TextBlock(stream.index, 0, stream.inputs[0].format.block_kind, b"", ())
+    return join_blocks(blocks, number=0)
 
 
 def _require_size(source: InputFile, size: int, *, wanted: int | None = None) -> None:
