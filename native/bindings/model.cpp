@@ -8,9 +8,12 @@
 
 #include "bindings/bindings.hpp"
 #include "model/threaded_kernels.hpp"
+#include "model/twister.hpp"
 
 namespace lowtide {
 namespace {
+
+using namespace nb::literals;
 
 using Address = uintptr_t;
 
@@ -201,9 +204,42 @@ void bind_packed(nb::module_& m) {
   });
 }
 
+// More than any parameter has; a minute or two.
+constexpr uint64_t kMostSkipped = uint64_t{1} << 40;
+
+using Room = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void bind_twister(nb::module_& m) {
+  nb::class_<Twister>(m, "Twister")
+      .def(nb::init<uint32_t>(), "seed"_a)
+      .def("copy", [](const Twister& self) { return self; })
+      .def("next", &Twister::next)
+      .def(
+          "skip",
+          [](Twister& self, uint64_t count) {
+            require(count <= kMostSkipped, "count must be at most 2^40");
+            const nb::gil_scoped_release unlocked;
+            self.skip(count);
+          },
+          "count"_a)
+      .def(
+          "fill",
+          [](Twister& self, Room out) {
+            const nb::gil_scoped_release unlocked;
+            self.fill(out.data(), out.shape(0));
+          },
+          "out"_a)
+      .def_prop_ro("num_used", &Twister::num_used)
+      .def_prop_ro("words", [](const Twister& self) {
+        return nb::bytes(reinterpret_cast<const char*>(self.words().data()),
+                         Twister::kWords * sizeof(uint32_t));
+      });
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
+  bind_twister(m);
   bind_packed(m);
   bind_norm(m);
   bind_activations(m);

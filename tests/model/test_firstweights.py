@@ -36,6 +36,16 @@ def test_parts_and_what_is_passed_over_change_nothing(counts: list[int]) -> None
         np.testing.assert_allclose(one.normal(counts[-1], 1.0), wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("counts", [[1000], [7, 800, 33], [624, 625, 17]])
+def test_any_number_of_threads_draws_the_same_bits(counts: list[int]) -> None:
+    alone = Draws(4, step=32, num_threads=1)
+    wanted = [alone.normal(count, 0.5) for count in counts]
+    for num_threads in (2, 5):
+        draws = Draws(4, step=32, num_threads=num_threads)
+        for count, row in zip(counts, wanted, strict=True):
+            assert np.array_equal(draws.normal(count, 0.5), row)
+
+
 def test_words_are_passed_over_one_by_one() -> None:
     for count in (0, 15, 16, 40):
         draws, generator = Draws(3, step=16), torch.Generator().manual_seed(3)

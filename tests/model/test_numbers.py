@@ -76,8 +76,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "model.firstweights": {
         "_STD": 0.02,
-        "_GROUP": 16,
-        "_STEP": 1_048_576,
+        "GROUP": 16,
+        "STEP": 1_048_576,
         "iter_first_weights(zero_init)": False,
         "Draws.__init__(step)": 1_048_576,
     },

@@ -787,6 +787,11 @@ def call_packed(at: int, numbers: tuple[int, ...]) -> None:
     unpack = _native.unpack_weights
     vary("unpack_weights", unpack, good, ("size", "num_threads"), numbers, positional=True)
     vary("unpack_weights", unpack, good, ("weights", "rests", "out"), (0,), positional=True)
+    vary("Twister", _native.Twister, {"seed": 1}, ("seed",))
+    twister = _native.Twister(1)
+    vary("Twister", twister.skip, {"count": 1}, ("count",))
+    for out in (np.empty(0, np.float32), np.empty(3), np.empty((2, 2), np.float32), None, b"1234"):
+        call("Twister", twister.fill, out)
 
 
 def main() -> None:

@@ -16,18 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lowtide.errors import UsageError
 from lowtide.ladder.muon import PackedMuon
 from lowtide.ladder.packing import BLOCK, Chunk, pack_weights, unpack_weights
 from lowtide.ladder.places import Places, Rung
 from lowtide.ladder.smalls import Smalls
+from lowtide.ladder.torchdraws import TorchDraws
 from lowtide.ladder.units import Matrix, Unit, small_shapes, units_of
 from lowtide.memory import release_free_memory, return_large_blocks
 from lowtide.model.arrayfiles import StoredForm, iter_weights, stored_form
 from lowtide.model.checksums import verify_folder
 from lowtide.model.config import GPTConfig
+from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.gpt import GPT
 from lowtide.model.tensors import iter_tensors
 
@@ -284,33 +286,7 @@ def _folder_weights(folder: Path, config: GPTConfig) -> Iterator[tuple[str, Tens
 def _first_weights(
     config: GPTConfig, seed: int, *, zero_init: bool
 ) -> Iterator[tuple[str, Tensor]]:
-    """The first weights that `torch.manual_seed(seed); GPT(config)` has, one block at a time.
-
-    Modules draw numbers when they are made, then the network draws its own in the order of the
-    parameters: the first round is gone through for what it takes from the generator.
-    """
-    torch.manual_seed(seed)
-    with torch.device("meta"):
-        outline = GPT(config)
-    for module in outline.modules():
-        _draw_as_made(module)
-    residual_std = 0.02 / math.sqrt(2 * config.num_layers)
-    for name, parameter in outline.named_parameters():
-        if parameter.ndim >= 2:
-            residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
-            value = torch.empty(parameter.shape)
-            nn.init.normal_(value, std=residual_std if residual else 0.02)
-            yield name, value.zero_() if zero_init and residual else value
-        else:
-            fill = 0.0 if name.endswith("bias") else 1.0
-            yield name, torch.full(parameter.shape, fill)
-
-
-def _draw_as_made(module: nn.Module) -> None:
-    """Draw what torch draws for a module of this kind when it is made."""
-    if isinstance(module, nn.Embedding):
-        torch.empty(module.weight.shape).normal_()
-    elif isinstance(module, nn.Linear):
-        nn.Linear(
-            module.in_features, module.out_features, bias="bias" in dict(module.named_parameters())
-        )
+    """The first weights that `torch.manual_seed(seed); GPT(config)` has, one at a time."""
+    draws = TorchDraws(seed)
+    for name, value in iter_first_weights(config, seed, zero_init=zero_init, draws=draws):
+        yield name, torch.from_numpy(value)

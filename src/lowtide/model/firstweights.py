@@ -2,33 +2,41 @@
 
 In:      a GPTConfig of the qwen3 or gpt2 layout, a seed
 Out:     parameters under our names, one at a time: as `torch.manual_seed(seed); GPT(config)`
-Memory:  one parameter, in float32 and as it is drawn
+Memory:  one parameter in float32; for each thread some parts of it, as they are drawn
 
 torch draws from a Mersenne Twister of 32-bit words, 24 bits of each for a float32, and turns pairs
-of them into normal numbers (Box and Muller), eight pairs at a time. NumPy has the same twister.
-Sines and logarithms may differ in the last bit, so weights are equal to rounding. Modules draw
-numbers when they are made, which are thrown away when the network sets its own: those are skipped.
+of them into normal numbers (Box and Muller), eight pairs at a time. The native core has the same
+twister, which passes over words far more quickly than numbers are made of them: threads draw parts
+of a parameter at a time, each from its own place of the one stream. Sines and logarithms may differ
+in the last bit, so weights are equal to rounding. Modules draw numbers when they are made, which
+are thrown away when the network sets its own: those are skipped.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from lowtide._native import Twister
+from lowtide.memory import usable_cores
 from lowtide.model.config import GPTConfig
 from lowtide.model.tensors import query_key_norm_sizes
 
-__all__ = ["Draws", "iter_first_weights", "parameter_shapes"]
+__all__ = ["GROUP", "STEP", "Array", "Draws", "iter_first_weights", "parameter_shapes"]
 
 Array = np.ndarray[Any, Any]
 
 _STD = 0.02
 _RESIDUAL = ("attention.output.weight", "mlp.down.weight")
-_GROUP = 16  # normal numbers are made out of so many words at a time
-_STEP = 1 << 20
+GROUP = 16
+"""Normal numbers are made out of so many words at a time."""
+STEP = 1 << 20
+"""Numbers that a thread draws at a time."""
 
 
 def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
@@ -68,11 +76,11 @@ def _with_bias(name: str, shape: tuple[int, ...], *, bias: bool) -> dict[str, tu
 
 
 def iter_first_weights(
-    config: GPTConfig, seed: int, *, zero_init: bool = False
+    config: GPTConfig, seed: int, *, zero_init: bool = False, draws: Draws | None = None
 ) -> Iterator[tuple[str, Array]]:
-    """Yield (our name, float32 weights) of a new network."""
+    """Yield (our name, float32 weights) of a new network, by other draws of the seed if given."""
     shapes = parameter_shapes(config)
-    draws = Draws(seed)
+    draws = draws or Draws(seed)
     for name, shape in shapes.items():
         _skip(draws, name, shape)
     residual_std = _STD / math.sqrt(2 * config.num_layers)
@@ -98,55 +106,68 @@ def _skip(draws: Draws, name: str, shape: tuple[int, ...]) -> None:
 class Draws:
     """torch's generator of a CPU: words, and normal numbers made of them."""
 
-    def __init__(self, seed: int, *, step: int = _STEP) -> None:
-        self._step = step
-        self._twister: Any = np.random.MT19937()
-        self._twister._legacy_seeding(seed & 0xFFFFFFFF)
+    def __init__(self, seed: int, *, step: int = STEP, num_threads: int | None = None) -> None:
+        self._step, self._num_threads = step, num_threads or usable_cores()
+        self._twister = Twister(seed & 0xFFFFFFFF)
         self._kept: float | None = None
-
-    def _words(self, count: int) -> Array:
-        return self._twister.random_raw(count)
 
     def skip(self, count: int) -> None:
         """Pass over words."""
-        for start in range(0, count, self._step):
-            self._words(min(self._step, count - start))
+        self._twister.skip(count)
 
     def skip_normal(self, count: int) -> None:
         """Pass over what `normal` would take."""
-        if count < _GROUP:
+        if count < GROUP:
             self.normal(count, 1.0)
         else:
-            self.skip(count + (_GROUP if count % _GROUP else 0))
+            self.skip(_num_words(count))
 
     def normal(self, count: int, std: float) -> Array:
         """Return normal numbers around 0, as `torch.empty(count).normal_(0, std)` fills them."""
-        if count < _GROUP:
+        if count < GROUP:
             return np.array([self._one() * std for _ in range(count)], np.float32)
-        whole = count - count % _GROUP
         values = np.empty(count, np.float32)
-        step = self._step
-        words = np.empty(count, np.float32)
-        for start in range(0, count, step):  # drawn first: the last group overlaps
-            end = min(start + step, count)
-            words[start:end] = self._uniform(end - start)
-        for start in range(0, whole, step):
-            end = min(start + step, whole)
-            values[start:end] = _pairs_to_normal(words[start:end], std)
-        if whole < count:
-            values[-_GROUP:] = _pairs_to_normal(self._uniform(_GROUP), std)
+        if self._num_threads == 1 or count <= self._step:
+            for part in self._parts(values):
+                self.fill_part(self._ahead(_num_words(part.size)), part, std)
+            return values
+        with ThreadPoolExecutor(self._num_threads) as threads:
+            jobs = [
+                threads.submit(self.fill_part, self._ahead(_num_words(part.size)), part, std)
+                for part in self._parts(values)
+            ]
+        for job in jobs:
+            job.result()
         return values
 
-    def _uniform(self, count: int) -> Array:
-        """Return float32 from 0 to below 1: the low 24 bits of a word each."""
-        return (self._words(count) & 0xFFFFFF).astype(np.float32) * np.float32(2.0**-24)
+    def _parts(self, values: Array) -> Iterator[Array]:
+        """Parts of whole groups, but for the last, which has one group at least."""
+        starts = [*range(0, values.size - GROUP + 1, self._step), values.size]
+        for start, end in itertools.pairwise(starts):
+            yield values[start:end]
+
+    def _ahead(self, num_words: int) -> Twister:
+        """The twister as it is here; it goes on behind these words."""
+        here = self._twister.copy()
+        self._twister.skip(num_words)
+        return here
+
+    def fill_part(self, twister: Twister, part: Array, std: float) -> None:
+        """Write normal numbers, the twister's next ones, into a part."""
+        words = np.empty(part.size, np.float32)
+        twister.fill(words)
+        whole = part.size - part.size % GROUP
+        part[:whole] = _pairs_to_normal(words[:whole], std)
+        if whole < part.size:  # the last group overlaps, with words of its own
+            twister.fill(words[:GROUP])
+            part[-GROUP:] = _pairs_to_normal(words[:GROUP], std)
 
     def _one(self) -> float:
         """Return one normal number as torch draws few of them: in float64, the second one kept."""
         if self._kept is not None:
             value, self._kept = self._kept, None
             return value
-        words = [int(word) for word in self._words(4)]
+        words = [self._twister.next() for _ in range(4)]
         # Two words make one of 64 bits, the first one being the higher half.
         first, second = (((words[i] << 32) | words[i + 1]) & ((1 << 53) - 1) for i in (0, 2))
         radius = math.sqrt(-2.0 * math.log1p(-second * 2.0**-53))
@@ -155,9 +176,14 @@ class Draws:
         return radius * math.cos(angle)
 
 
+def _num_words(count: int) -> int:
+    """Words that so many normal numbers take, sixteen or more."""
+    return count + (GROUP if count % GROUP else 0)
+
+
 def _pairs_to_normal(uniform: Array, std: float) -> Array:
     """Turn words into normal numbers, sixteen at a time: number i goes with number i + 8."""
-    pairs = uniform.reshape(-1, 2, _GROUP // 2)
+    pairs = uniform.reshape(-1, 2, GROUP // 2)
     radius = np.sqrt(np.float32(-2) * np.log(np.float32(1) - pairs[:, 0]))
     angle = np.float32(2 * math.pi) * pairs[:, 1]
     both = np.stack((radius * np.cos(angle), radius * np.sin(angle)), axis=1)
