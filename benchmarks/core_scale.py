@@ -186,40 +186,69 @@ def read_metrics(path: Path) -> dict[str, Any]:
 Measurement = tuple[str, Path, list[str], dict[str, Any]]
 
 
-def iter_measurements(
-    text: Text, workers: Sequence[int], *, is_first: bool
-) -> Iterator[Measurement]:
-    """What is measured with a text, the most wanted first."""
-    most, size = max(workers), round(text.num_bytes / 1e9, 2)
-    places = {"one file": text.large, f"{text.num_files} files": text.folder}
+@dataclass(frozen=True)
+class Measured:
+    """What may be measured with a text."""
 
-    def prepare(name: str, count: int, engine: str = "threads", **more: Any) -> Measurement:
-        facts = {"verb": "prepare", "engine": engine, "text": name, "gigabytes": size}
-        flags = [] if engine == "threads" else ["--engine", engine]
-        return "prepare", places[name], flags, {**facts, **more, "workers": count}
+    text: Text
+    workers: Sequence[int]
 
-    def learn(count: int, **more: Any) -> Measurement:
-        facts = {"verb": "train-tokenizer", "engine": "threads", "text": one, "gigabytes": size}
-        flags = ["--vocab-size", "32000"]
-        return "train-tokenizer", text.large, flags, {**facts, **more, "workers": count}
+    @property
+    def most(self) -> int:
+        """Workers."""
+        return max(self.workers)
 
-    one, many = places
-    for name in (one, many):
-        yield prepare(name, most)
-        yield prepare(name, 1)
-    if not is_first:
-        return
-    yield from (learn(most), learn(1))
-    yield from (prepare(one, most, sampled=True), learn(most, sampled=True))
-    yield from (prepare(many, most, sampled=True),)
-    yield from (prepare(one, count, output=_IN_MEMORY) for count in (most, 1))
-    for name in (one, many):
-        for count in sorted(set(workers) - {1, most}, reverse=True):
-            yield prepare(name, count)
-    yield prepare(one, most, "files")
-    for name in (one, many):
-        yield prepare(name, most)
-    yield learn(most)
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Of every measurement with one file."""
+        size = round(self.text.num_bytes / 1e9, 2)
+        return {"engine": "threads", "text": "one file", "gigabytes": size}
+
+    def prepare(self, count: int, **more: Any) -> Measurement:
+        facts = {"verb": "prepare", **self.facts, **more, "workers": count}
+        engine = facts["engine"]
+        return "prepare", self.text.large, ["--engine", engine] * (engine != "threads"), facts
+
+    def prepare_many(self, count: int, **more: Any) -> Measurement:
+        name = f"{self.text.num_files} files"
+        verb, _, flags, facts = self.prepare(count, text=name, **more)
+        return verb, self.text.folder, flags, facts
+
+    def learn(self, count: int, **more: Any) -> Measurement:
+        facts = {"verb": "train-tokenizer", **self.facts, **more, "workers": count}
+        return "train-tokenizer", self.text.large, ["--vocab-size", "32000"], facts
+
+    def iter_wanted(self) -> Iterator[Measurement]:
+        """What is measured first, of the first text."""
+        most = self.most
+        yield from (self.prepare(most), self.prepare(1), self.prepare(most, engine="files"))
+        yield from (self.learn(most), self.learn(1))
+        yield from (self.prepare_many(most), self.prepare_many(1))
+
+    def iter_large(self) -> Iterator[Measurement]:
+        """What is measured of the other texts."""
+        yield from (self.prepare(self.most), self.prepare(1))
+
+    def iter_rest(self) -> Iterator[Measurement]:
+        """What is measured of the first text where time is left."""
+        most = self.most
+        yield self.prepare(most, engine="files", sampled=True)
+        yield from (self.prepare(most, sampled=True), self.learn(most, sampled=True))
+        yield from (self.prepare(most), self.prepare_many(most), self.learn(most))
+        yield from (self.prepare(count, output=_IN_MEMORY) for count in (most, 1))
+        for measure in (self.prepare, self.prepare_many):
+            for count in sorted(set(self.workers) - {1, most}, reverse=True):
+                yield measure(count)
+        yield self.prepare_many(most, sampled=True)
+
+
+def make_text(sample: Path, gigabytes: float, folder: Path) -> Text:
+    """Make a text, and print how long that took."""
+    begin = time.perf_counter()
+    text = Text.make(sample, gigabytes, folder)
+    made = round(time.perf_counter() - begin, 1)
+    print(json.dumps({"text_bytes": text.num_bytes, "made_in_s": made}), flush=True)
+    return text
 
 
 def measure_disk(folder: Path, num_bytes: int, num_files: int) -> float:
@@ -272,18 +301,20 @@ def main() -> None:
         disk = {count: measure_disk(Path(out), 1 << 30, count) for count in (1, max(given.workers))}
         print(json.dumps({"seconds of the disk for 1 GiB, by files at once": disk}), flush=True)
         measured = Measurements(until, Path(out) / "out", Path(texts) / "out", given.memory)
-        for number, size in enumerate(given.gigabytes):
+        first, *others = given.gigabytes
+        small = Measured(make_text(sample, first, Path(texts) / "first"), given.workers)
+        for row in small.iter_wanted():
+            measured.run(*row)
+        for size in others:
             if time.monotonic() + 5 * size > until:  # making it, and one command
                 print(json.dumps({"left out": {"gigabytes": size}}), flush=True)
                 continue
-            begin = time.perf_counter()
-            folder = Path(texts) / f"text-{number}"
-            text = Text.make(sample, size, folder)
-            made = round(time.perf_counter() - begin, 1)
-            print(json.dumps({"text_bytes": text.num_bytes, "made_in_s": made}), flush=True)
-            for row in iter_measurements(text, given.workers, is_first=not number):
+            folder = Path(texts) / "large"
+            for row in Measured(make_text(sample, size, folder), given.workers).iter_large():
                 measured.run(*row)
             shutil.rmtree(folder)
+        for row in small.iter_rest():
+            measured.run(*row)
         measured.print_ratios()
 
 

@@ -23,8 +23,15 @@ from types import FrameType
 from typing import Any
 
 _STEP_SECONDS = 0.004
-_STORY = ("dataset/threaded.py", "dataset/preparation.py", "tokenizer/training.py", "learning.py")
-_LOOKED_AT = ("MainThread", "lowtide-worker", "lowtide-tokenizer")
+_STORY = (
+    "staged/running.py",
+    "engine/shared.py",
+    "dataset/threaded.py",
+    "dataset/preparation.py",
+    "tokenizer/training.py",
+    "learning.py",
+)
+_LOOKED_AT = ("MainThread", "lowtide-worker", "lowtide-task", "lowtide-tokenizer")
 _TICKS = 100  # of the system's clock of processor time, in a second
 
 

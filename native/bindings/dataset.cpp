@@ -158,6 +158,40 @@ void add_held(RangeRows& self, Input<uint8_t> ids, Input<uint8_t> index, uint64_
   self.add_held(data, rows, id_bytes, low, high, Chosen::kAll, 0);
 }
 
+Chosen choose_split(std::optional<bool> val) {
+  return !val ? Chosen::kAll : *val ? Chosen::kVal : Chosen::kTrain;
+}
+
+using OutputRow = std::tuple<nb::bytes, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t>;
+
+std::optional<std::pair<size_t, uint64_t>> add_outputs(
+    RangeRows& self, const std::vector<OutputRow>& outputs, size_t page_bytes, uint64_t num_buckets,
+    uint64_t first, uint64_t last, uint64_t id_bytes, uint64_t low, uint64_t high,
+    std::optional<bool> val, uint64_t val_limit) {
+  require_id_bytes(id_bytes);
+  require(first <= last && last < num_buckets, "no such buckets");
+  require(page_bytes > 0 && page_bytes <= size_t{1} << 20, "a page has 1 byte to 1 MiB");
+  std::vector<EncodedOutput> found;
+  for (const auto& [path, num_bytes, ids_at, index_at, row_ends_at, token_ends_at] : outputs) {
+    constexpr uint64_t kMost = uint64_t{1} << 60;
+    require(num_bytes <= kMost && ids_at <= num_bytes && index_at <= num_bytes &&
+                row_ends_at <= num_bytes && token_ends_at <= num_bytes,
+            "a section lies outside its file");
+    found.push_back({std::string(path.c_str(), path.size()), num_bytes, ids_at, index_at,
+                     row_ends_at, token_ends_at});
+  }
+  nb::gil_scoped_release release;
+  for (size_t number = 0; number < found.size(); ++number) {
+    try {
+      self.add_output(found[number], page_bytes, first, last, id_bytes, low, high,
+                      choose_split(val), val_limit);
+    } catch (const DamagedPage& damaged) {
+      return std::pair{number, damaged.page};
+    }
+  }
+  return std::nullopt;
+}
+
 void write_sections(const nb::bytes& partial, const nb::bytes& path, const nb::bytes& head,
                     const std::vector<Input<uint8_t>>& sections, size_t alignment) {
   require(alignment >= 1 && alignment <= 4096, "an alignment is 1 to 4096 bytes");
@@ -200,28 +234,31 @@ void bind_rows(nb::module_& m) {
           [](RangeRows& self, const nb::bytes& path, Input<uint8_t> index, uint64_t ids_at,
              uint64_t id_bytes, uint64_t low, uint64_t high, std::optional<bool> val,
              uint64_t val_limit) {
-            const Chosen chosen = !val ? Chosen::kAll : *val ? Chosen::kVal : Chosen::kTrain;
             require_id_bytes(id_bytes);
             const auto rows = as_rows<EncodedRow>(index);
             const std::string name(path.c_str(), path.size());
             nb::gil_scoped_release release;
-            self.add(name, rows, ids_at, id_bytes, low, high, chosen, val_limit);
+            self.add(name, rows, ids_at, id_bytes, low, high, choose_split(val), val_limit);
           },
           "path"_a, "index"_a, "ids_at"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(),
           "val_limit"_a)
       .def("add_held", &add_held, "ids"_a, "index"_a, "id_bytes"_a, "low"_a, "high"_a,
            nb::keep_alive<1, 2>(), "Add documents whose ids are in memory.")
+      .def("add_outputs", &add_outputs, "outputs"_a, "page_bytes"_a, "num_buckets"_a, "first"_a,
+           "last"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(), "val_limit"_a,
+           "Add what outputs of tasks have of some buckets; returns the first output that is "
+           "damaged, and its page.")
       .def(
           "add_files",
           [](RangeRows& self, const std::vector<nb::bytes>& paths, uint64_t id_bytes, uint64_t low,
              uint64_t high, std::optional<bool> val, uint64_t val_limit) {
             require_id_bytes(id_bytes);
-            const Chosen chosen = !val ? Chosen::kAll : *val ? Chosen::kVal : Chosen::kTrain;
             const std::vector<std::string> names = list_names(paths);
             nb::gil_scoped_release release;
             for (const std::string& name : names) {
               const WorkIndex work(name);
-              self.add(name, work.read(), work.ids_at(), id_bytes, low, high, chosen, val_limit);
+              self.add(name, work.read(), work.ids_at(), id_bytes, low, high, choose_split(val),
+                       val_limit);
             }
           },
           "paths"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(), "val_limit"_a,

@@ -1,5 +1,6 @@
 #include "dataset/page_sums.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,6 +84,26 @@ uint64_t find_damaged_page(int file, uint64_t page, uint64_t end, uint64_t num_b
     page += count;
   }
   return end;
+}
+
+PagedFile::PagedFile(const std::string& path, uint64_t num_bytes, size_t page_bytes)
+    : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)),
+      num_bytes_(num_bytes),
+      page_bytes_(page_bytes) {
+  if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), path);
+}
+
+PagedFile::~PagedFile() { ::close(descriptor_); }
+
+void PagedFile::check(uint64_t begin, uint64_t end) const {
+  if (begin >= end) return;
+  const uint64_t first = begin / page_bytes_, last = (end - 1) / page_bytes_ + 1;
+  const uint64_t wrong = find_damaged_page(descriptor_, first, last, num_bytes_, page_bytes_);
+  if (wrong < last) throw DamagedPage{wrong};
+}
+
+void PagedFile::read_into(char* into, size_t size, uint64_t offset) const {
+  if (read_at(descriptor_, into, size, offset) != size) throw DamagedPage{offset / page_bytes_};
 }
 
 }  // namespace lowtide

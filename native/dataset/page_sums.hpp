@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,5 +17,38 @@ std::vector<uint64_t> sum_pages(std::string_view data, size_t page_bytes);
 // that cannot be read is a std::system_error.
 uint64_t find_damaged_page(int file, uint64_t page, uint64_t end, uint64_t num_bytes,
                            size_t page_bytes);
+
+// A page of a file does not fit its checksum.
+struct DamagedPage {
+  uint64_t page;
+};
+
+// A file of pages with their checksums behind them, opened to read some stretches of it.
+class PagedFile {
+ public:
+  // A file that cannot be opened or read is a std::system_error, here and below.
+  PagedFile(const std::string& path, uint64_t num_bytes, size_t page_bytes);
+  ~PagedFile();
+  PagedFile(const PagedFile&) = delete;
+  PagedFile& operator=(const PagedFile&) = delete;
+
+  // Compare the pages of bytes [begin, end); the first that does not fit is thrown, a DamagedPage.
+  void check(uint64_t begin, uint64_t end) const;
+  // The same, and read `count` rows from there.
+  template <typename Row>
+  std::vector<Row> read(uint64_t begin, uint64_t count) const {
+    check(begin, begin + count * sizeof(Row));
+    std::vector<Row> rows(count);
+    read_into(reinterpret_cast<char*>(rows.data()), count * sizeof(Row), begin);
+    return rows;
+  }
+
+ private:
+  void read_into(char* into, size_t size, uint64_t offset) const;
+
+  int descriptor_;
+  uint64_t num_bytes_;
+  size_t page_bytes_;
+};
 
 }  // namespace lowtide

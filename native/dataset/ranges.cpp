@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "dataset/page_sums.hpp"
+
 namespace lowtide {
 
 namespace {
@@ -77,6 +79,37 @@ void RangeRows::add(const std::string& path, std::span<const EncodedRow> index, 
 void RangeRows::add_held(const char* ids, std::span<const EncodedRow> index, uint64_t id_bytes,
                          uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit) {
   add_rows(kHeld, index, reinterpret_cast<uint64_t>(ids), id_bytes, low, high, chosen, val_limit);
+}
+
+namespace {
+// Where the rows or tokens of buckets `first` to `last` begin and end.
+std::pair<uint64_t, uint64_t> find_stretch(const PagedFile& file, uint64_t ends_at, uint64_t first,
+                                           uint64_t last) {
+  const uint64_t begin =
+      first == 0 ? 0 : file.read<uint64_t>(ends_at + (first - 1) * sizeof(uint64_t), 1)[0];
+  const uint64_t end = file.read<uint64_t>(ends_at + last * sizeof(uint64_t), 1)[0];
+  if (begin > end || end > kMostTokens) {
+    throw std::invalid_argument("an index of encoded documents is damaged");
+  }
+  return {begin, end};
+}
+}  // namespace
+
+void RangeRows::add_output(const EncodedOutput& output, size_t page_bytes, uint64_t first,
+                           uint64_t last, uint64_t id_bytes, uint64_t low, uint64_t high,
+                           Chosen chosen, uint64_t val_limit) {
+  const PagedFile file(output.path, output.num_bytes, page_bytes);
+  const auto [row, row_end] = find_stretch(file, output.row_ends_at, first, last);
+  if (row == row_end) return;
+  const auto [token, token_end] = find_stretch(file, output.token_ends_at, first, last);
+  const uint64_t ids_at = output.ids_at + token * id_bytes;
+  file.check(ids_at, output.ids_at + token_end * id_bytes);
+  if (row_end > output.num_bytes / sizeof(EncodedRow)) {
+    throw std::invalid_argument("an index of encoded documents is damaged");
+  }
+  const auto index =
+      file.read<EncodedRow>(output.index_at + row * sizeof(EncodedRow), row_end - row);
+  add(output.path, index, ids_at, id_bytes, low, high, chosen, val_limit);
 }
 
 void RangeRows::finish() {

@@ -36,6 +36,14 @@ class RangeCounter {
 
 enum class Chosen { kTrain, kVal, kAll };
 
+// What a task wrote of a part of the corpus: ids and rows of documents by key, and for each bucket
+// of keys where its rows and its tokens end.
+struct EncodedOutput {
+  std::string path;
+  uint64_t num_bytes;  // in pages, with their checksums behind them
+  uint64_t ids_at, index_at, row_ends_at, token_ends_at;
+};
+
 class RangeRows {
  public:
   // Add the documents of one work file whose keys are in [low, high]; its ids begin at `ids_at`.
@@ -44,6 +52,11 @@ class RangeRows {
   // The same of a block whose ids are in memory, where they stay as long as this and its readers.
   void add_held(const char* ids, std::span<const EncodedRow> index, uint64_t id_bytes, uint64_t low,
                 uint64_t high, Chosen chosen, uint64_t val_limit);
+  // The same of a task's output, of the buckets `first` to `last`; what is read of it is compared
+  // with its checksums (DamagedPage).
+  void add_output(const EncodedOutput& output, size_t page_bytes, uint64_t first, uint64_t last,
+                  uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen,
+                  uint64_t val_limit);
   // Put them in order; equal keys stay in the order of the files. An index that counts more tokens
   // than any disk holds is damaged: std::invalid_argument.
   void finish();

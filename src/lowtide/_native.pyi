@@ -373,6 +373,20 @@ class RangeRows:
         val_limit: int,
     ) -> None: ...
     def add_held(self, ids: Bytes, index: Bytes, id_bytes: int, low: int, high: int) -> None: ...
+    def add_outputs(
+        self,
+        # (path, bytes in pages, where ids, index, row_ends and token_ends begin)
+        outputs: Sequence[tuple[bytes, int, int, int, int, int]],
+        page_bytes: int,
+        num_buckets: int,
+        first: int,
+        last: int,
+        id_bytes: int,
+        low: int,
+        high: int,
+        val: bool | None,
+        val_limit: int,
+    ) -> tuple[int, int] | None: ...
     def add_files(
         self,
         paths: Sequence[bytes],

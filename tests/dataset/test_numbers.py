@@ -175,11 +175,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.staged.encoding": {
         "_ROW_BYTES_HELD": 256,
         "_CHUNK_BYTES": 8_388_608,
+        "_ROOM_BYTES": 262_144,
         "_EncodedPart.room_bytes": 0,
         "_EncodedPart.num_documents": 0,
         "_EncodedPart.num_tokens": 0,
-        "_EncodedPart.seen_bytes": 0,
     },
+    "dataset.staged.gathering": {"_PARTS_AT_ONCE": 1_024},
     "dataset.staged.job": {
         "WorkerLimits.places_kept": 4_096,
         "WorkerLimits.starts_bytes": 4_194_304,

@@ -155,13 +155,16 @@ def test_few_long_documents_are_not_checked_anew_by_every_group(
     """Their rows would be one range; their ids are many groups of shards."""
     write_corpus(corpus / "a.txt", ["\n".join(make_documents(40, seed=n)) for n in range(30, 60)])
     checked: list[int] = []
-    check = Output.check
+    add = gathering._PartRanges._add_outputs
 
-    def note(self: Output, name: str, *, begin: int = 0, end: int | None = None) -> None:
-        checked.append((self.size(name) if end is None else end) - begin)
-        check(self, name, begin=begin, end=end)
+    def note(self: Any, rows: Any, outputs: list[Output], chosen: Any) -> None:
+        for output in outputs:
+            found = gathering._find_rows(output, chosen, sizes.num_buckets)
+            assert found.token_end is not None
+            checked.append((found.token_end - found.token) * chosen.id_bytes)
+        add(self, rows, outputs, chosen)
 
-    monkeypatch.setattr(Output, "check", note)
+    monkeypatch.setattr(gathering._PartRanges, "_add_outputs", note)
     options = {"val_fraction": 0.0, "dedup": False, "tokens_per_shard": 1000}
     expected = by_threads(corpus, **options)
     out_dir = corpus.parent / "staged"

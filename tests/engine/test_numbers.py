@@ -11,7 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
-    "engine.folders": {"_BUFFER_BYTES": 1_048_576, "_create(sync_folder)": True},
+    "engine.folders": {"_BUFFER_BYTES": 1_048_576, "_REMOVERS": 8},
     "engine.leases": {
         "LEASE_SECONDS": 30.0,
         "MOST_FAILURES": 3,
@@ -21,9 +21,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "engine.localcopies": {"LocalCopies.find(begin)": 0},
     "engine.outputs": {
-        "_PAGE_BYTES": 4_096,
+        "PAGE_BYTES": 4_096,
         "_SUM_BYTES": 8,
-        "_STEP_BYTES": 262_144,
         "_COPY_BYTES": 2_097_152,
         "_TAIL_BYTES": 8_192,
         "_ALIGNMENT": 8,
@@ -52,6 +51,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_StageRun.is_alone": False,
     },
     "engine.storefolders": {"_MOST_SMALL_BYTES": 67_108_864, "_BUFFER_BYTES": 1_048_576},
+    "engine.taskscratch": {"_STEP_BYTES": 8_388_608, "TaskScratch.hold(room_bytes)": 0},
 }
 
 

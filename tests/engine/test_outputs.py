@@ -119,7 +119,7 @@ def test_a_stretch_is_read_with_its_pages_and_no_more(tmp_path: Path) -> None:
     data = bytes(range(256)) * 64 * 16
     write(tmp_path / "a.out", data=data)
     output = open_output(tmp_path / "a.out")
-    for begin in (0, 5, outputs._PAGE_BYTES, 2 * outputs._PAGE_BYTES + 9):
+    for begin in (0, 5, outputs.PAGE_BYTES, 2 * outputs.PAGE_BYTES + 9):
         found = output.read("letters", begin=begin, end=begin + 8)
         assert bytes(found) == data[begin : begin + 8]
-        assert len(memoryview(found).obj) < 2 * outputs._PAGE_BYTES + outputs._ALIGNMENT  # pyright: ignore
+        assert len(memoryview(found).obj) < 2 * outputs.PAGE_BYTES + outputs._ALIGNMENT  # pyright: ignore

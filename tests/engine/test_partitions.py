@@ -12,6 +12,8 @@ import pytest
 from lowtide.engine import partitions
 from lowtide.engine.partitions import PartitionedRows, PartitionReader, PartitionSections
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import TaskScratch
+from lowtide.scratch import scratch_folder
 
 SECTIONS = PartitionSections("rows", "ends", row_bytes=8)
 BORDERS = [(0, 100), (100, 101), (101, 256)]
@@ -56,14 +58,17 @@ def make_blocks(seed: int, count: int) -> list[list[bytes]]:
 
 
 def write_task(folder: Path, number: int, blocks: list[list[bytes]], *, copy_bytes: int) -> Result:
-    rows = PartitionedRows(SECTIONS, BORDERS, folder / f"{number}.scratch", copy_bytes=copy_bytes)
-    for block in blocks:
-        firsts = np.array([row[0] for row in block], np.int64)
-        ends = np.searchsorted(firsts, np.arange(256), side="right").astype("<i8")
-        rows.add(memoryview(b"".join(block)), memoryview(ends.tobytes()))
     made = Result(folder / f"{number}.rows")
     writer: Any = made
-    rows.write(writer)
+    # In memory, on disk, and both.
+    room = (1 << 20, 0, 200)[number % 3]
+    with TaskScratch(lambda: scratch_folder("test", inside=folder)) as scratch:
+        rows = PartitionedRows(SECTIONS, BORDERS, scratch.hold(room), copy_bytes=copy_bytes)
+        for block in blocks:
+            firsts = np.array([row[0] for row in block], np.int64)
+            ends = np.searchsorted(firsts, np.arange(256), side="right").astype("<i8")
+            rows.add(memoryview(b"".join(block)), memoryview(ends.tobytes()))
+        rows.write(writer)
     return made
 
 

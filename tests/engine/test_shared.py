@@ -70,6 +70,29 @@ def test_every_task_of_every_stage_is_done_once_and_in_order_of_stages(tmp_path:
     assert len(first.ran) == 9  # nothing is done again
 
 
+def test_who_waits_for_the_last_task_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread without a task waits for others' results longer and longer, not for our own."""
+    monkeypatch.setattr(shared, "_SHORTEST_PAUSE", 600.0)
+    waiting, wait = threading.Event(), threading.Event.wait
+
+    def note(self: threading.Event, timeout: float | None = None) -> bool:
+        if timeout == 600:
+            waiting.set()
+        return wait(self, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", note)
+
+    def before(index: int) -> None:
+        if index == 0:
+            waiting.wait()
+
+    stage = Numbers("one", 2, Records(tmp_path), before)
+    run_shared([stage], stage.records, num_workers=2, on_stage=ignore)
+    assert sorted(stage.ran) == [0, 1]
+
+
 def test_two_processes_worth_of_workers_share(tmp_path: Path) -> None:
     stages = [Numbers("one", 40, Records(tmp_path)) for _ in range(2)]
     threads = [

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Collection, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
@@ -26,6 +27,7 @@ from lowtide.stores.paths import is_stored
 __all__ = ["DiskFolder", "Lease", "SeenLease", "SharedFolder", "open_folder"]
 
 _BUFFER_BYTES = 1 << 20
+_REMOVERS = 8
 
 
 class SeenLease(NamedTuple):
@@ -164,6 +166,8 @@ class DiskFolder:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            # Its name is not flushed: a task whose record is lost is done again. That of the
+            # result before it went to the disk with these bytes, since a disk keeps that order.
             return _create(partial, path)
 
     @contextlib.contextmanager
@@ -201,8 +205,7 @@ class DiskFolder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        # The record comes next, into the same folder, which is flushed then.
-        is_new = _create(partial, path, sync_folder=False)
+        is_new = _create(partial, path)
         return name if is_new or _is_same_file(partial, path) else None
 
     def output_path(self, stage: str, name: str) -> Path:
@@ -214,6 +217,7 @@ class DiskFolder:
         for name in names:
             path = self.path / name
             if path.is_dir():
+                _remove_files(path)
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -223,9 +227,12 @@ class DiskFolder:
     def create_lease(self, name: str, content: bytes) -> Lease | None:
         """Create a lease; on some network disks its name is seen before its bytes."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = files.create_file(path)
+            try:
+                descriptor = files.create_file(path)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = files.create_file(path)
         except FileExistsError:
             return None
         return _DiskLease.begin(path, descriptor, content)
@@ -276,16 +283,27 @@ class _DiskLease:
             self.descriptor = None
 
 
-def _create(partial: Path, path: Path, *, sync_folder: bool = True) -> bool:
+def _create(partial: Path, path: Path) -> bool:
     """Rename a finished file; False if another file has the name."""
     try:
         os.link(partial, path)
     except FileExistsError:
         # A network disk may repeat a request that had succeeded: then the file has both names.
         return os.path.samestat(partial.stat(), path.stat())
-    if sync_folder:
-        files.sync_directory(path.parent)
     return True
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove the files right in a folder, side by side: each large one takes milliseconds."""
+
+    def remove(path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+    paths = list(folder.iterdir())
+    if len(paths) > _REMOVERS:
+        with ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover") as pool:
+            list(pool.map(remove, paths))
 
 
 def _is_same_file(mine: Path, other: Path) -> bool:

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from lowtide.engine.folders import Lease, SeenLease, open_folder
@@ -162,6 +163,7 @@ def _lease_name(task: Task) -> str:
     return f"leases/{task.name}{_LEASE}"
 
 
+@cache
 def _find_machine() -> str | None:
     """Identifies the boot and the process namespace that process ids belong to."""
     try:

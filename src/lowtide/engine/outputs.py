@@ -35,13 +35,14 @@ from lowtide.errors import DataError
 from lowtide.stores.objects import ObjectChangedError
 from lowtide.stores.paths import is_stored
 
-__all__ = ["OUTPUT_FORMAT", "Output", "OutputWriter", "open_output"]
+__all__ = ["OUTPUT_FORMAT", "PAGE_BYTES", "Output", "OutputWriter", "open_output"]
 
 OUTPUT_FORMAT = "LTTASK04"
 """The format of these files. The plan of unfinished work names it, so that files of another format
 are never taken for damaged ones."""
 _MAGIC = OUTPUT_FORMAT.encode()
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
+"""Bytes that have a checksum of their own."""
 _SUM_BYTES = 8
 _COPY_BYTES = 2 << 20
 _TAIL_BYTES = 8 << 10
@@ -76,12 +77,12 @@ class OutputWriter:
         """Add bytes to the section."""
         view = memoryview(data).cast("B")
         self._file.write(view)
-        begin = min(-self._position % _PAGE_BYTES, view.nbytes)
+        begin = min(-self._position % PAGE_BYTES, view.nbytes)
         self._page += view[:begin]
         self._position += view.nbytes
-        if len(self._page) == _PAGE_BYTES:
+        if len(self._page) == PAGE_BYTES:
             self._end_page()
-        end = max(view.nbytes - self._position % _PAGE_BYTES, begin)
+        end = max(view.nbytes - self._position % PAGE_BYTES, begin)
         self._sums += _sum_pages(view[begin:end])
         self._page += view[end:]
 
@@ -110,7 +111,7 @@ class OutputWriter:
 
 def _sum_pages(data: memoryview) -> memoryview:
     """The checksums of pages; the last one may be shorter than the others."""
-    return _native.sum_pages(data, _PAGE_BYTES)
+    return _native.sum_pages(data, PAGE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,10 @@ class Output:
         """Bytes of a section."""
         return self.sections[name][1]
 
+    def find(self, name: str) -> int:
+        """Where a section begins in the file."""
+        return self.sections[name][0]
+
     def read(self, name: str, *, begin: int = 0, end: int | None = None) -> memoryview:
         """Read bytes `begin` to `end` of a section; damage is an error."""
         with self.path.open("rb", buffering=0) as file:
@@ -142,22 +147,20 @@ class Output:
     def check(self, name: str, *, begin: int = 0, end: int | None = None) -> None:
         """Compare bytes of a file on a disk that native code is going to read by itself."""
         first, last = self._place(name, begin, end)
-        page, after = first // _PAGE_BYTES, -(-last // _PAGE_BYTES)
+        page, after = first // PAGE_BYTES, -(-last // PAGE_BYTES)
         with files.open_file(self.path) as file:
             wrong = _native.find_damaged_page(
-                file.fileno(), page, after, self.num_bytes, _PAGE_BYTES
+                file.fileno(), page, after, self.num_bytes, PAGE_BYTES
             )
         if wrong < after:
-            raise self._not_as_written(
-                wrong * _PAGE_BYTES, min((wrong + 1) * _PAGE_BYTES, self.num_bytes)
-            )
+            raise self.damaged_page(wrong)
 
     def copy(self, name: str, target: IO[bytes], *, begin: int = 0, end: int | None = None) -> None:
         """Copy bytes that lie in a store to where native code can read them."""
         first, last = self._place(name, begin, end)
         with self.path.open("rb", buffering=0) as file:
             while first < last:
-                stop = min(first - first % _PAGE_BYTES + _COPY_BYTES, last)
+                stop = min(first - first % PAGE_BYTES + _COPY_BYTES, last)
                 target.write(self._read_pages(file, first, stop))
                 first = stop
 
@@ -171,8 +174,8 @@ class Output:
 
     def _read_pages(self, file: IO[bytes], first: int, last: int) -> memoryview:
         """Read the pages that a stretch is in, compare them, and return the stretch."""
-        page, after = first // _PAGE_BYTES, -(-last // _PAGE_BYTES)
-        begin, end = page * _PAGE_BYTES, min(after * _PAGE_BYTES, self.num_bytes)
+        page, after = first // PAGE_BYTES, -(-last // PAGE_BYTES)
+        begin, end = page * PAGE_BYTES, min(after * PAGE_BYTES, self.num_bytes)
         # The stretch begins where native code can find rows of numbers.
         pad = (begin - first) % _ALIGNMENT
         room = memoryview(bytearray(pad + end - begin))[pad:]
@@ -183,6 +186,11 @@ class Output:
         if _sum_pages(data) != sums:
             raise self._not_as_written(begin, end)
         return data[first - begin : last - begin]
+
+    def damaged_page(self, page: int) -> DataError:
+        """The error for a page that does not fit its checksum."""
+        begin = page * PAGE_BYTES
+        return self._not_as_written(begin, min(begin + PAGE_BYTES, self.num_bytes))
 
     def _not_as_written(self, begin: int, end: int) -> DataError:
         return DataError(

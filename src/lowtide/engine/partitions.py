@@ -3,8 +3,8 @@
 In:      rows of blocks, each block's sorted by the first byte of what they are told apart by
 Out:     two sections of a task's result: all rows of the first partition, block by block, then
          those of the next; and where each block's end
-Memory:  a few numbers per block; its rows wait on disk until the task is done; a reader keeps
-         some thousand numbers
+Memory:  a few numbers per block; its rows wait until the task is done, on disk beyond the room they
+         have; a reader keeps some thousand numbers
 
 Each task writes one file, of which other tasks read parts: a file for each pair of tasks would be
 millions of files.
@@ -12,17 +12,15 @@ millions of files.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-from lowtide import files
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import HeldBytes
 
 __all__ = ["PartitionReader", "PartitionSections", "PartitionedRows"]
 
@@ -40,48 +38,41 @@ class PartitionSections:
 
 
 class PartitionedRows:
-    """The rows of one task: by block in a file of its own, then by partition in the result."""
+    """The rows of one task: they wait by block, and are by partition in the result."""
 
     def __init__(
         self,
         sections: PartitionSections,
         borders: Sequence[tuple[int, int]],
-        scratch: Path,
+        waiting: HeldBytes,
         *,
         copy_bytes: int = _COPY_BYTES,
     ) -> None:
         self._copy_bytes = copy_bytes
         self._sections = sections
         self._borders = borders
-        self._scratch = scratch
-        os.close(files.create_file(scratch))
-        self._starts = array("q")  # of each block's rows in the scratch file
+        self._waiting = waiting
+        self._starts = array("q")  # of each block's rows
         self._radix_ends: list[memoryview] = []
-        self._position = 0
 
     def add(self, rows: memoryview, radix_ends: memoryview) -> None:
         """Take the rows of the next block, and where those of each first byte end."""
-        self._starts.append(self._position)
+        self._starts.append(self._waiting.size)
         self._radix_ends.append(memoryview(bytes(radix_ends)).cast("q"))
-        with self._scratch.open("ab") as file:
-            self._position += file.write(rows)
+        self._waiting.write(rows)
 
     def write(self, output: OutputWriter) -> None:
         """Write both sections."""
         output.begin(self._sections.rows)
         ends, total, row_bytes = array("q"), 0, self._sections.row_bytes
-        with self._scratch.open("rb", buffering=0) as file:
-            for first, last in self._borders:
-                for start, radix_ends in zip(self._starts, self._radix_ends, strict=True):
-                    begin = radix_ends[first - 1] if first else 0
-                    total += radix_ends[last - 1] - begin
-                    ends.append(total)
-                    at = start + begin * row_bytes
-                    left = start + radix_ends[last - 1] * row_bytes - at
-                    while left > 0:
-                        data = os.pread(file.fileno(), min(left, self._copy_bytes), at)
-                        output.write(data)
-                        at, left = at + len(data), left - len(data)
+        for first, last in self._borders:
+            for start, radix_ends in zip(self._starts, self._radix_ends, strict=True):
+                begin = radix_ends[first - 1] if first else 0
+                total += radix_ends[last - 1] - begin
+                ends.append(total)
+                end = start + radix_ends[last - 1] * row_bytes
+                for at in range(start + begin * row_bytes, end, self._copy_bytes):
+                    output.write(self._waiting.read(at, min(at + self._copy_bytes, end)))
         output.section(self._sections.ends, memoryview(ends).cast("B"))
 
 

@@ -26,6 +26,7 @@ from lowtide import files
 from lowtide.engine.folders import open_folder
 from lowtide.engine.outputs import Output, OutputWriter, open_output
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import TaskScratch
 from lowtide.errors import DataError, UsageError
 from lowtide.stores.paths import is_stored
 
@@ -260,6 +261,10 @@ class Records:
     def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
         """A folder of this task's own, for what it needs only meanwhile."""
         return self.place.scratch_folder()
+
+    def scratch(self) -> TaskScratch:
+        """The same, made only if something has no room in memory."""
+        return TaskScratch(self.place.scratch_folder)
 
 
 def _record_name(task: Task) -> str:

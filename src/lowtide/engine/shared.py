@@ -141,10 +141,7 @@ class _StageRun:
 
     def look(self) -> None:
         """See what is done by now, by others too."""
-        found = self.records.list_done(self.stage.name)
-        with self.lock:
-            self.done |= found
-            self.on_done(len(self.done))
+        self.note_done(self.records.list_done(self.stage.name))
 
     def work(self) -> None:
         try:
@@ -164,10 +161,11 @@ class _StageRun:
             if index is not None:
                 at, pause = index + 1, _SHORTEST_PAUSE
                 continue
-            # All remaining tasks are being done by other workers.
+            # All remaining tasks are in work. The last of this process's own ends the wait.
             self.news.wait(pause)
             pause = min(2 * pause, self.records.place.longest_pause)
-            self.look()
+            if not self.news.is_set():
+                self.look()
             require_no_hopeless_task(self.records.folder)
 
     def choose(self, at: int) -> int | None:
@@ -191,7 +189,7 @@ class _StageRun:
     def do(self, index: int) -> bool:
         task = Task(self.stage.name, index)
         if self.records.is_done(task):
-            self.finish(index)
+            self.note_done({index})
             return True
         with self.leases.hold(task) as is_ours:
             if not is_ours:
@@ -199,7 +197,7 @@ class _StageRun:
             if not self.records.is_done(task):  # it may have been done just before its release
                 self.attempt(task)
         if self.records.is_done(task):
-            self.finish(index)
+            self.note_done({index})
         return True
 
     def attempt(self, task: Task) -> None:
@@ -221,7 +219,10 @@ class _StageRun:
         if count >= MOST_FAILURES:
             raise error
 
-    def finish(self, index: int) -> None:
+    def note_done(self, found: set[int]) -> None:
+        """Add tasks that are done; after the last nobody waits any more."""
         with self.lock:
-            self.done.add(index)
+            self.done |= found
             self.on_done(len(self.done))
+            if len(self.done) >= self.num_tasks:
+                self.news.set()

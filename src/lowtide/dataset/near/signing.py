@@ -8,7 +8,6 @@ Memory:  one block's rows: up to 13 of 16 bytes a document, at the usual thresho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lowtide.dataset.near.job import NEAR_SECTIONS, NearJob
@@ -16,6 +15,7 @@ from lowtide.dataset.near.likeness import Likeness
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionedRows
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import HeldBytes
 
 __all__ = ["SIGN_STAGE", "PartSigner", "SignStage"]
 
@@ -26,10 +26,10 @@ class PartSigner:
     """The signatures of one part."""
 
     def __init__(
-        self, options: Likeness, borders: Sequence[tuple[int, int]], scratch: Path
+        self, options: Likeness, borders: Sequence[tuple[int, int]], waiting: HeldBytes
     ) -> None:
         self._signer = options.signer()
-        self._rows = PartitionedRows(NEAR_SECTIONS, borders, scratch)
+        self._rows = PartitionedRows(NEAR_SECTIONS, borders, waiting)
         self._signed = self._skipped = 0
 
     def add(self, text: memoryview, documents: memoryview) -> None:
@@ -61,8 +61,8 @@ class SignStage:
     def run(self, index: int) -> None:
         """Sign a part and commit it."""
         records = self._job.records
-        with records.scratch_folder() as folder:
-            signer = PartSigner(self._job.options, self._borders, folder / "rows")
+        with records.scratch() as scratch:
+            signer = PartSigner(self._job.options, self._borders, scratch.hold())
             for load in self._job.iter_part(index):
                 signer.add(*load())
             records.commit(Task(self.name, index), signer.write)

@@ -4,11 +4,11 @@ In:      clean blocks of a part, in memory; of parts that others hashed, their r
 Out:     results of the encode stage, the same bytes, without reading and cleaning a part twice
 Memory:  `table_bytes` of hashes; `text_bytes` of clean text for each thread
 
-Whether a line came before depends on all parts before its own, so parts take turns with the table,
-in the order of the corpus. A turn is short: cleaning comes before it, encoding after. A worker that
-is alone does all parts so, and nobody has to look for duplicates then. It ends for good where the
-table is full, a part is larger than its room, or the next part is in work elsewhere: stages follow
-each other from there on.
+Whether a line came before depends on all parts before its own, so parts take turns, in the order of
+the corpus. In its turn a part only learns the places of its blocks; then they go through the table
+close behind those before them (decision 49), and are encoded. A worker that is alone does all parts
+so, and nobody has to look for duplicates then. It ends for good where the table is full, a part is
+larger than its room, or the next part is in work elsewhere: stages follow each other from there on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class HeldPart:
         if self.room_bytes < 0:
             return
         size = max(len(block.data), cleaned.text.nbytes)
-        self.room_bytes -= size + cleaned.hashes.nbytes + cleaned.documents.nbytes
+        # Hashes twice: they wait for the end of the part as well.
+        self.room_bytes -= size + 2 * cleaned.hashes.nbytes + cleaned.documents.nbytes
         self.blocks.append((replace(block, data=b"", row_ends=None), cleaned))
         if self.room_bytes < 0:
             self.blocks.clear()
@@ -67,7 +68,9 @@ class _Lines(list[memoryview]):
 class _Turn:
     """What a part has to know of those before it."""
 
-    lines: _Lines
+    finder: _native.DuplicateFinder
+    first_place: int
+    """Of its blocks, among those that go through the table."""
     first_block: int
     document: Identity | None
 
@@ -95,60 +98,100 @@ class EncodingAhead:
         self._first_block = 0
         self._document: Identity | None = None
         self._num_hashed, self._num_read = 0, 0
-        self._news = threading.Condition()
+        self._next_place = 0
+        self._num_adding = 0
+        self._lock = threading.Lock()
+        self._gates: dict[int, threading.Condition] = {}  # of the parts that wait for their turn
 
     @contextlib.contextmanager
     def hold(self, part: int) -> Generator[HeldPart | None]:
         """Hold a part that is being hashed, within a `with` block; None once nothing is held."""
-        with self._news:
+        with self._lock:
             is_held = self._is_open
             if is_held:
                 self._begun.add(part)
         try:
             yield HeldPart(self._text_bytes) if is_held else None
         finally:
-            with self._news:
+            with self._lock:
                 self._begun.discard(part)
-                self._news.notify_all()
+                self._wake_first()
 
     def encode(self, part: int, held: HeldPart, facts: Mapping[str, Any]) -> None:
         """Encode and commit a part, if what goes of it can be known; `facts` are of its record."""
         if held.room_bytes < 0:
             return self.close()
-        turn = self._take_turn(part, held, facts)
-        if turn is not None:
-            self._encoding.encode_held(
-                part, held.blocks, turn.lines, first_block=turn.first_block, document=turn.document
-            )
+        turn = self._take_turn(part, len(held.blocks), facts)
+        if turn is None:
+            return None
+        lines = self._find_duplicates(turn, held)
+        if lines is None:
+            return self.close()
+        self._encoding.encode_held(
+            part, held.blocks, lines, first_block=turn.first_block, document=turn.document
+        )
         return None
 
     def close(self) -> None:
         """Let nobody wait any more, and give the table's memory back."""
-        with self._news:
+        with self._lock:
             self._close()
 
     def _close(self) -> None:
         self._is_open = False
         self._finder = _native.DuplicateFinder(0)
-        self._news.notify_all()
+        for gate in self._gates.values():
+            gate.notify()
 
-    def _take_turn(self, part: int, held: HeldPart, facts: Mapping[str, Any]) -> _Turn | None:
-        with self._news:
+    def _wake_first(self) -> None:
+        """Wake the first part that waits: none after it can go on before it has."""
+        if self._gates:
+            self._gates[min(self._gates)].notify()
+
+    def _take_turn(self, part: int, num_blocks: int, facts: Mapping[str, Any]) -> _Turn | None:
+        with self._lock:
             while self._is_open and self._next_part < part:
-                if self._next_part in self._begun:
-                    self._news.wait()
+                if self._next_part in self._begun or self._num_adding:
+                    self._wait(part)
                 elif not self._read_next():
                     self._close()
             if not self._is_open or self._next_part != part:
                 return None
-            turn = _Turn(_Lines(), self._first_block, self._document)
-            for _, cleaned in held.blocks:
-                if not self._add(cleaned.hashes):
-                    return self._close()
-                turn.lines.append(self._finder.take() if self._job.settings.dedup else NO_LINES)
+            turn = _Turn(self._finder, self._next_place, self._first_block, self._document)
+            self._next_place += num_blocks
+            self._num_adding += 1
             self._num_hashed += 1
             self._pass(facts)
             return turn
+
+    def _wait(self, part: int) -> None:
+        gate = self._gates[part] = threading.Condition(self._lock)
+        try:
+            gate.wait()
+        finally:
+            del self._gates[part]
+
+    def _find_duplicates(self, turn: _Turn, held: HeldPart) -> _Lines | None:
+        """The lines of a part's blocks that came before; None where that cannot be known."""
+        try:
+            # All blocks, even after one that had no room: those of later parts wait for them.
+            found = [
+                turn.finder.add_in_turn(turn.first_place + number, cleaned.hashes)
+                if self._job.settings.dedup
+                else NO_LINES
+                for number, (_, cleaned) in enumerate(held.blocks)
+            ]
+        except RuntimeError:  # a part before this one failed
+            return None
+        except BaseException:
+            turn.finder.stop()  # nobody comes to these places any more
+            raise
+        finally:
+            with self._lock:
+                self._num_adding -= 1
+                self._wake_first()
+        lines = [row for row in found if row is not None]
+        return _Lines(lines) if len(lines) == len(found) else None
 
     def _add(self, hashes: memoryview) -> bool:
         """Add hashes; False when the table is full."""
@@ -176,4 +219,4 @@ class EncodingAhead:
         if facts["open_document"]:
             input_index, ordinal, content_hash = facts["open_document"]
             self._document = (input_index, ordinal, content_hash)
-        self._news.notify_all()
+        self._wake_first()

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import IO, Any
 
-from lowtide import _native, files
+from lowtide import _native
 from lowtide.corpus.blocktable import Identity, OpenDocument
 from lowtide.corpus.reading import TextBlock
 from lowtide.corpus.removals import Report
@@ -40,6 +38,7 @@ from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import HeldBytes, TaskScratch
 
 __all__ = ["ENCODE_STAGE", "SOURCE_ROW", "EncodeStage"]
 
@@ -48,6 +47,8 @@ SOURCE_ROW = struct.Struct("<QQQ")
 """An input's number, its documents, its tokens."""
 _ROW_BYTES_HELD = 8 * ENCODED_ROW_BYTES  # as read, chosen, joined, sorted; native rows, twice
 _CHUNK_BYTES = 8 << 20
+_ROOM_BYTES = 1 << 18
+"""Of rows and of hashes for `append` that wait in memory."""
 
 
 class EncodeStage:
@@ -74,8 +75,8 @@ class EncodeStage:
     def run(self, index: int) -> None:
         """Encode a part and commit it."""
         records = self._job.records
-        with records.scratch_folder() as folder:
-            part = _EncodedPart(self._job, self._load(), folder / "blocks", self._job.range_bytes)
+        with records.scratch() as scratch:
+            part = _EncodedPart(self._job, self._load(), scratch, self._job.range_bytes)
             part.read(index, self._tally, self._duplicates)
             records.commit(Task(self.name, index), part.write, facts=part.facts)
 
@@ -95,9 +96,9 @@ class EncodeStage:
         records, task = self._job.records, Task(self.name, index)
         if records.is_done(task):
             return
-        with records.scratch_folder() as folder:
+        with records.scratch() as scratch:
             room = max(self._job.range_bytes // 2, 1)
-            part = _EncodedPart(self._job, self._load(), folder / "blocks", room)
+            part = _EncodedPart(self._job, self._load(), scratch, room)
             part.held = []
             part.encode(_iter_freed(blocks), removed, first_block, OpenDocument(document))
             records.commit(task, part.write, facts=part.facts)
@@ -123,7 +124,7 @@ class _Block:
 class _EncodedPart:
     job: StagedJob
     coding: EncodeJob
-    scratch: Path
+    scratch: TaskScratch
     range_bytes: int
     held: list[_native.EncodedBlock] | None = None
     """Encoded blocks in memory, as long as they are less than the text they were made of."""
@@ -133,21 +134,26 @@ class _EncodedPart:
     sources: bytearray = field(default_factory=bytearray)
     num_documents: int = 0
     num_tokens: int = 0
-    seen_bytes: int = 0
 
     @cached_property
     def all_lines(self) -> bool:
         """Lines with unknown characters cannot be decoded from the ids: all hashes are kept."""
         return bool(self.job.unknown_notices)
 
-    @property
-    def _seen_path(self) -> Path:
-        return self.scratch.with_suffix(".seen")
+    @cached_property
+    def seen(self) -> HeldBytes:
+        """The hashes that later appends need."""
+        return self.scratch.hold(_ROOM_BYTES)
+
+    @cached_property
+    def file(self) -> IO[bytes]:
+        """The scratch file of encoded blocks."""
+        return self.scratch.create_file("blocks")
 
     def read(self, index: int, tally: Tally, duplicates: list[PartitionDuplicates]) -> None:
         """Clean and encode every block into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
-        copies = LocalCopies(self.scratch.parent)
+        copies = LocalCopies(self.scratch.folder)
         lines = PartDuplicates(duplicates, index, end - first, copies)
         removed = RemovedText(lines, self.job.finders, first_block=first)
         document = OpenDocument(tally.open_documents.get(index))
@@ -172,29 +178,19 @@ class _EncodedPart:
         document: OpenDocument,
     ) -> None:
         """Encode clean blocks, from number `first` of the corpus on, into the scratch file."""
-        with (
-            os.fdopen(files.create_file(self.scratch), "wb") as file,
-            os.fdopen(files.create_file(self._seen_path), "wb") as seen,
-        ):
-            for number, (block, cleaned) in enumerate(blocks):
-                encoded = encode_block(
-                    self.coding,
-                    cleaned.text,
-                    cleaned.documents,
-                    removed.load(number),
-                    block=first + number,
-                    carried=advance(document, block, cleaned),
-                )
-                self._take(encoded, cleaned, file, seen)
+        for number, (block, cleaned) in enumerate(blocks):
+            encoded = encode_block(
+                self.coding,
+                cleaned.text,
+                cleaned.documents,
+                removed.load(number),
+                block=first + number,
+                carried=advance(document, block, cleaned),
+            )
+            self._take(encoded, cleaned)
 
-    def _take(
-        self,
-        encoded: _native.EncodedBlock,
-        cleaned: _native.CleanedBlock,
-        file: IO[bytes],
-        seen: IO[bytes],
-    ) -> None:
-        self._hold(encoded, cleaned.text.nbytes, file)
+    def _take(self, encoded: _native.EncodedBlock, cleaned: _native.CleanedBlock) -> None:
+        self._hold(encoded, cleaned.text.nbytes)
         unknown = self.coding.coder.count_unknown(encoded.ids)
         self.report.add(encoded.counts, encoded.samples, unknown_characters=unknown)
         for row in encoded.sources:
@@ -204,28 +200,28 @@ class _EncodedPart:
         if self.job.settings.dedup:
             remnants = encoded.remnants
             documents = cleaned.documents if remnants else memoryview(b"")
-            self.seen_bytes += seen.write(
+            self.seen.write(
                 _native.pick_hashes(cleaned.hashes, documents, remnants, self.all_lines)
             )
 
-    def _hold(self, encoded: _native.EncodedBlock, text_bytes: int, file: IO[bytes]) -> None:
+    def _hold(self, encoded: _native.EncodedBlock, text_bytes: int) -> None:
         """Keep an encoded block in memory, or write it and all before it to the scratch file."""
         if self.held is None:
-            return self._write_block(encoded, file)
+            return self._write_block(encoded)
         rows = encoded.index.nbytes // ENCODED_ROW_BYTES * _ROW_BYTES_HELD
         self.room_bytes += text_bytes - encoded.ids.nbytes - rows
         self.held.append(encoded)
         if self.room_bytes < 0:
             held, self.held = self.held, None
             for block in held:
-                self._write_block(block, file)
+                self._write_block(block)
         return None
 
-    def _write_block(self, encoded: _native.EncodedBlock, file: IO[bytes]) -> None:
-        index_at = file.tell()
-        file.write(encoded.index)
-        self.blocks.append(_Block(index_at, file.tell()))
-        file.write(encoded.ids)
+    def _write_block(self, encoded: _native.EncodedBlock) -> None:
+        index_at = self.file.tell()
+        self.file.write(encoded.index)
+        self.blocks.append(_Block(index_at, self.file.tell()))
+        self.file.write(encoded.ids)
 
     def facts(self) -> dict[str, Any]:
         """What a record has of a part."""
@@ -234,15 +230,16 @@ class _EncodedPart:
     def write(self, output: OutputWriter) -> dict[str, Any]:
         """Write ids and rows by key, and what was counted."""
         counts = _Counts(self._num_buckets, val_limit(self.job.settings.val_fraction))
-        with tempfile.TemporaryFile(dir=self.scratch.parent) as rows_file:
-            output.begin("ids")
-            for low, high in self._iter_ranges():
-                rows = self._copy_range(output, low, high)
-                counts.add(rows)
-                rows_file.write(rows)
-            _copy(output, "index", rows_file)
-        with self._seen_path.open("rb") as seen:
-            _copy(output, "seen", seen)
+        index = self.scratch.hold(_ROOM_BYTES)
+        output.begin("ids")
+        for low, high in self._iter_ranges():
+            rows = self._copy_range(output, low, high)
+            counts.add(rows)
+            index.write(rows)
+        for name, held in (("index", index), ("seen", self.seen)):
+            output.begin(name)
+            for piece in held.iter_pieces():
+                output.write(piece)
         output.section("row_ends", counts.row_ends())
         output.section("token_ends", counts.token_ends())
         output.section("split_tokens", counts.split_tokens())
@@ -271,20 +268,20 @@ class _EncodedPart:
         for held in self.held or ():
             native.add_held(held.ids, held.index, item_bytes, low, high)
             rows += _native.sort_rows(held.index, low, high)
-        with self.scratch.open("rb", buffering=0) as file:
-            for block in self.blocks:
-                data = os.pread(file.fileno(), block.ids_at - block.index_at, block.index_at)
-                native.add(
-                    os.fsencode(self.scratch),
-                    data,
-                    ids_at=block.ids_at,
-                    id_bytes=item_bytes,
-                    low=low,
-                    high=high,
-                    val=None,
-                    val_limit=0,
-                )
-                rows += _native.sort_rows(data, low, high)
+        for block in self.blocks:
+            self.file.flush()
+            data = os.pread(self.file.fileno(), block.ids_at - block.index_at, block.index_at)
+            native.add(
+                os.fsencode(self.file.name),
+                data,
+                ids_at=block.ids_at,
+                id_bytes=item_bytes,
+                low=low,
+                high=high,
+                val=None,
+                val_limit=0,
+            )
+            rows += _native.sort_rows(data, low, high)
         native.finish()
         reader = _native.RangeReader(native, item_bytes, MAX_OPEN_FILES)
         total, step = reader.num_tokens, _CHUNK_BYTES // item_bytes
@@ -321,13 +318,6 @@ class _Counts:
     def split_tokens(self) -> bytes:
         """The tokens of each bucket in train, then those in val."""
         return array("q", chain(*self._counter.tokens)).tobytes()
-
-
-def _copy(output: OutputWriter, name: str, file: IO[bytes]) -> None:
-    output.begin(name)
-    file.seek(0)
-    while data := file.read(_CHUNK_BYTES):
-        output.write(data)
 
 
 def _iter_contents(job: StagedJob, part: int) -> Iterator[tuple[int, str]]:

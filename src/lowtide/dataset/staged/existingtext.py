@@ -150,9 +150,9 @@ class ExistingStage:
     def run(self, index: int) -> None:
         """Hash a run of shards, or take a stretch of hashes, and commit them."""
         records = self._job.records
-        with records.scratch_folder() as folder:
+        with records.scratch() as scratch:
             borders = self._job.sizes.partition_borders()
-            rows = PartitionedRows(HASH_SECTIONS, borders, folder / "hashes")
+            rows = PartitionedRows(HASH_SECTIONS, borders, scratch.hold())
             for hashes, radix_ends in self._iter_hashes(index):
                 rows.add(hashes, radix_ends)
 

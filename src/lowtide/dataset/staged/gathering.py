@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -36,8 +36,9 @@ from lowtide.dataset.staged.encoding import ENCODE_STAGE
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
 from lowtide.engine.localcopies import LocalCopies
-from lowtide.engine.outputs import Output, OutputWriter
+from lowtide.engine.outputs import PAGE_BYTES, Output, OutputWriter
 from lowtide.engine.tasks import Task
+from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import id_bytes
 
@@ -45,6 +46,9 @@ __all__ = ["CutStage", "GatherStage", "add_contents", "load_cut"]
 
 CUT_STAGE = "cut"
 GATHER_STAGE = "gather"
+_READ_SECTIONS = ("ids", "index", "row_ends", "token_ends")
+_PARTS_AT_ONCE = 1024
+"""Parts that native code goes through in one call, without the interpreter."""
 
 
 def add_contents(job: StagedJob) -> InputHashes:
@@ -255,7 +259,6 @@ class _PartRanges:
         self._plan = plan
         self._key: tuple[str, int] | None = None
         self._rows: _native.RangeRows | None = None
-        self._outputs: dict[int, Output] = {}
 
     def load(self, split: str, number: int) -> _native.RangeRows:
         """Return a range's rows, in order."""
@@ -267,44 +270,89 @@ class _PartRanges:
         return self._rows
 
     def _open(self, part: int) -> Output:
-        if part not in self._outputs:
-            output = self._job.records.open(Task(ENCODE_STAGE, part))
-            self._outputs[part] = replace(output, header={})  # offsets are enough to keep
-        return self._outputs[part]
+        return self._job.records.open_sections(Task(ENCODE_STAGE, part), _READ_SECTIONS)
 
     def _read(self, split: str, number: int) -> _native.RangeRows:
         bounds = self._plan.bounds
-        low = bounds[number]
-        high = bounds[number + 1] - 1 if number + 1 < len(bounds) else LAST_KEY
+        chosen = _Chosen(
+            low=bounds[number],
+            high=bounds[number + 1] - 1 if number + 1 < len(bounds) else LAST_KEY,
+            id_bytes=id_bytes(self._shard_job.vocab_size),
+            val=split == "val" if self._plan.split_mode == "content" else None,
+            val_limit=self._shard_job.val_limit,
+        )
         rows = _native.RangeRows()
-        is_shuffled = self._shard_job.shuffle
-        for part in range(len(self._job.parts)) if is_shuffled else [number]:
-            output = self._open(part)
-            item_bytes = id_bytes(self._shard_job.vocab_size)
-            found = _find_rows(output, low, high, self._job.sizes.num_buckets)
-            if not is_shuffled:
-                found = _Stretch(0, output.size("index") // ENCODED_ROW_BYTES, 0, None)
-            begin, end, token, last_token = found
-            if begin == end:
-                continue
-            path, ids_at = self._copies.find(
-                output,
-                "ids",
-                begin=token * item_bytes,
-                end=None if last_token is None else last_token * item_bytes,
-            )
-            rows.add(
-                os.fsencode(path),
-                output.read("index", begin=begin * ENCODED_ROW_BYTES, end=end * ENCODED_ROW_BYTES),
-                ids_at=ids_at,
-                id_bytes=item_bytes,
-                low=low,
-                high=high,
-                val=split == "val" if self._plan.split_mode == "content" else None,
-                val_limit=self._shard_job.val_limit,
-            )
+        if not self._shard_job.shuffle:  # a range is a part
+            output = self._open(number)
+            num_rows = output.size("index") // ENCODED_ROW_BYTES
+            self._add(rows, output, _Stretch(0, num_rows, 0, None), chosen)
+        elif is_stored(self._job.records.folder):
+            for part in range(len(self._job.parts)):
+                output = self._open(part)
+                found = _find_rows(output, chosen, self._job.sizes.num_buckets)
+                self._add(rows, output, found, chosen)
+        else:
+            for first in range(0, len(self._job.parts), _PARTS_AT_ONCE):
+                parts = range(len(self._job.parts))[first : first + _PARTS_AT_ONCE]
+                self._add_outputs(rows, [self._open(part) for part in parts], chosen)
         rows.finish()
         return rows
+
+    def _add(
+        self, rows: _native.RangeRows, output: Output, found: _Stretch, chosen: _Chosen
+    ) -> None:
+        """Add a stretch of a part."""
+        begin, end, token, last_token = found
+        if begin == end:
+            return
+        path, ids_at = self._copies.find(
+            output,
+            "ids",
+            begin=token * chosen.id_bytes,
+            end=None if last_token is None else last_token * chosen.id_bytes,
+        )
+        index = output.read("index", begin=begin * ENCODED_ROW_BYTES, end=end * ENCODED_ROW_BYTES)
+        rows.add(os.fsencode(path), index, ids_at=ids_at, **asdict(chosen))
+
+    def _add_outputs(
+        self, rows: _native.RangeRows, outputs: Sequence[Output], chosen: _Chosen
+    ) -> None:
+        """Add the buckets of a range of some parts, which lie on a disk."""
+        num_buckets = self._job.sizes.num_buckets
+        first, last = chosen.find_buckets(num_buckets)
+        damaged = rows.add_outputs(
+            [_describe(output) for output in outputs],
+            page_bytes=PAGE_BYTES,
+            num_buckets=num_buckets,
+            first=first,
+            last=last,
+            **asdict(chosen),
+        )
+        if damaged is not None:
+            number, page = damaged
+            raise outputs[number].damaged_page(page)
+
+
+def _describe(output: Output) -> tuple[bytes, int, int, int, int, int]:
+    """Where native code finds an output and its sections."""
+    ids, index, row_ends, token_ends = map(output.find, _READ_SECTIONS)
+    return os.fsencode(output.path), output.num_bytes, ids, index, row_ends, token_ends
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Which documents are read: keys from `low` to `high`, of one split or of both."""
+
+    low: int
+    high: int
+    id_bytes: int
+    val: bool | None
+    val_limit: int
+
+    def find_buckets(self, num_buckets: int) -> tuple[int, int]:
+        """The first and the last bucket of the keys."""
+        width = (1 << 64) // num_buckets
+        return self.low // width, self.high // width
 
 
 class _Stretch(NamedTuple):
@@ -316,12 +364,9 @@ class _Stretch(NamedTuple):
     token_end: int | None
 
 
-def _find_rows(output: Output, low: int, high: int, num_buckets: int) -> _Stretch:
-    """Where the rows of keys `low` to `high` are in a part."""
-    width = (1 << 64) // num_buckets
-    first, last = low // width, high // width
-    if output.size("row_ends") != 8 * num_buckets:
-        return _Stretch(0, 0, 0, 0)
+def _find_rows(output: Output, chosen: _Chosen, num_buckets: int) -> _Stretch:
+    """Where the rows of the keys are in a part."""
+    first, last = chosen.find_buckets(num_buckets)
     with output.path.open("rb", buffering=0) as file:
 
         def end_of(name: str, bucket: int) -> int:

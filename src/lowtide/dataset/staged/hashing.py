@@ -2,7 +2,8 @@
 
 In:      a part of the corpus
 Out:     one file per part: hashes by partition and block, hashes of inputs, characters, counts
-Memory:  one block with its clean text; its hashes wait on disk until the part is read
+Memory:  one block with its clean text; the part's hashes wait on disk, or in memory where the part
+         is held there
 
 Clean text is not kept on disk: cleaning again is a sixth of the work, keeping it means writing and
 reading everything once more. A clean part that fits in memory may be encoded at once (ahead).
@@ -13,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import struct
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
@@ -25,6 +25,7 @@ from lowtide.dataset.staged.job import HASH_STAGE, SCORE_STAGE, CleanPart, Stage
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionedRows, PartitionSections
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import TaskScratch
 
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import PartScanner
@@ -69,8 +70,8 @@ class HashStage:
     def run(self, index: int) -> None:
         """Clean a part and commit its hashes; first its ids, where all parts before are known."""
         records = self._job.records
-        with records.scratch_folder() as folder, self._hold(index) as held:
-            part = _HashedPart(self._job, index, folder, held)
+        with records.scratch() as scratch, self._hold(index) as held:
+            part = _HashedPart(self._job, index, scratch, held)
             part.read()
             self._require_scored(index, part.contents)
             facts = part.facts()
@@ -93,27 +94,30 @@ class HashStage:
 
 
 class _HashedPart:
-    """The hashes of one part: by block in a file of its own, then by partition in the result."""
+    """The hashes of one part: they wait by block, and are by partition in the result."""
 
-    def __init__(self, job: StagedJob, index: int, folder: Path, held: HeldPart | None) -> None:
+    def __init__(
+        self, job: StagedJob, index: int, scratch: TaskScratch, held: HeldPart | None
+    ) -> None:
         self._held = held
         self._is_char = job.collects_characters
         self._dedup = job.settings.dedup
         self._options = job.settings.cleaning
         self._cleaning = CleanPart(job, index, collect_characters=self._is_char)
         borders = job.sizes.partition_borders()
-        self._hashes = PartitionedRows(HASH_SECTIONS, borders, folder / "hashes")
+        waiting = scratch.hold(0 if held is None else held.room_bytes)
+        self._hashes = PartitionedRows(HASH_SECTIONS, borders, waiting)
         near = job.settings.near
         items = job.contamination_job
         self._finders: list[PartSigner | PartScanner] = []
         if near is not None:
             from lowtide.dataset.near.signing import PartSigner
 
-            self._finders.append(PartSigner(near, borders, folder / "near"))
+            self._finders.append(PartSigner(near, borders, scratch.hold()))
         if items is not None:
             from lowtide.dataset.contamination import PartScanner
 
-            self._finders.append(PartScanner(items.items, folder / "items"))
+            self._finders.append(PartScanner(items.items, scratch.folder / "items"))
         self._num_blocks = 0
         self._report = Report()
         self._contents = bytearray()

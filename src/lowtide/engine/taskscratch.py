@@ -1,0 +1,100 @@
+"""What a task needs only meanwhile: in memory as long as it is little, then in scratch files.
+
+In:      bytes, a piece at a time
+Out:     the same bytes, by place
+Memory:  `room_bytes` of each
+Disk:    what is beyond it, until the task is done
+
+Most tasks need no file at all: each would be created, opened and removed, by every thread, in the
+few folders that all of them share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+__all__ = ["HeldBytes", "TaskScratch"]
+
+_STEP_BYTES = 8 << 20
+
+
+class HeldBytes:
+    """Bytes that wait in memory, and from `room_bytes` on in a file without a name."""
+
+    def __init__(self, open_file: Callable[[], IO[bytes]], room_bytes: int) -> None:
+        self._open_file = open_file
+        self._room_bytes = room_bytes
+        self._held = bytearray()
+        self._file: IO[bytes] | None = None
+        self.size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add bytes."""
+        self.size += memoryview(data).nbytes
+        if self._file is None and self.size > self._room_bytes:
+            self._file = self._open_file()
+            self._file.write(self._held)
+            self._held = bytearray()
+        if self._file is None:
+            self._held += data
+        else:
+            self._file.write(data)
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Bytes `begin` to `end`, after the last was written."""
+        if self._file is None:
+            return memoryview(self._held)[begin:end]
+        self._file.flush()
+        room = memoryview(bytearray(end - begin))
+        done = 0
+        while done < len(room):
+            count = os.preadv(self._file.fileno(), [room[done:]], begin + done)
+            if not count:
+                raise OSError(f"a scratch file ends after {begin + done} bytes")
+            done += count
+        return room
+
+    def iter_pieces(self) -> Iterator[memoryview]:
+        """All bytes, some MiB at a time."""
+        for begin in range(0, self.size, _STEP_BYTES):
+            yield self.read(begin, min(begin + _STEP_BYTES, self.size))
+
+
+class TaskScratch:
+    """A context in which a task may make scratch files; their folder is made with the first."""
+
+    def __init__(
+        self, scratch_folder: Callable[[], contextlib.AbstractContextManager[Path]]
+    ) -> None:
+        self._scratch_folder = scratch_folder
+        self._folder: Path | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> TaskScratch:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stack.close()
+
+    @property
+    def folder(self) -> Path:
+        """The folder, which goes with the task."""
+        if self._folder is None:
+            self._folder = self._stack.enter_context(self._scratch_folder())
+        return self._folder
+
+    def hold(self, room_bytes: int = 0) -> HeldBytes:
+        """Bytes that wait for the end of the task."""
+        return HeldBytes(self._open_file, room_bytes)
+
+    def create_file(self, name: str) -> IO[bytes]:
+        """A file with a name, to be written and read."""
+        return self._stack.enter_context((self.folder / name).open("x+b"))
+
+    def _open_file(self) -> IO[bytes]:
+        return self._stack.enter_context(tempfile.TemporaryFile(dir=self.folder))
