@@ -31,6 +31,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.kernels import fused_loss_and_error
 from lowtide.model.sizing import count_parameters, flops_per_token
+from lowtide.tokenizer import Tokenizer
 from lowtide.training.distributed import open_process_group
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import TrainSettings
@@ -147,6 +148,7 @@ def make_steps(
         device="cuda",
         checkpoints_dir=folder,
         notify=notify,
+        tokenizer=Tokenizer.load("gpt2") if options.get("spelling_rate") else None,
         **options,
     )
     with open_process_group("cuda") as group:

@@ -768,6 +768,7 @@ def train(
     cautious_decay: bool = False,
     embedding_rate: float = 1.0,
     embedding_decay: float | None = None,
+    spelling_rate: float = 0.0,
     beta1: float = 0.9,
     beta2: float = 0.95,
     ahead_weight: float = 0.0,
@@ -896,6 +897,9 @@ def train(
             the others'.
         embedding_decay: Decay of embeddings and of the output matrix; --weight-decay if not
             given.
+        spelling_rate: Let tokens that are spelled alike learn together: the learning rate of
+            what they share, as a multiple of the embedding's; 0.5 to 2 helps, 0 switches it
+            off.
         beta1: Decay of AdamW's first moment.
         beta2: Decay of AdamW's second moment.
         ahead_weight: Learn the tokens after the next one too, at this weight and half of it,

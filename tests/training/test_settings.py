@@ -92,6 +92,7 @@ DEFAULTS = {
     "weight_decay": 0.1,
     "cautious_decay": False,
     "embedding_rate": 1.0,
+    "spelling_rate": 0.0,
     "beta1": 0.9,
     "beta2": 0.95,
     "ahead_weight": 0.0,

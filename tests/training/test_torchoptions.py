@@ -43,6 +43,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "slurm": {"slurm": True},
     "ahead_weight": {"ahead_weight": 0.1},
     "average_over": {"average_over": 0.1},
+    "spelling_rate": {"spelling_rate": 0.5},
     "vram": {"vram": "8GiB"},
 }
 

@@ -20,6 +20,7 @@ from lowtide.jaxtraining.feeding import JaxFeed
 from lowtide.jaxtraining.trees import JaxGPT
 from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
+from lowtide.tokenizer import Tokenizer
 from lowtide.training.batchsources import BatchSource
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
@@ -70,6 +71,7 @@ class _JaxBackend:
         *,
         rows: int,
         given: Any,
+        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
     ) -> JaxEngine:
         return JaxEngine(model, settings, state, group, rows=rows, note=note)

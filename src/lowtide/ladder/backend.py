@@ -22,6 +22,7 @@ from lowtide.ladder.network import PackedGPT
 from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
 from lowtide.model.devices import cap_device_memory, device_memory, pick_device
+from lowtide.tokenizer import Tokenizer
 from lowtide.training.batchsources import BatchSource
 from lowtide.training.counters import Counters
 from lowtide.training.distributed import ProcessGroup, open_process_group
@@ -100,6 +101,7 @@ class _LadderBackend:
         *,
         rows: int,
         given: Any,
+        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
     ) -> LadderEngine:
         if not isinstance(model, PackedGPT):

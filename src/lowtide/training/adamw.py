@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowtide.training.sharedrows import SharedRows
+
 __all__ = ["AdamW", "EagerOptimizer"]
 
 _torch: Any = torch  # operations on lists of tensors are private by their names only
@@ -32,12 +34,21 @@ class EagerOptimizer(torch.optim.Optimizer):
 
 
 class AdamW(EagerOptimizer, torch.optim.AdamW):
-    """torch's fused AdamW: the same kernel, state and numbers."""
+    """torch's fused AdamW: the same kernel, state and numbers.
+
+    `shared` has the tables, by their ids, whose rows learn together as well.
+    """
 
     def __init__(
-        self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float]
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        shared: dict[int, SharedRows] | None = None,
     ) -> None:
         super().__init__(groups, lr=lr, betas=betas, eps=1e-8, fused=True)
+        self._shared = shared or {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -49,6 +60,9 @@ class AdamW(EagerOptimizer, torch.optim.AdamW):
             if not parameters:
                 continue
             states = [self._state_of(parameter) for parameter in parameters]
+            for parameter, state in zip(parameters, states, strict=True):
+                if (shared := self._shared.get(id(parameter))) is not None:
+                    shared.step(parameter, state, group, divisor=divisor, skip=skip)
             steps = [state["step"] for state in states]
             _torch._foreach_add_(steps, 1)
             _torch._fused_adamw_(

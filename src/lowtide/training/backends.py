@@ -146,6 +146,7 @@ class Backend(Protocol):
         *,
         rows: int,
         given: Any,
+        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
     ) -> Engine: ...
     def make_counters(self, group: Any) -> Counters: ...

@@ -41,6 +41,7 @@ from lowtide.training.settinggroups import (
     MachineSettings,
 )
 from lowtide.training.settings import TrainSettings
+from lowtide.training.spelling import search_bytes, sharing_bytes
 
 __all__ = [
     "Footprint",
@@ -160,7 +161,8 @@ def planned_bytes(
     tokenizer = max(config.vocab_size * TOKEN_BYTES, _vocabulary_bytes(settings))
     counted = settings.learning.first_embedding == "cooccurrence"
     counted = counted and settings.run.init_from_model is None and settings.data.dataset_id is None
-    beginning = first_embedding_bytes(config) if counted else 0
+    spelled = search_bytes(config.vocab_size) if settings.learning.spelling_rate > 0 else 0
+    beginning = max(first_embedding_bytes(config) if counted else 0, spelled)
     if settings.machine.offload != "none":
         parts = offload_bytes(config, settings, rows=rows, on_gpu=on_gpu)
         return Footprint(
@@ -183,6 +185,9 @@ def planned_bytes(
     optimizer, update = _optimizer_bytes(config, settings.learning, count, settings.tokens_per_step)
     if settings.learning.average_over > 0:
         optimizer += 4 * count
+    if settings.learning.spelling_rate > 0:
+        sharing = sharing_bytes(config)
+        optimizer, update = optimizer + sharing.moments, max(update, sharing.step) + sharing.lists
     if on_gpu:
         activations = gpu_activations(config, settings.computing, tokens, loss)
     elif settings.computing.backend == "jax":

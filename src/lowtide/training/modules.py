@@ -44,6 +44,7 @@ _OWN_NETWORKS_ONLY = {
     "float8_blocks": False,
     "float8_head": False,
     "loss_chunk_tokens": None,
+    "spelling_rate": 0.0,
     "zero_init": False,
 }
 """Options that change how lowtide's own networks compute, and the values that change nothing."""

@@ -19,6 +19,7 @@ from lowtide.training.adamw import AdamW
 from lowtide.training.choosing import require_muons, require_same_moments
 from lowtide.training.distributed import is_divided, shard_like
 from lowtide.training.muon import Muon, matrix_splits
+from lowtide.training.sharedrows import SharedRows
 
 __all__ = ["LossScale", "OptimizerSet", "build_optimizers", "inner_matrices", "moment_bytes"]
 
@@ -201,14 +202,15 @@ def build_optimizers(
     cautious_decay: bool = False,
     embedding_rate: float = 1.0,
     embedding_decay: float | None = None,
+    shared: SharedRows | None = None,
     inner: Iterable[nn.Parameter] | None = None,
 ) -> OptimizerSet:
     """Make the optimizers for a torch module: matrices decay, gains and biases do not.
 
     With `muon`, matrices inside the blocks go to Muon, everything else to AdamW. The learning rate
-    of embeddings and of the output matrix is `embedding_rate` times that of the others. `inner`
-    names the matrices inside; else those of `model.blocks`, or of a module without blocks those of
-    every nn.Linear but the last.
+    of embeddings and of the output matrix is `embedding_rate` times that of the others; with
+    `shared` their rows learn together as well. `inner` names the matrices inside; else those of
+    `model.blocks`, or of a module without blocks those of every nn.Linear but the last.
     """
     if name not in ("adamw", "muon"):
         raise UsageError(f"optimizer {name!r} is not adamw or muon")
@@ -236,8 +238,12 @@ def build_optimizers(
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    adamw = _adamw_8bit if use_8bit else _adamw_fused
-    optimizers: list[torch.optim.Optimizer] = [adamw(groups, learning_rate, betas)]
+    if use_8bit:
+        adamw = _adamw_8bit(groups, learning_rate, betas)
+    else:
+        tables = {} if shared is None else {id(p): shared for p in _token_tables(model)}
+        adamw = AdamW(groups, lr=learning_rate, betas=betas, shared=tables)
+    optimizers: list[torch.optim.Optimizer] = [adamw]
     if matrices:
         muon = Muon(
             matrices,
@@ -300,8 +306,10 @@ def _decayed_groups(
     ]
 
 
-def _adamw_fused(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:
-    return AdamW(groups, lr=lr, betas=betas)
+def _token_tables(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of our networks that have a row for each token."""
+    tables = {"embedding.weight", "head.weight"}
+    return [parameter for name, parameter in model.named_parameters() if name in tables]
 
 
 def _adamw_8bit(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:

@@ -50,7 +50,7 @@ Rule = Literal["refused", "applied", "free"]
 _REFUSED = """
     layout num_layers width num_heads num_kv_heads mlp_width tie_weights target_params seq_len
     init_from_model add_tokens zero_init first_embedding seed optimizer use_8bit_optimizer
-    average_over
+    average_over spelling_rate
     tokenization vocab_size dtype val_fraction stride order
     text_field split use_streaming shuffle_buffer_size max_examples
     replay_dataset_dir replay_fraction

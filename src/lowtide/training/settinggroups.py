@@ -254,6 +254,9 @@ class LearningSettings:
     """Learning rate of embeddings and of the output matrix, as a multiple of the others'."""
     embedding_decay: float | None = None
     """Decay of embeddings and of the output matrix; --weight-decay if not given."""
+    spelling_rate: float = 0.0
+    """Let tokens that are spelled alike learn together: the learning rate of what they share, as a
+    multiple of the embedding's; 0.5 to 2 helps, 0 switches it off."""
     beta1: float = 0.9
     """Decay of AdamW's first moment."""
     beta2: float = 0.95
@@ -284,7 +287,13 @@ class LearningSettings:
         _more_than_zero(self, "learning_rate", "embedding_rate")
         _below_one(self, "beta1", "beta2")
         _zero_or_more(
-            self, "warmup", "momentum_warmup", "weight_decay", "grad_clip", "embedding_decay"
+            self,
+            "warmup",
+            "momentum_warmup",
+            "weight_decay",
+            "grad_clip",
+            "embedding_decay",
+            "spelling_rate",
         )
         weight, final, share = self.ahead_weight, self.final_learning_rate, self.decay_fraction
         require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")

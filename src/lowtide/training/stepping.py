@@ -40,6 +40,7 @@ from lowtide.training.optimizers import (
 )
 from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
+from lowtide.training.sharedrows import SharedRows
 from lowtide.training.state import RunState
 
 __all__ = ["Stepper"]
@@ -64,6 +65,7 @@ class Stepper:
         *,
         rows: int,
         given: torch.optim.Optimizer | None,
+        shared: SharedRows | None,
         note: Callable[[str], None],
     ) -> None:
         self.model, self.state = model, state
@@ -93,7 +95,7 @@ class Stepper:
         self.optimizers = (
             OptimizerSet([given], model=own)
             if given is not None
-            else self._build_optimizers(own, optimizer)
+            else self._build_optimizers(own, optimizer, shared)
         )
         scaled = computing.use_mixed_precision and computing.precision == "fp16"
         self.scale = LossScale(group.device, enabled=scaled)
@@ -190,7 +192,9 @@ class Stepper:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    def _build_optimizers(self, model: nn.Module, name: str) -> OptimizerSet:
+    def _build_optimizers(
+        self, model: nn.Module, name: str, shared: SharedRows | None
+    ) -> OptimizerSet:
         learning = self._settings.learning
         return build_optimizers(
             model,
@@ -203,6 +207,7 @@ class Stepper:
             cautious_decay=learning.cautious_decay,
             embedding_rate=learning.embedding_rate,
             embedding_decay=learning.embedding_decay,
+            shared=shared,
         )
 
     def compute(self, inputs: Tensor, targets: Tensor, *, share_done: float = 0.0) -> Tensor:

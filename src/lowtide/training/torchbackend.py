@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.devices import cap_device_memory, device_memory, pick_device
 from lowtide.model.gpt import GPT
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.weights import load_weights, portable_tensors
+from lowtide.tokenizer import Tokenizer
 from lowtide.training.batchsources import BatchSource
 from lowtide.training.counters import Counters
 from lowtide.training.distributed import ProcessGroup, open_process_group
@@ -27,6 +29,8 @@ from lowtide.training.feeding import Feed
 from lowtide.training.hostcopies import HostCopy
 from lowtide.training.modules import WrappedModule, refuse_options
 from lowtide.training.settings import TrainSettings
+from lowtide.training.sharedrows import SharedRows
+from lowtide.training.spelling import find_spelling
 from lowtide.training.state import RunState
 from lowtide.training.stepping import Stepper
 
@@ -76,12 +80,22 @@ class _TorchBackend:
         *,
         rows: int,
         given: torch.optim.Optimizer | None,
+        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
     ) -> Stepper:
         if isinstance(model, WrappedModule):
             refuse_options(settings)
         cap_device_memory(group.device, settings.machine.vram)
-        return Stepper(model, settings, state, group, rows=rows, given=given, note=note)
+        return Stepper(
+            model,
+            settings,
+            state,
+            group,
+            rows=rows,
+            given=given,
+            shared=_find_shared(settings.learning.spelling_rate, model, tokenizer, group, given),
+            note=note,
+        )
 
     def make_counters(self, group: ProcessGroup) -> Counters:
         return Counters.zeros(group.device)
@@ -100,6 +114,31 @@ class _TorchBackend:
                 name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()
             }
         return portable_tensors(weights, config)
+
+
+def _find_shared(
+    rate: float,
+    model: GPT | WrappedModule,
+    tokenizer: Tokenizer | None,
+    group: ProcessGroup,
+    given: torch.optim.Optimizer | None,
+) -> SharedRows | None:
+    """What tokens share by their spelling, where a run lets them learn together."""
+    if rate == 0:
+        return None
+    if given is not None or tokenizer is None:
+        missing = "an optimizer of lowtide" if given is not None else "a tokenizer"
+        raise UsageError(
+            f"spelling_rate is {rate}, which needs {missing}",
+            next_step="leave spelling_rate out, or "
+            + ("leave the optimizer out" if given is not None else "give Trainer the tokenizer"),
+        )
+    special = set(tokenizer.special_tokens.values())
+    tokens = [
+        b"" if id in special else tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size)
+    ]
+    spelling = find_spelling(tokens, model.config.vocab_size)
+    return SharedRows(spelling, rate, group.device)
 
 
 BACKEND = _TorchBackend()

@@ -37,6 +37,7 @@ _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "slurm": (True,),
     "ahead_weight": _ABOVE_ZERO,
     "average_over": _ABOVE_ZERO,
+    "spelling_rate": _ABOVE_ZERO,
     "vram": _GIVEN,
 }
 """By field the values that JAX cannot do: its compiler is always there and has its own kernels,
@@ -56,10 +57,17 @@ _NOT_OFFLOADED: dict[str, tuple[Any, ...] | str] = {
     "device": ("mps",),
     "parallel": ("fsdp",),
     "average_over": _ABOVE_ZERO,
+    "spelling_rate": _ABOVE_ZERO,
     "save_in_background": (True,),
 }
 """By field the values that --offload cannot do: blocks come one by one and have packed states of
 their own, which are saved out of their places."""
+_NOT_SHARED: dict[str, tuple[Any, ...] | str] = {
+    "use_8bit_optimizer": (True,),
+    "parallel": ("fsdp",),
+}
+"""By field the values that --spelling-rate cannot do: moments of what tokens share are in 32 bits
+and whole in every process."""
 
 
 def refuse_options(settings: TrainSettings) -> None:
@@ -72,6 +80,11 @@ def refuse_options(settings: TrainSettings) -> None:
         raise UsageError(
             f"{', '.join(found)}: not with --offload {offload}",
             next_step="leave it out, or leave --offload out",
+        )
+    if settings.learning.spelling_rate > 0 and (found := _find(values, _NOT_SHARED)):
+        raise UsageError(
+            f"{', '.join(found)}: not with --spelling-rate {settings.learning.spelling_rate}",
+            next_step="leave it out, or give --spelling-rate 0",
         )
     if settings.computing.backend != "jax":
         return

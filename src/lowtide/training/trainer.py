@@ -238,6 +238,7 @@ class Trainer:
             group,
             rows=rows,
             given=self._given_optimizer,
+            tokenizer=self.tokenizer,
             note=self._tell,
         )
 

@@ -1,0 +1,103 @@
+"""Rows of the embedding that learn together: what tokens have in common has a step of its own.
+
+In:      the gradient of a table of tokens, which parts its tokens have (spelling.py)
+Out:     a step of the table, beside AdamW's own
+Memory:  8 bytes a number of as many rows as there are parts; in a step as much again
+
+As if each row were the sum of its own numbers and of one more vector for each of its parts, all of
+them learned by Adam. The vectors are nowhere: a step of theirs goes into the rows at once, so the
+network stays as it is. Sums have one order, so every process computes the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lowtide.errors import DataError
+from lowtide.training.spelling import Spelling
+
+__all__ = ["SharedRows"]
+
+_FIRST, _SECOND = "shared_avg", "shared_avg_sq"
+_STEP, _PARTS = "shared_step", "shared_parts"
+
+
+class SharedRows:
+    """Steps of what the tokens of a table share."""
+
+    def __init__(self, spelling: Spelling, rate: float, device: torch.device) -> None:
+        self._rate = rate
+        self._num_parts, self._fingerprint = spelling.num_parts, spelling.fingerprint
+        self._parts, self._part_ends, self._tokens, self._token_ends = (
+            _on(device, array)
+            for array in (
+                spelling.parts,
+                spelling.part_ends,
+                spelling.tokens,
+                spelling.token_ends,
+            )
+        )
+        self._scales = _on(device, spelling.scales)[:, None]
+
+    def step(
+        self,
+        parameter: nn.Parameter,
+        state: dict[str, Any],
+        group: dict[str, Any],
+        *,
+        divisor: Tensor | None,
+        skip: Tensor | None,
+    ) -> None:
+        """Change the rows of a table by its gradient; nothing where `skip` is 1."""
+        if parameter.grad is None or self._num_parts == 0:
+            return
+        self._require_state(parameter, state)
+        gradients = _sum_rows(parameter.grad * self._scales, self._tokens, self._token_ends)
+        if divisor is not None:
+            gradients.div_(divisor)
+        keep = torch.ones((), device=parameter.device)
+        if skip is not None:
+            keep = keep - skip
+            gradients.masked_fill_(skip.bool(), 0.0)
+        first, second = state[_FIRST], state[_SECOND]
+        beta1, beta2 = group["betas"]
+        first.lerp_(gradients, (1 - beta1) * keep)
+        second.lerp_(gradients.square_(), (1 - beta2) * keep)
+        state[_STEP] += keep
+        # A first step that is skipped has counted nothing: no division by 0.
+        corrected1, corrected2 = (
+            (1 - beta ** state[_STEP]).clamp_(min=1e-12) for beta in (beta1, beta2)
+        )
+        sizes = torch.div(second, corrected2, out=gradients).sqrt_().add_(group["eps"])
+        steps = torch.div(first, sizes, out=gradients)
+        moved = _sum_rows(steps, self._parts, self._part_ends)
+        size = self._rate * group["lr"] * keep / corrected1
+        parameter.sub_(moved.mul_(self._scales * size))
+
+    def _require_state(self, parameter: nn.Parameter, state: dict[str, Any]) -> None:
+        if _FIRST not in state:
+            shape = (self._num_parts, parameter.shape[1])
+            state[_FIRST] = parameter.new_zeros(shape)
+            state[_SECOND] = parameter.new_zeros(shape)
+            state[_STEP] = torch.zeros((), device=parameter.device)
+            state[_PARTS] = self._fingerprint
+        elif state[_PARTS] != self._fingerprint:
+            raise DataError(
+                "the run was begun with other parts of tokens: another tokenizer, or characters "
+                "whose small letters this Python does not know as such",
+                next_step="go on with the Python that the run was begun with",
+            )
+
+
+def _sum_rows(rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
+    """Add up the chosen rows between each end and the next."""
+    return F.embedding_bag(chosen, rows, ends, mode="sum", include_last_offset=True)
+
+
+def _on(device: torch.device, array: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(array).to(device)
