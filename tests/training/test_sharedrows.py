@@ -15,7 +15,7 @@ from lowtide.training.spelling import find_spelling, sharing_bytes
 from .conftest import VOCAB
 
 WORDS = [b"nation", b" Nation", b" nations", b"notion", b" motion", b"emotion", b"the"]
-WORDS += [b""] * 64 * len(WORDS)  # so that no part is too common
+WORDS += [b"", b"\x00", *(b" word%d" % number for number in range(300)), b""]
 ROWS, WIDTH = len(WORDS), 6
 
 
@@ -193,6 +193,6 @@ def test_a_plan_counts_it(make_trainer, tied, tables):
     )
     table = 4 * VOCAB * 64
     assert shared.optimizer - plain.optimizer == 2 * table * tables
-    assert shared.update - plain.update == 2 * table + sharing_bytes(config).lists
+    assert shared.update - plain.update == 3 * table + sharing_bytes(config).lists
     assert shared.checkpoint_bytes - plain.checkpoint_bytes == 2 * table * tables
     assert shared.beginning > plain.beginning == 0

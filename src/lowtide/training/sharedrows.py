@@ -25,6 +25,9 @@ __all__ = ["SharedRows"]
 
 _FIRST, _SECOND = "shared_avg", "shared_avg_sq"
 _STEP, _PARTS = "shared_step", "shared_parts"
+_STRETCH = 128
+
+Array = np.ndarray[Any, Any]
 
 
 class SharedRows:
@@ -33,13 +36,15 @@ class SharedRows:
     def __init__(self, spelling: Spelling, rate: float, device: torch.device) -> None:
         self._rate = rate
         self._num_parts, self._fingerprint = spelling.num_parts, spelling.fingerprint
-        self._parts, self._part_ends, self._tokens, self._token_ends = (
+        stretches, firsts = _cut_lists(spelling.token_ends)
+        self._parts, self._part_ends, self._tokens, self._stretches, self._firsts = (
             _on(device, array)
             for array in (
                 spelling.parts,
                 spelling.part_ends,
                 spelling.tokens,
-                spelling.token_ends,
+                stretches,
+                firsts,
             )
         )
         self._scales = _on(device, spelling.scales)[:, None]
@@ -57,7 +62,7 @@ class SharedRows:
         if parameter.grad is None or self._num_parts == 0:
             return
         self._require_state(parameter, state)
-        gradients = _sum_rows(parameter.grad * self._scales, self._tokens, self._token_ends)
+        gradients = self._sum_tokens(parameter.grad)
         if divisor is not None:
             gradients.div_(divisor)
         keep = torch.ones((), device=parameter.device)
@@ -79,6 +84,16 @@ class SharedRows:
         size = self._rate * group["lr"] * keep / corrected1
         parameter.sub_(moved.mul_(self._scales * size))
 
+    def _sum_tokens(self, rows: Tensor) -> Tensor:
+        """Add up the scaled rows of each part's tokens; long lists in stretches, then those."""
+        scaled = rows * self._scales
+        sums = _sum_rows(scaled, self._tokens, self._stretches)
+        del scaled
+        if len(sums) == self._num_parts:
+            return sums
+        every = torch.arange(len(sums), dtype=torch.int32, device=rows.device)
+        return _sum_rows(sums, every, self._firsts)
+
     def _require_state(self, parameter: nn.Parameter, state: dict[str, Any]) -> None:
         if _FIRST not in state:
             shape = (self._num_parts, parameter.shape[1])
@@ -94,10 +109,23 @@ class SharedRows:
             )
 
 
+def _cut_lists(ends: Array) -> tuple[Array, Array]:
+    """Cut lists into stretches; return where each begins, and which is the first of each list.
+
+    A list is added up by one group of threads, one row after the other, and some tokens' lists have
+    half of the vocabulary.
+    """
+    counts = -(-np.diff(ends) // _STRETCH)
+    firsts = np.concatenate([[0], np.cumsum(counts)])
+    places = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
+    starts = np.repeat(ends[:-1], counts) + _STRETCH * places
+    return np.append(starts, ends[-1]).astype(np.int32), firsts.astype(np.int32)
+
+
 def _sum_rows(rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
     """Add up the chosen rows between each end and the next."""
     return F.embedding_bag(chosen, rows, ends, mode="sum", include_last_offset=True)
 
 
-def _on(device: torch.device, array: np.ndarray[Any, Any]) -> Tensor:
+def _on(device: torch.device, array: Array) -> Tensor:
     return torch.from_numpy(array).to(device)

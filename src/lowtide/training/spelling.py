@@ -7,8 +7,8 @@ Memory:  some 2 KiB a token while they are looked for, at most 400 bytes a token
 A token's parts are its word (without the blank before it, in small letters) and all stretches of
 three to five characters of it, its beginning and its end marked; of characters that are words or
 syllables by themselves (Chinese, Japanese, Korean) also single ones and pairs. Only the first 16
-characters are looked at. A part that one token has alone says nothing; one that a sixty-fourth of
-all tokens have says too little.
+characters are looked at. Whether a blank comes before the word, and whether it has a capital, are
+parts as well: they are what very many tokens share. A part that one token has alone says nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ Array = np.ndarray[Any, Any]
 _MOST_CHARACTERS = 16
 _SHORTEST, _LONGEST = 3, 5
 _FIRST_IDEOGRAPH = 0x2E80
-_MOST_SHARE = 64
-# The word, stretches of three to five of 18 characters, and of ideographs single ones and pairs.
-_MOST_PARTS = 1 + sum(
-    _MOST_CHARACTERS + 2 - length + 1 for length in range(_SHORTEST, _LONGEST + 1)
+# The word, stretches of three to five of 18 characters, of ideographs single ones and pairs, and a
+# blank and a capital, or their lack.
+_MOST_FOUND = (
+    3
+    + 2 * _MOST_CHARACTERS
+    - 1
+    + sum(_MOST_CHARACTERS + 2 - length + 1 for length in range(_SHORTEST, _LONGEST + 1))
 )
-_MOST_FOUND = _MOST_PARTS + _MOST_CHARACTERS + _MOST_CHARACTERS - 1
 _BEGIN, _END = "\x02", "\x03"
 _FACTOR = 0x9E3779B97F4A7C15  # of a hash of the characters: odd, and large
 
@@ -82,7 +84,7 @@ def sharing_bytes(config: GPTConfig) -> SharingBytes:
     return SharingBytes(
         moments=2 * table * (1 if config.tie_weights else 2),
         lists=config.vocab_size * (2 * 4 * _MOST_FOUND + 12),
-        step=2 * table,
+        step=3 * table,
     )
 
 
@@ -99,14 +101,15 @@ def find_spelling(
     There are as many parts as rows at most, or `most_parts`: the commonest.
     """
     most_parts = most_parts or num_rows
-    hashes, owners = _hash_parts([_word(token) for token in tokens])
+    found = (_hash_parts([_word(token) for token in tokens]), _hash_forms(tokens))
+    hashes, owners = (np.concatenate(both) for both in zip(*found, strict=True))
     order = np.lexsort((owners, hashes))
     hashes, owners = hashes[order], owners[order]
     is_new = np.ones(len(hashes), bool)  # a part that a token has twice counts once
     is_new[1:] = (hashes[1:] != hashes[:-1]) | (owners[1:] != owners[:-1])
     hashes, owners = hashes[is_new], owners[is_new]
     _, counts = np.unique(hashes, return_counts=True)
-    is_kept = (counts > 1) & (counts <= max(2, len(tokens) // _MOST_SHARE))
+    is_kept = counts > 1
     if is_kept.sum() > most_parts:
         commonest = np.argsort(np.where(is_kept, -counts, 0), kind="stable")[:most_parts]
         is_kept = np.zeros(len(counts), bool)
@@ -134,6 +137,18 @@ def _ends(counts: Array) -> Array:
 def _word(token: bytes) -> str:
     text = token.decode("utf-8", "surrogateescape").lstrip(" ")
     return text[:_MOST_CHARACTERS].lower()[:_MOST_CHARACTERS]
+
+
+def _hash_forms(tokens: Sequence[bytes]) -> tuple[Array, Array]:
+    """Hash how words are written: after a blank or not, and perhaps with a capital."""
+    found: list[tuple[int, int]] = []
+    for number, token in enumerate(tokens):
+        if token:
+            found.append((1 if token.startswith(b" ") else 2, number))
+        if token.decode("utf-8", "surrogateescape").lstrip(" ")[:1].isupper():
+            found.append((3, number))
+    hashes, owners = np.array(found, np.int64).reshape(-1, 2).T
+    return hashes.astype(np.uint64), owners
 
 
 def _hash_parts(words: list[str]) -> tuple[Array, Array]:
