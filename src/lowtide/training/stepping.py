@@ -65,8 +65,8 @@ class Stepper:
         *,
         rows: int,
         given: torch.optim.Optimizer | None,
-        shared: SharedRows | None,
         note: Callable[[str], None],
+        shared: SharedRows | None = None,
     ) -> None:
         self.model, self.state = model, state
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
