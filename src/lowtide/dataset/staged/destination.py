@@ -20,7 +20,6 @@ from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.workfolder import has_plan
-from lowtide.engine.storefolders import refuse_overwriting
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.scratch import scratch_folder
@@ -110,6 +109,8 @@ class _StorePrefix:
         self._url = url
 
     def prepare(self) -> None:
+        from lowtide.engine.storefolders import refuse_overwriting  # imported only if it is used
+
         refuse_overwriting(self._url, ".probe-")
 
     def _iter_names(self) -> Iterable[StoreURL]:

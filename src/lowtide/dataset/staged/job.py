@@ -19,8 +19,6 @@ from lowtide.corpus.inputs import InputList
 from lowtide.corpus.ranking import ScoreCut, read_cut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_streams
 from lowtide.corpus.textblocks import StreamPaths
-from lowtide.dataset.addedtext import read_stored_counts
-from lowtide.dataset.grown import GrownDataset, unknown_characters
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.destination import Destination, open_destination
@@ -32,6 +30,7 @@ from lowtide.errors import DataError
 
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination, ContaminationJob
+    from lowtide.dataset.grown import GrownDataset
     from lowtide.dataset.near.job import BlockText
     from lowtide.dataset.near.removedcopies import NearRemovals
 
@@ -135,6 +134,8 @@ class StagedJob:
         """Which characters of the text the dataset's tokenizer does not know."""
         if self.grown is None or not self.collects_characters:
             return []
+        from lowtide.dataset.grown import unknown_characters  # imported only if it is used
+
         return unknown_characters(self.grown.tokenizer, self.characters)
 
     @cached_property
@@ -186,6 +187,8 @@ class StagedJob:
         """What the dataset counted of evaluation items."""
         if self.grown is None:
             return None
+        from lowtide.dataset.addedtext import read_stored_counts
+
         return read_stored_counts(self.grown.root, self.grown.info.metadata, self.settings)
 
     @cached_property
