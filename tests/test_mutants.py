@@ -71,6 +71,8 @@ def test_lines_of_a_statement_are_those_that_run_with_it(tools: dict[str, Module
     assert [lines[number] for number in range(1, 8)] == [
         range(1, 3), range(1, 3), range(3, 4), range(4, 6), range(4, 6), range(6, 8), range(6, 8),
     ]  # fmt: skip
+    jump = ast.parse("for a in b:\n  if a:\n    continue\n  c()\n")
+    assert tools["changes"].lines_of_statements(jump)[3] == range(2, 4)
 
 
 BEFORE = """

@@ -152,6 +152,10 @@ def lines_of_statements(tree: ast.Module) -> dict[int, range]:
             parts = [(node.lineno, end), *((one.lineno, one.end_lineno) for one in decorators)]
             for lines in (range(first, last + 1) for first, last in parts):
                 found.update(dict.fromkeys(lines, lines))
+    for node in ast.walk(tree):  # a jump alone is compiled into its condition
+        if isinstance(node, ast.If) and isinstance(node.body[0], ast.Continue | ast.Break):
+            place = node.body[0].lineno
+            found[place] = range(node.lineno, place + 1)
     return found
 
 

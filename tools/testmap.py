@@ -48,24 +48,25 @@ class TestMap:
     def tests_of(self, module: str, lines: range | None = None) -> list[str]:
         """The tests that run one of the lines of a module, or any where a line is new."""
         found: set[str] = set()
-        places = None if lines is None else self._places(module, lines)
+        wanted = -1 if lines is None else self._bits(module, lines)
         for context, bits in self._read_module(module):
-            if context and (places is None or any(has_line(bits, line) for line in places)):
+            if context and bits & wanted:
                 # The name of a file is what its tests share.
                 found.update([context] if "::" in context else self._of_file[context])
         return sorted(found & self.seconds.keys())
 
     def runs_without_tests(self, module: str, lines: range) -> bool:
         """True if one of the lines runs while tests are collected: as modules are imported."""
-        places = self._places(module, lines) or []
-        bits = [bits for context, bits in self._read_module(module) if not context]
-        return any(has_line(part, line) for part in bits for line in places)
+        wanted = self._bits(module, lines)
+        if wanted < 0:
+            return False
+        return any(bits & wanted for context, bits in self._read_module(module) if not context)
 
-    def _places(self, module: str, lines: range) -> list[int] | None:
-        """Where the lines were when the map was made; None if one is newer than that."""
+    def _bits(self, module: str, lines: range) -> int:
+        """Where the lines were when the map was made, as bits; all if one is newer than that."""
         moved = self._moved_lines(module)
-        places = [moved.get(line) for line in lines]
-        return None if None in places else [place for place in places if place is not None]
+        places = [moved.get(line, -1) for line in lines]
+        return -1 if -1 in places else sum(1 << place for place in places)
 
     def _moved_lines(self, module: str) -> dict[int, int]:
         found = self._database.execute("SELECT text FROM source WHERE path = ?", (module,))
@@ -74,18 +75,14 @@ class TestMap:
         same = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
         return {b + at + 1: a + at + 1 for a, b, size in same for at in range(size)}
 
-    def _read_module(self, module: str) -> list[tuple[str, bytes]]:
-        return self._database.execute(
+    def _read_module(self, module: str) -> list[tuple[str, int]]:
+        """What ran it, and a bit for each line that ran then."""
+        rows = self._database.execute(
             "SELECT context, numbits FROM line_bits JOIN file ON file.id = file_id"
             " JOIN context ON context.id = context_id WHERE path = ?",
             (module,),
-        ).fetchall()
-
-
-def has_line(bits: bytes, line: int) -> bool:
-    """True if the bit of a line is set, as coverage.py writes them."""
-    byte, bit = divmod(line, 8)
-    return byte < len(bits) and bool(bits[byte] >> bit & 1)
+        )
+        return [(context, int.from_bytes(bits, "little")) for context, bits in rows]
 
 
 class Recorder:
