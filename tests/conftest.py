@@ -98,6 +98,7 @@ _TOGETHER = {
         "tests/test_aliases.py",
         "tests/test_errors.py",
         "tests/test_packages.py",
+        "tests/test_returns.py",
     ),
     "forked": (
         "tests/training/test_distributed.py",

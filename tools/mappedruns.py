@@ -15,9 +15,9 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-from changes import Mutant
+from changes import SOURCE, Mutant
 from forkedtests import FAILED, NOT_IN_A_FORK, ForkedTests
-from testchoice import own_tests, test_files, tests_of
+from testchoice import RETURNS, own_tests, test_files, tests_of
 from testmap import TestMap
 from testruns import NOT_JUDGED, Limits, Verdict, judge, noted_tests, prepare, run_pytest
 
@@ -32,19 +32,23 @@ class MappedRuns:
         self._seconds = self._map.seconds
         self._most_seconds = most_seconds
         self._failing: set[str] = set()
+        self._newer: list[str] = []
         self._files = self._files_of(sample)
         self._forks: dict[Path, ForkedTests] = {}
         self._passing: set[str] = set()
 
-    def tests_of(self, mutant: Mutant, collected: list[str]) -> list[str]:
+    def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that run the changed lines, in the order in which they are to be run.
 
         With those of the stage that are newer than the map.
         """
         module, own = mutant.path.as_posix(), own_tests(mutant)
         tests = self._map.tests_of(module, None if self._is_imported(mutant) else mutant.lines)
-        folder = str(Path(own).parent)
-        new = [t for t in collected if t not in self._seconds and t.startswith(f"{folder}/")]
+        if mutant.after == "return None" and tests:
+            name = mutant.path.relative_to(SOURCE).as_posix()
+            tests.append(f"{RETURNS}::test_functions_return_what_they_say[{name}]")
+        folder = Path(own).parent
+        new = [test for test in self._newer if Path(_file_of(test)).parent == folder]
         files: dict[str, list[str]] = defaultdict(list)
         for test in sorted([*tests, *new], key=lambda test: (self._seconds.get(test, 0), test)):
             files[_file_of(test)].append(test)
@@ -54,7 +58,8 @@ class MappedRuns:
 
     def judge(self, mutant: Mutant, folder: Path, limits: Limits) -> Verdict:
         """Make the change in a copy, run the tests until one fails, undo it."""
-        tests = self.tests_of(mutant, self._forks_of(folder).collected)
+        self._forks_of(folder)
+        tests = self.tests_of(mutant)
         chosen = self._affordable(tests)
         if not tests and self._map.tests_of(mutant.path.as_posix()):
             return Verdict(NOT_RUN)
@@ -86,7 +91,7 @@ class MappedRuns:
         known = {_file_of(test) for test in self._seconds}
         found = {name for name in test_files("tests") if name not in known}
         for mutant in sample:
-            found.update(map(_file_of, self.tests_of(mutant, [])), test_files(own_tests(mutant)))
+            found.update(map(_file_of, self.tests_of(mutant)), test_files(own_tests(mutant)))
         return sorted(found)
 
     def _is_imported(self, mutant: Mutant) -> bool:
@@ -131,6 +136,8 @@ class MappedRuns:
             environment = prepare(folder) | {"PYTEST_DEBUG_TEMPROOT": str(folder / "tmp")}
             environment["PYTHONPATH"] += f"{os.pathsep}{folder / 'tools'}"
             self._forks[folder] = ForkedTests(self._files, folder, environment)
+            found = self._forks[folder].collected
+            self._newer = [t for t in found if t not in self._seconds and _file_of(t) != RETURNS]
         return self._forks[folder]
 
     def _run_alone(
@@ -140,7 +147,8 @@ class MappedRuns:
 
         Also what only programs run that are killed, of which the map knows nothing.
         """
-        first = [name for group in tests_of(mutant)[:2] for name in group]
+        by_name = tests_of(mutant)
+        first = [name for group in (by_name[:2] if tests else by_name) for name in group]
         names = {_file_of(name) for name in first}
         for group in (first, [test for test in tests if _file_of(test) not in names]):
             code = run_pytest(group, folder, None, limits.left()) if group else 0

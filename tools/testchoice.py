@@ -57,6 +57,7 @@ NATIVE_TESTS = {
 _FORMULAS, _BORDERS = "tests/planning/test_formulas.py", "tests/test_borders.py"
 # Of all that write, and of all that commands say.
 _DURABLE, _OUTPUTS = "tests/test_durability.py", "tests/test_outputs.py"
+RETURNS = "tests/test_returns.py"  # of all functions, one test for each module
 
 Choose = Callable[[Mutant], list[list[str]]]
 """Names the files of tests that have to notice a change, in groups that are run one by one."""
@@ -100,7 +101,7 @@ def tests_of(mutant: Mutant) -> list[list[str]]:
     first = [own_tests(mutant), f"{folder}/test_numbers.py"]
     # What settings take is one table for all of them.
     (first if "setting" in mutant.path.stem else rest).append(_BORDERS)
-    return each_once([first, near, [*rest, *naming, _DURABLE, _OUTPUTS]])
+    return each_once([first, near, [*rest, *naming, _DURABLE, _OUTPUTS, RETURNS]])
 
 
 def near_tests(mutant: Mutant) -> list[list[str]]:

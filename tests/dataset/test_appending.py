@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sys
 from itertools import pairwise
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.dataset import appendable, appending, layout, rehashing
+from lowtide.dataset import appendable, appending, grown, layout, rehashing
 from lowtide.dataset.appendable import AppendResult
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
@@ -402,3 +404,29 @@ def test_characters_that_the_tokenizer_does_not_have_are_counted(tmp_path: Path)
         input_files=[write_corpus(tmp_path / "c.txt", ["plain letters again"])],
     )
     assert "unknown_characters" not in again.report
+
+
+def test_a_file_moves_also_to_another_disk_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(range(256)) * 9000)
+    plain = os.rename
+
+    def across(self: Path, other: Path) -> None:
+        if self == source:
+            raise OSError(errno.EXDEV, "another disk")
+        plain(self, other)
+
+    monkeypatch.setattr(Path, "replace", across)
+    grown._move(source, target)
+    assert target.read_bytes() == bytes(range(256)) * 9000
+    assert not source.exists()
+    monkeypatch.undo()
+    grown._move(source, target)  # before a kill
+    target.unlink()
+    with pytest.raises(FileNotFoundError):
+        grown._move(source, target)
+    source.write_text("x")
+    with pytest.raises(OSError, match="Directory"):
+        grown._move(source, tmp_path)

@@ -101,3 +101,29 @@ def test_many_files_take_few_bytes_each(tmp_path: Path) -> None:
     assert (tmp_path / METADATA_NAME).stat().st_size > 2 << 20
     assert [len(metadata[key]) for key in ("input_files", "sources")] == [MANY, MANY]
     assert metadata["input_files"][MANY - 1] == str(files[MANY - 1].path)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"stored": None}, False),  # as earlier versions wrote it
+        ({"stored": [5, 1, "", ""]}, False),
+        ({"stored": [4, 1, "body", ""]}, False),
+        ({"stored": [4, 1, "", "train"]}, False),
+        ({"stored": [4, 9, "", ""]}, True),  # of another time: its content decides
+        ({"file": "elsewhere.txt"}, True),
+        ({"stored": [4, 9, "", ""], "content": "other"}, False),
+        ({"stored": [4, 9, "", ""], "content": None}, False),
+        ({"file": "elsewhere.txt", "content": None}, False),
+    ],
+)
+def test_an_input_is_known_by_place_and_time_or_by_content(
+    tmp_path: Path, change: dict[str, Any], same: bool
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("tide")
+    source = InputFile(0, path, "text", None, 4, 1, 1)
+    content = identity.hash_input(source, READING)
+    row = {"file": str(path), "stored": [4, 1, "", ""], "content": content, **change}
+    assert identity._is_same(source, row, READING) is same

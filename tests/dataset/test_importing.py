@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset import layout
+from lowtide.dataset import importing, layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.verification import verify_dataset
 from lowtide.dataset.workfolder import begin_work
@@ -81,3 +81,21 @@ def test_what_belongs_to_no_dataset_is_named_and_stays(tmp_path: Path, found: st
     with pytest.raises(UsageError, match=f"^{re.escape(found)} is here already"):
         convert_dataset(in_path=path, out_path=out)
     assert snapshot(out) == before
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        (None, "nothing says what it was made of"),
+        ({"kind": "raw", "files": [["a.bin", 10, 1, "x"]]}, "its kind is raw, now it is npy"),
+        ({"kind": "npy", "files": [["b.bin", 10, 1, "x"]]}, "a.bin was not among its inputs"),
+        ({"kind": "npy", "files": [["a.bin", 11, 1, "x"]]}, "a.bin holds other ids than then"),
+        ({"kind": "npy", "files": [["a.bin", 10, 1, "y"]]}, "a.bin holds other ids than then"),
+        ({"kind": "npy", "files": [["a.bin", 10, 2]]}, "a.bin holds other ids than then"),
+        ({"kind": "npy", "files": [["a.bin", 10, 1]]}, None),  # as earlier versions wrote it
+        ({"kind": "npy", "files": [["a.bin", 10, 7, "x"]]}, None),  # touched
+    ],
+)
+def test_how_a_conversion_differs_is_said(stored: Any, why: str | None) -> None:
+    wanted = {"kind": "npy", "files": [["a.bin", 10, 1, "x"]]}
+    assert importing.find_other_conversion(stored, wanted) == why

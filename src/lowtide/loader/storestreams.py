@@ -126,9 +126,9 @@ class StoreStream:
         done = 0
         for extent in source.extents(start, start + len(out)):
             inside = start + done - extent.start
-            count = min(extent.size - inside, len(out) - done)
-            self._cache.read_into(extent, inside, out[done : done + count])
-            done += count
+            part = out[done : done + extent.size - inside]
+            self._cache.read_into(extent, inside, part)
+            done += len(part)
 
     def _check_ids(self, ids: npt.NDArray[Any], starts: Indices) -> None:
         if not ids.size or int(ids.max()) < self._id_limit:
