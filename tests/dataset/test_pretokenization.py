@@ -432,6 +432,27 @@ def test_workers_get_what_reading_leaves_of_the_budget() -> None:
         assert budget.remaining_bytes == (3 - workers) * worker + spare
 
 
+def test_rows_are_encoded_by_as_many_workers_as_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each holds a cache of pieces: one for each core would not be in the budget."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "low tide"}\n')
+    asked: list[Any] = []
+    encode = Tokenizer.encode_batch
+
+    def noting(self: Tokenizer, texts: Any, **given: Any) -> Any:
+        asked.append(given["num_workers"])
+        return encode(self, texts, **given)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", noting)
+    for workers in (1, 3):
+        out = tmp_path / f"{workers}.npy"
+        given: Any = {"out_path": out, "memory": "1GiB", "num_workers": workers}
+        pretokenize_file(file=rows, tokenization="gpt2", **given)
+    assert asked == [1, 3]
+
+
 def test_a_refusal_says_how_much_of_the_text_it_has_not_looked_at(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt.gz").write_bytes(b"no gzip at all..")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,45 @@ def test_nothing_wanted_sooner_is_removed_for_what_is_wanted_later(
     cache.wait_until_idle()
     assert names(cache) == {extent.name for extent, _ in plan[:3]}
     assert server.count("GET") == 3
+    cache.close()
+
+
+def test_an_extent_that_a_thread_has_taken_is_left_to_fetch(
+    big: CachedObject, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the end of the queue and the request of what came last there is work left."""
+    cache = ExtentCache(tmp_path / "c", BASE + 3 * EXTENT, fetch_threads=2)
+    mutex = cache.folder.mutex
+    was_taken, was_last, may_go_on = (threading.Event() for _ in range(3))
+
+    class Late(Extent):
+        @property
+        def name(self) -> str:  # asked for outside of the lock when it is about to be fetched
+            if not mutex._is_owned():
+                was_taken.set()
+                may_go_on.wait(100)
+            return super().name
+
+    def wanted() -> Iterator[Extent]:
+        yield Late(big, 0)
+        was_last.set()
+
+    cache.fetch_ahead(0, wanted())
+    assert was_taken.wait(100) and was_last.wait(100)
+    idle: list[bool] = []
+    here = threading.get_ident()
+
+    def noting(is_idle: Callable[[], bool]) -> bool:
+        if threading.get_ident() == here:  # not a thread that waits for more to fetch
+            idle.append(is_idle())
+            may_go_on.set()
+        return threading.Condition.wait_for(mutex, is_idle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mutex, "wait_for", noting)
+        cache.wait_until_idle()
+    assert idle == [False]
+    assert server.count("GET") == 1
     cache.close()
 
 

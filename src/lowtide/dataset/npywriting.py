@@ -282,12 +282,12 @@ def _end_ids(tokenizer: Tokenizer) -> npt.NDArray[np.uint32]:
 
 
 def encode_batches(
-    batches: Iterator[tuple[list[bytes], list[bool]]], tokenizer: Tokenizer
+    batches: Iterator[tuple[list[bytes], list[bool]]], tokenizer: Tokenizer, num_workers: int
 ) -> Encoded:
     """Encode text by text, with end-of-text after those that are marked."""
     end, done = _end_ids(tokenizer), 0
     for texts, marks in batches:
-        found = tokenizer.encode_batch(texts, special="text")
+        found = tokenizer.encode_batch(texts, special="text", num_workers=num_workers)
         done += sum(map(len, texts))
         yield (
             [

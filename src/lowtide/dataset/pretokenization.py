@@ -272,7 +272,7 @@ def _encode(
             )
         with contextlib.ExitStack() as phases:
             finish = _Finish(settings, source, out, tokenizer, dtype, progress, phases, group)
-            count = _write_ids(plain, finish, reading)
+            count = _write_ids(plain, finish, reading, workers)
     return PretokenizeResult(
         path=out,
         text_bytes=source.size_bytes,
@@ -285,7 +285,9 @@ def _encode(
     )
 
 
-def _write_ids(plain: PlainFile | None, finish: _Finish, reading: ReadingSettings) -> int:
+def _write_ids(
+    plain: PlainFile | None, finish: _Finish, reading: ReadingSettings, num_workers: int
+) -> int:
     """Write the ids of a file, straight from its bytes or text by text; return how many."""
     source = finish.source
     phase = finish.phases.enter_context(
@@ -293,17 +295,19 @@ def _write_ids(plain: PlainFile | None, finish: _Finish, reading: ReadingSetting
     )
     if plain is not None:
         return plain.encode(phase.update, finish.write)
-    encoded = _encode_texts(finish.tokenizer, source, reading)
+    encoded = _encode_texts(finish.tokenizer, source, reading, num_workers)
     return write_encoded(
         encoded, source, finish.out, finish.dtype, phase.update, finish.write, finish.group
     )
 
 
-def _encode_texts(tokenizer: Tokenizer, source: InputFile, reading: ReadingSettings) -> Encoded:
+def _encode_texts(
+    tokenizer: Tokenizer, source: InputFile, reading: ReadingSettings, num_workers: int
+) -> Encoded:
     """Encode what native code does not read straight from its file."""
     if tokenizer.kind == "package":
         return encode_documents(iter_parts(source, reading), tokenizer)
-    return encode_batches(iter_batches(source, reading), tokenizer)
+    return encode_batches(iter_batches(source, reading), tokenizer, num_workers)
 
 
 def _begins_as_text(source: InputFile, reading: ReadingSettings) -> bool:

@@ -113,7 +113,7 @@ class ExtentCache:
         while True:
             descriptor = self.folder.open_extent(extent)
             if descriptor is None:
-                self._fetch(extent, None)
+                self._fetch(extent)
                 continue
             try:
                 with about_cache(self.folder.path):
@@ -187,29 +187,34 @@ class ExtentCache:
                 if extent.name in self.folder.known or extent.name in self._fetching:
                     continue
                 use = self._uses.get(extent.name, PlannedUse(owner, 0))
+                self._fetching.add(extent.name)  # at once: else there is a moment of nothing to do
             # An error is told by whoever reads the extent, and asks for it again.
             with contextlib.suppress(LowtideError):
-                self._fetch(extent, None if owner == _URGENT else use)
+                self._fetch_claimed(extent, None if owner == _URGENT else use)
 
     # -- fetching -------------------------------------------------------------------------------
 
-    def _fetch(self, extent: Extent, ahead: PlannedUse | None) -> None:
-        """Fetch an extent, or wait for the thread that does.
-
-        `ahead` of time only what is wanted later makes room for it, else all that nobody reads.
-        """
+    def _fetch(self, extent: Extent) -> None:
+        """Fetch an extent that is read now, or wait for the thread that does."""
         name = extent.name
         with self._mutex:
             if name in self._fetching:
                 self._mutex.wait_for(lambda: name not in self._fetching)
                 return
             self._fetching.add(name)
+        self._fetch_claimed(extent, None)
+
+    def _fetch_claimed(self, extent: Extent, ahead: PlannedUse | None) -> None:
+        """Fetch an extent that stands among those being fetched, and take it from there.
+
+        `ahead` of time only what is wanted later makes room for it, else all that nobody reads.
+        """
         try:
             with about_cache(self.folder.path):
                 self._fetch_where_room(extent, ahead)
         finally:
             with self._mutex:
-                self._fetching.discard(name)
+                self._fetching.discard(extent.name)
                 self._mutex.notify_all()
 
     def _fetch_where_room(self, extent: Extent, ahead: PlannedUse | None) -> None:
