@@ -134,6 +134,86 @@ def check_corrections():
     assert 0 < first <= 1e-30 and 0 < second <= 1e-14
 
 
+def check_a_step_of_adamw_is_the_formula():
+    """Three numbers, so that the norm is known: clipped above a limit, never without one."""
+    names = ("blocks.*.mlp.down.weight", "embedding.weight", "final_norm.weight")
+    first, second, rate, (beta1, beta2) = 0.5, 0.25, 0.01, (0.8, 0.9)
+    for clip, gradient, factor in ((0, 300.0, 1), (0.5, 3.0, 0.1), (5, 3.0, 1), (10, 3.0, 1)):
+        given: Any = {"grad_clip": clip, "betas": (beta1, beta2), "embedding_rate": 3.0}
+        rules = Rules(CONFIG, "adamw", weight_decay=0.2, embedding_decay=0.3, **given)
+        gradients = {
+            name: jnp.full(1, gradient * size)
+            for name, size in zip(names, (1, 4 / 3, 0), strict=True)
+        }
+        weights = {name: jnp.full(1, 2.0) for name in names}
+        moments = {
+            name: {"exp_avg": jnp.full(1, first), "exp_avg_sq": jnp.full(1, second)}
+            for name in names
+        }
+        new, kept, norm, skipped = optimizers.update(
+            weights, {"steps": {"": np.float32(4)}, **moments}, gradients,
+            jnp.float32(1), jnp.float32(rate), jnp.float32(0), rules=rules,
+        )  # fmt: skip
+        np.testing.assert_allclose(norm, gradient * 5 / 3, rtol=1e-6)
+        assert skipped == 0 and kept["steps"][""] == 5
+        for name, times, decay in zip(names, (1, 3, 1), (0.2, 0.3, 0), strict=True):
+            own = factor * gradients[name][0]
+            one, two = beta1 * first + (1 - beta1) * own, beta2 * second + (1 - beta2) * own**2
+            root = np.sqrt(two / (1 - beta2**5)) + 1e-8
+            wanted = 2 * (1 - times * rate * decay) - times * rate * one / (1 - beta1**5) / root
+            found = [new[name], kept[name]["exp_avg"], kept[name]["exp_avg_sq"]]
+            np.testing.assert_allclose(np.concatenate(found), [wanted, one, two], rtol=1e-5)
+
+
+def check_a_step_that_is_not_finite_changes_nothing():
+    name, wide = "embedding.weight", CONFIG.replace(vocab_size=512)
+    for rules in (Rules(CONFIG, "adamw"), Rules(wide, "adamw", use_8bit=True)):
+        state = optimizers.new_moments(rules)[name]
+        moments = {key: jnp.ones(shape, dtype) for key, (shape, dtype) in state.items()}
+        weights = jnp.ones(stacked_shapes(rules.config)[name])
+        for loss, gradient in ((np.nan, 1.0), (1.0, np.inf)):
+            new, kept, _, skipped = optimizers.update(
+                {name: weights}, {"steps": {"": np.float32(4)}, name: moments},
+                {name: weights * gradient}, jnp.float32(loss), jnp.float32(1), jnp.float32(0),
+                rules=rules,
+            )  # fmt: skip
+            assert skipped == 1 and kept["steps"][""] == 4 and (new[name] == 1).all()
+            assert all((kept[name][key] == moments[key]).all() for key in state)
+
+
+def check_what_other_optimizers_are_told():
+    asked = []
+
+    def note(*given, **options):
+        asked.append((given, options.pop("options", {}) | options))
+        return "weights", "moments"
+
+    matrix, outer = "blocks.*.mlp.down.weight", "embedding.weight"
+    wide = CONFIG.replace(vocab_size=512)
+    given: Any = {"weight_decay": 0.2, "embedding_decay": 0.3, "embedding_rate": 3.0}
+    rules = Rules(wide, "muon", use_8bit=True, cautious=True, half=True, grad_clip=0.5, **given)
+    weights = {name: jnp.zeros(stacked_shapes(wide)[name]) for name in (matrix, outer)}
+    gradients = {matrix: jnp.array([3.0]), outer: jnp.array([4.0])}
+    moments = {"steps": {"": np.float32(4)}, matrix: "of muon", outer: "of 8bit"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(muon, "step_stack", note)
+        patch.setattr(eightbit, "step_stack", note)
+        new, kept, *_ = optimizers.update(
+            weights, moments, gradients, *map(jnp.float32, (1, 0.5, 0.75)), rules=rules
+        )
+    assert new == dict.fromkeys(weights, "weights")
+    assert [kept[name] for name in weights] == ["moments"] * 2
+    (of_muon, told), (of_8bit, told_8bit) = asked
+    assert of_muon[1:] == (gradients[matrix], "of muon")
+    assert of_8bit[1:] == (gradients[outer], "of 8bit")
+    assert told["splits"] == muon.matrix_splits(matrix, 8, wide) and told["divisor"] == 10
+    names = ("learning_rate", "momentum", "weight_decay", "cautious", "half", "is_good")
+    assert [told[name] for name in names] == [0.5, 0.75, 0.2, True, True, True]
+    names = ("learning_rate", "weight_decay", "divisor", "betas", "eps", "stacked", "is_good")
+    assert [told_8bit[name] for name in names] == [1.5, 0.3, 10, (0.9, 0.95), 1e-8, False, True]
+    np.testing.assert_allclose(told_8bit["corrections"], (1 - 0.9**5, (1 - 0.95**5) ** 0.5), 1e-5)
+
+
 def check_steps_that_are_counted():
     counters, nothing = Counters(), JaxGroup((device(),))
     for loss, norm, skip in ((2.0, 5.0, 0.0), (9.0, 6.0, 1.0), (9.0, 7.0, 1.0), (4.0, 8.0, 0.0)):

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,15 +17,27 @@ from lowtide.errors import LowtideError
 from lowtide.ladder.filehome import FileHome
 
 sys.path.insert(0, str(Path(__file__).parent))
+from late_streams import use_late_streams
 from random_records import use_in_any_order, write_records
 
 SIZES = {"a": 8, "b": 5000, "c": 4096, "d": 3}
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[FileHome]:
-    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=2)
+def _stand_for_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A device whose memory is not the host's: ours, of which nobody reads what is not copied."""
+    use_late_streams(monkeypatch)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, dtype, device: empty(*size, dtype=dtype))
+    return SimpleNamespace(type="cuda")
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[FileHome]:
+    device = CPU if request.param == "cpu" else _stand_for_gpu(monkeypatch)
+    home = FileHome(SIZES, device, tmp_path / "scratch", slots=2)
     write_records(home, SIZES)
     yield home
     home.close()
@@ -40,6 +53,36 @@ def _fail(code: int) -> Any:
 def test_records_are_read_as_they_were_put_in_any_order(home: FileHome, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # without a name, its room comes back by itself
     use_in_any_order(home, SIZES, 100)
+
+
+def test_a_gpu_is_waited_for_before_what_it_used_is_written_or_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    class Event:
+        def record(self) -> None:
+            calls.append("mark")
+
+        def synchronize(self) -> None:
+            calls.append("wait")
+
+    write, read = os.pwritev, os.preadv
+    device = _stand_for_gpu(monkeypatch)
+    home = FileHome(SIZES, device, tmp_path / "scratch", slots=1)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(os, "pwritev", lambda *given: calls.append("write") or write(*given))
+    monkeypatch.setattr(os, "preadv", lambda *given: calls.append("read") or read(*given))
+    home.write("a", torch.full((8,), 7, dtype=torch.uint8))
+    home.wait()
+    assert calls == ["mark", "wait", "write"]
+    home.begin("a")
+    assert home.get("a").tolist() == [7] * 8
+    home.drop("a")
+    home.begin("d")
+    home.get("d")
+    assert calls[3:] == ["read", "mark", "wait", "read"]
+    home.close()
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])

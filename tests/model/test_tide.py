@@ -1,0 +1,49 @@
+"""What a block of the tide layout has beyond others: by number, and as the network has it."""
+
+from __future__ import annotations
+
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.tide import added_tensors, num_gate_inputs
+
+CONFIG = GPTConfig(
+    vocab_size=11, context_length=8, num_layers=3, width=48, num_heads=6, num_kv_heads=3,
+    layout="tide",
+)  # fmt: skip
+IN_ALL = {
+    "mix": (2,),
+    "attention.head_gate.weight": (6, 32),
+    "attention.head_gate.bias": (6,),
+}
+IN_SECOND = {
+    "attention.start_values.weight": (24, 48),
+    "attention.value_gate.weight": (3, 32),
+    "attention.value_gate.bias": (3,),
+}
+
+
+def test_every_second_block_sees_the_embedding_again() -> None:
+    found = [{one.name: one.shape for one in added_tensors(CONFIG, layer)} for layer in range(4)]
+    assert found == [IN_ALL, IN_ALL | IN_SECOND] * 2
+    assert num_gate_inputs(CONFIG.replace(width=24)) == 24
+    plain = CONFIG.replace(layout="qwen3", logit_cap=0.0)
+    assert [added_tensors(plain, layer) for layer in range(2)] == [[], []]
+
+
+def test_the_network_has_what_is_counted() -> None:
+    weights = {name: tuple(value.shape) for name, value in GPT(CONFIG).named_parameters()}
+    plain = GPT(CONFIG.replace(layout="qwen3", logit_cap=0.0))
+    others = {name for name, _ in plain.named_parameters()}
+    added = {
+        f"blocks.{layer}.{one.name}": one.shape
+        for layer in range(3) for one in added_tensors(CONFIG, layer)
+    }  # fmt: skip
+    assert {name: shape for name, shape in weights.items() if name not in others} == added
+
+
+def test_names_in_files_are_those_of_the_modelling_file() -> None:
+    names = [one.portable_name for one in added_tensors(CONFIG, 1)]
+    assert names == [
+        "mix", "self_attn.head_gate.weight", "self_attn.head_gate.bias",
+        "self_attn.start_v_proj.weight", "self_attn.value_gate.weight", "self_attn.value_gate.bias",
+    ]  # fmt: skip
