@@ -49,6 +49,7 @@ def _train(text: Path, root: Path, name: str, **options: Any) -> list[dict[str, 
         "log_interval": 1,
         "sample_tokens": 4,
         "learning_rate": 3e-3,
+        "weight_decay": 10.0,  # three hundredths a step, so that it shows in the losses
         "device": "cpu",
     }
     train(input_file=text, checkpoints_dir=root, model_name=name, **{**given, **options})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,7 +83,9 @@ def test_rates_are_given_measured_or_usual(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(speed, "find_gpu", lambda: Gpu("A", 1, 1))
     answer: Any = SimpleNamespace(stdout='{"flops": 500e12, "link_bytes": 50e9}')
 
-    def run(*_: Any, **__: Any) -> Any:
+    def run(words: list[str], **options: Any) -> Any:
+        assert words == [sys.executable, "-m", "lowtide.training.rates"]
+        assert options == {"capture_output": True, "text": True, "check": True, "timeout": 90}
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -48,8 +48,11 @@ def get(server: PageServer, path: str, host: str | None = None) -> tuple[int, st
     connection.request("GET", path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
     body = answer.read()
-    if answer.status == 200:  # else a browser would wait for more
+    if answer.status == 200:  # else a browser would wait for more, guess, or show what it had
         assert answer.headers["Content-Length"] == str(len(body))
+        kind = "text/html" if path == "/" else "application/json"
+        assert answer.headers["Content-Type"] == f"{kind}; charset=utf-8"
+        assert answer.headers["Cache-Control"] == "no-store"
     result = answer.status, body.decode(), answer.headers.get("ETag") or ""
     connection.close()
     return result

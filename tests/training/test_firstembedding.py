@@ -12,6 +12,7 @@ from lowtide.errors import DataError
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
+from lowtide.training import firstembedding
 from lowtide.training.firstembedding import first_embedding, first_embedding_bytes
 
 SHAPE = GPTConfig(64, 16, num_layers=1, width=16, num_heads=1)
@@ -61,6 +62,22 @@ def test_a_mixture_is_counted_as_its_parts_are() -> None:
     mixed = first_embedding(Mixture(data), SHAPE, seed=1)
     # Only the neighbours across the cut are missing.
     assert abs(alike(mixed, 10, 20) - alike(whole, 10, 20)) < 0.02
+
+
+def test_neighbours_are_counted_by_how_far_they_are() -> None:
+    """Against a count by hand; of the 40 ids the 32 most frequent have a column."""
+    draws = np.random.default_rng(2)
+    ids = np.minimum(draws.geometric(0.1, 3000) - 1, 39).astype(np.uint16)
+    order = np.argsort(-np.bincount(ids, minlength=64), kind="stable")[:32]
+    wanted = np.zeros((64, 64), np.int64)
+    for at, token in enumerate(ids):
+        for distance in range(1, 5):
+            for other in (at - distance, at + distance):
+                if 0 <= other < len(ids):
+                    wanted[token, ids[other]] += 12 // distance
+    data = TokenDataset(ids, split="all", seq_len=16)
+    found = firstembedding._count_neighbours([data], SHAPE, 1000)
+    assert np.array_equal(found, wanted[:, order])
 
 
 def test_few_of_many_tokens_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from lowtide.model.gpt import GPT
 from lowtide.model.program import MIB, Program
 from lowtide.model.weights import portable_tensors, save_weights
 from lowtide.reporting.runs import RunReader
+from lowtide.stores.extents import buffer_bytes
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer
 from lowtide.training import evaluating, likelihood
@@ -25,6 +26,7 @@ from lowtide.training.evaluating import evaluate
 from lowtide.training.evaluation import score_rows
 from lowtide.training.likelihood import TaskResult, answer_questions, score_choices
 from lowtide.training.questions import Question
+from lowtide.training.settings import EvaluateSettings
 
 TEXT = "The tide is low, the tide is high; naïve cats don't swim 12 miles.\n\n  Twice! "
 
@@ -234,6 +236,14 @@ def test_a_refusal_names_what_the_largest_of_all_tasks_needs(run, tmp_path, monk
     tasks = [str(tmp_path / "short.jsonl"), str(tmp_path / "longer.jsonl")]
     evaluate(model_name=str(run), tasks=tasks, device="cpu")
     assert asked[0] == max(asked) > min(asked)
+
+
+@pytest.mark.parametrize(("places", "is_fetched"), [
+    (("data",), False), (("data", "s3://bucket/data"), True),
+])  # fmt: skip
+def test_only_an_object_store_takes_buffers(places, is_fetched):
+    settings = EvaluateSettings(model_name="m", dataset_dir=places)
+    assert evaluating.fetched_bytes(settings) == (buffer_bytes() if is_fetched else 0)
 
 
 def test_questions_come_in_groups_by_number_and_by_length():

@@ -215,6 +215,30 @@ def test_counters_and_states_begin_with_nothing():
     assert counters.state_dict() == found
 
 
+def test_a_text_is_one_string_on_the_page_of_texts(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.text.plugin_data_pb2 import TextPluginData
+
+    board = EventFile(tmp_path, pytest.fail)
+    board.add_text("sample", "low tide", 7)
+    board.close()
+    (path,) = tmp_path.iterdir()
+    data, events = path.read_bytes(), []
+    while data:  # each behind its length, between two checksums
+        size = int.from_bytes(data[:8], "little")
+        events.append(Event.FromString(data[12 : 12 + size]))
+        data = data[16 + size :]
+    version, event = events
+    assert version.file_version == "brain.Event:2" and event.step == 7
+    (value,) = event.summary.value
+    assert value.tag == "sample/text_summary"
+    assert value.metadata.plugin_data.plugin_name == "text"
+    assert TextPluginData.FromString(value.metadata.plugin_data.content).version == 0
+    assert value.tensor.string_val == [b"low tide"]
+    assert [part.size for part in value.tensor.tensor_shape.dim] == [1]
+
+
 def test_a_full_disk_ends_the_events_and_not_the_run(progress, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     told = []

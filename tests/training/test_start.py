@@ -2,8 +2,10 @@
 
 import json
 import re
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import start
 from lowtide.training.firstembedding import first_embedding
+from lowtide.training.settings import train_settings
 from lowtide.training.start import train
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat", "log", "and", "then", "slept"]
@@ -182,6 +185,28 @@ def test_a_tokenizer_that_does_not_fit_the_model_is_refused(text, tmp_path):
             max_iters=2,
             seq_len=16,
         )
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_the_first_process_alone_clears_a_run_and_the_others_wait(
+    monkeypatch, tmp_path, overwrite, is_first
+):
+    calls = []
+    group = SimpleNamespace(is_first=is_first, wait=lambda: calls.append("wait"))
+    run = SimpleNamespace(
+        root=tmp_path,
+        clear=lambda: calls.append("clear"),
+        find_whole=lambda note, set_aside=False: calls.append(("find", note, set_aside)) or "whole",
+    )
+    for name in ("settings", "checkpoint"):
+        note = partial(lambda name, *given: calls.append((name, *given[1:])), name)
+        monkeypatch.setattr(start, f"require_same_{name}", note)
+    settings = train_settings(model_name="m", overwrite=overwrite)
+    start._agree(settings, run, group, print)
+    first = ["clear"] * overwrite + [("find", print, True)] if is_first else []
+    last = ["wait", ("find", print, False), ("checkpoint", tmp_path, "whole")]
+    assert calls == [("settings", settings), *first, *last]
 
 
 def test_errors_of_users_name_what_is_wrong(text, tmp_path):

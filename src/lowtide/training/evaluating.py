@@ -252,7 +252,7 @@ def _measure_tasks(
             raise DataError("there are no questions in it", path=path)
     if sizes:
         rows_of_data = [settings.seq_len or usual_tokens(config)] if settings.dataset_dir else []
-        most = max(*rows_of_data, *(size.tokens for size in sizes.values()), 0)
+        most = max([*rows_of_data, *(size.tokens for size in sizes.values())])
         fit(1, most, max(*held.values(), fetched_bytes(settings)))
     return {
         name: _Task(path, sizes[name], fit(settings.batch_size, sizes[name].tokens, held[name]))

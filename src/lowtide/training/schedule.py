@@ -60,7 +60,9 @@ def momentum_at(step: int, *, momentum: float, warmup_steps: int) -> float:
     >>> round(momentum_at(150, momentum=0.95, warmup_steps=300), 3)
     0.9
     """
-    return momentum - 0.1 * max(0.0, 1 - step / max(1, warmup_steps)) * (warmup_steps > 0)
+    if step >= warmup_steps:
+        return momentum
+    return momentum - 0.1 * (1 - step / warmup_steps)
 
 
 def learning_rate_factor(
