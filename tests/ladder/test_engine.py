@@ -19,6 +19,7 @@ from lowtide.ladder.engine import LadderEngine
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.model.weights import load_model
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
@@ -87,6 +88,14 @@ def test_losses_are_those_of_the_optimizer(runs: Path, optimizer: str) -> None:
     assert len(plain) >= 6
     assert packed == pytest.approx(plain, abs=0.01)
     assert packed[-1] < packed[0] - 0.15
+
+
+@pytest.mark.parametrize("optimizer", ["", "-muon"])
+def test_weights_decay_as_the_optimizer_lets_them(runs: Path, optimizer: str) -> None:
+    """Behind a norm the size of a matrix changes no loss."""
+    plain, packed = (load_model(runs / f"{name}{optimizer}") for name in ("plain", "packed"))
+    for (name, one), other in zip(plain.named_parameters(), packed.parameters(), strict=True):
+        assert (other.norm() / one.norm()).item() == pytest.approx(1, abs=0.01), name
 
 
 @pytest.mark.parametrize("optimizer", ["", "-muon"])

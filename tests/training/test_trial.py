@@ -1,0 +1,115 @@
+"""How the speed of a whole step follows from a few rows of it, with a stand-in for the clock."""
+
+from __future__ import annotations
+
+import io
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import flops_per_token
+from lowtide.settings import settings_as_json
+from lowtide.training import trial
+from lowtide.training.settings import train_settings
+
+CONFIG = GPTConfig(61, 64, 2, 32, 4)
+OPTIONS = {"seq_len": 64, "batch_size": 8, "gradient_accumulation_steps": 3, "device": "cpu"}
+ROW_FLOPS = flops_per_token(CONFIG, 64) * 64
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Times of steps by their parts, which a test may change, and what was asked for."""
+    asked: list[Any] = []
+
+    def time_step(config: GPTConfig, options: Any, *, rows: int, parts: int, seconds: float) -> Any:
+        asked.append((rows, parts, seconds, options["optimizer"]))
+        return asked[0][parts]
+
+    monkeypatch.setattr(trial, "_time_step", time_step)
+    monkeypatch.setattr(trial, "usable_cores", lambda: 2)
+    monkeypatch.setattr(trial, "process_peak_bytes", lambda: 77)
+    return asked
+
+
+@pytest.mark.parametrize(("once", "twice", "step"), [
+    (2.0, 3.5, 0.5 + 1.5 * 6),  # of four rows; the rest is the update
+    (2.0, 9.0, 2.0 * 6),  # no more than all of it
+    (2.0, 2.1, 1.0 + 1.0 * 6),  # no less than half of it
+])  # fmt: skip
+def test_a_step_of_more_rows_follows_from_few(
+    timed: list[Any], once: float, twice: float, step: float
+) -> None:
+    timed.append((None, once, twice))
+    seconds = 4.5 * ROW_FLOPS / 10e9
+    found = trial.time_steps(CONFIG, OPTIONS, seconds=seconds)
+    wanted = 24 * 64 / step
+    assert found["tokens_per_second"] == pytest.approx(wanted) and found["rows"] == 4
+    assert (found["peak_bytes"], found["device_peak_bytes"]) == (77, 0)
+    assert timed[1:] == [(4, 1, seconds, "muon"), (4, 2, seconds, "muon")]
+
+
+def test_a_step_that_is_all_computed_is_what_it_took(timed: list[Any]) -> None:
+    timed.append((None, 4.0))
+    whole = {**OPTIONS, "gradient_accumulation_steps": 1}
+    found = trial.time_steps(CONFIG, whole, seconds=0, all_rows=True)
+    assert found["tokens_per_second"] == 8 * 64 / 4.0 and found["rows"] == 8
+    assert len(timed) == 2
+
+
+@pytest.mark.parametrize(("seq_len", "flops", "rows"), [
+    (64, 0, 4), (64, 4.9, 4), (64, 5.1, 5), (64, 99, 8), (200, 0, 1),
+])  # fmt: skip
+def test_rows_that_a_slow_core_computes_in_time(
+    timed: list[Any], monkeypatch: pytest.MonkeyPatch, seq_len: int, flops: float, rows: int
+) -> None:
+    settings = train_settings(**{**OPTIONS, "seq_len": seq_len})
+    seconds = flops * ROW_FLOPS / 10e9
+    assert trial._affordable_rows(CONFIG, settings, seconds) == rows
+    monkeypatch.setattr(trial.torch.cuda, "is_available", lambda: True)
+    assert trial._affordable_rows(CONFIG, settings, seconds) == 8
+
+
+def test_a_gpu_is_waited_for_and_its_peak_told(
+    timed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    cuda = SimpleNamespace(
+        is_available=lambda: True, max_memory_allocated=lambda: 99,
+        synchronize=lambda: waits.append(1),
+    )  # fmt: skip
+    timed.append((None, 4.0, 8.0))
+    monkeypatch.setattr(trial.torch, "cuda", cuda)
+    assert trial.time_steps(CONFIG, OPTIONS, seconds=1)["device_peak_bytes"] == 99
+    trial._wait()
+    assert waits == [1]
+
+
+def test_a_request_is_answered_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def answer(*given: Any, **options: Any) -> dict[str, int]:
+        asked.append((*given, options))
+        return {"rows": len(asked)}
+
+    monkeypatch.setattr(trial, "time_steps", answer)
+    request = {"config": settings_as_json(CONFIG), "settings": OPTIONS, "seconds": 3}
+    for more in ({}, {"all_rows": True}):
+        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, **more})))
+        trial.main()
+    assert capsys.readouterr().out == '{"rows": 1}\n{"rows": 2}\n'
+    options = [{"seconds": 3, "all_rows": all_rows} for all_rows in (False, True)]
+    assert asked == [(CONFIG, OPTIONS, one) for one in options]
+
+
+def test_real_steps_are_timed_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=iter(range(100)).__next__)
+    monkeypatch.setattr(trial, "time", clock)  # each look at it is a second later
+    given = {**OPTIONS, "memory": "64GiB", "optimizer": "adamw"}
+    found = trial._time_step(CONFIG, given, rows=2, parts=2, seconds=4)
+    assert found == 3 / 2  # begun at 0, looked at after one step at 1 and at 2, ended at 3
