@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.demo.text import write_library_sources
+from lowtide.demo import text
+from lowtide.demo.stages import DemoSettings
+from lowtide.demo.text import find_text, write_library_sources
 from lowtide.errors import DataError
 
 
@@ -26,6 +28,42 @@ def test_the_library_is_one_document_per_file(tmp_path: Path) -> None:
     again = tmp_path / "again.jsonl"
     write_library_sources(again)
     assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_text_of_ones_own_or_the_library_gathered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own.txt"
+    for content, said in ((None, "not found"), ("", "is empty")):
+        if content is not None:
+            own.write_text(content)
+        with pytest.raises(DataError, match=said):
+            find_text(DemoSettings(text=own, out_dir=tmp_path / "out"))
+    own.write_text("low tide")
+    monkeypatch.chdir(tmp_path)
+    assert find_text(DemoSettings(text=Path("own.txt"), out_dir=tmp_path / "out")) == own
+    gathered: list[Path] = []
+    monkeypatch.setattr(text, "write_library_sources", lambda path: gathered.append(path))
+    place = tmp_path / "out" / "text" / "python.jsonl"
+    assert find_text(DemoSettings(out_dir=tmp_path / "out")) == place == gathered[0]
+    place.write_text("")  # its folder was made
+    assert find_text(DemoSettings(out_dir=tmp_path / "out")) == place and len(gathered) == 1
+
+
+def test_files_that_are_no_text_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        (tmp_path / f"{number}.py").write_text(f"x = {number}\n")
+    (tmp_path / "old.py").write_bytes(b"caf\xe9")
+    (tmp_path / "blank.py").write_text(" \n")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "one.py").write_text("pass")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    write_library_sources(tmp_path / "python.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "python.jsonl").read_text().splitlines()]
+    assert rows[:2] == [{"text": f"x = {n}\n", "source": f"{n}.py"} for n in (0, 1)]
+    assert len(rows) == 50
 
 
 def test_a_python_without_sources_says_what_to_do(

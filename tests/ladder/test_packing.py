@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lowtide.ladder import kernels
+from lowtide.ladder import kernels, packing
 from lowtide.ladder.packing import (
     BLOCK,
     Chunk,
@@ -54,6 +54,14 @@ def test_weights_keep_24_bits() -> None:
         unpack_weights(weights, chunk.rests, torch.empty(SIZE)).view(torch.int32),
         values.view(torch.int32),
     )
+
+
+def test_other_devices_unpack_the_same_numbers() -> None:
+    values = torch.randn(SIZE, generator=torch.Generator().manual_seed(5))
+    weights, chunk, _ = _packed(values)
+    wanted, found = unpack_weights(weights, chunk.rests, values.clone()), torch.zeros(SIZE)
+    assert packing._unpack_by_torch(weights, chunk.rests, found, piece=1000) is found
+    assert torch.equal(found, wanted)
 
 
 def test_weights_are_rounded_to_the_nearest() -> None:

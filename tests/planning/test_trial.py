@@ -44,7 +44,7 @@ def test_what_a_process_is_asked_and_answers(monkeypatch: pytest.MonkeyPatch) ->
         Trial(None, "the trial ended without a word"),
         Trial(None, "no step ended in 90 seconds"),
     ]
-    words, request, options = asked[0]
+    words, _, options = asked[0]
     assert words == [sys.executable, "-m", "lowtide.training.trial"] and len(waits) == 4
     wanted = {"config": settings_as_json(CHOICE.config), "settings": CHOICE.options}
     assert [one[1] for one in asked] == [{**wanted, "seconds": time} for time in (2, 8, 8, 8)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from types import SimpleNamespace
 
 from lowtide.training import environment, runmetrics
 from lowtide.training.environment import peak_flops
@@ -39,6 +40,23 @@ def test_the_processor_has_its_name(monkeypatch, tmp_path):
         assert cores == "3 cores" and memory[-3:] == "GiB"
         found.append(name)
     assert found == ["Deep 9000 @ 2GHz", platform.machine(), platform.machine()]
+
+
+def test_a_device_is_named_by_the_backend_that_is_loaded(monkeypatch):
+    on_gpu = []
+    cuda = SimpleNamespace(is_available=lambda: bool(on_gpu), get_device_name=lambda: "Deep 9")
+    device = SimpleNamespace(device_kind="TPU v9")
+    jax = SimpleNamespace(devices=lambda: [device, "another"])
+
+    def name(torch, jax):
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "jax", jax)
+        return environment._device_name()
+
+    torch = SimpleNamespace(cuda=cuda)
+    assert [name(None, None), name(torch, None), name(torch, jax)] == ["", "", "TPU v9"]
+    on_gpu.append(True)
+    assert [name(torch, None), name(torch, jax), name(None, jax)] == ["Deep 9", "Deep 9", "TPU v9"]
 
 
 def test_peaks_are_known_by_name():

@@ -16,6 +16,7 @@ from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import start
 from lowtide.training.firstembedding import first_embedding
+from lowtide.training.offloading import RUNGS
 from lowtide.training.settings import train_settings
 from lowtide.training.start import train
 
@@ -207,6 +208,36 @@ def test_the_first_process_alone_clears_a_run_and_the_others_wait(
     first = ["clear"] * overwrite + [("find", print, True)] if is_first else []
     last = ["wait", ("find", print, False), ("checkpoint", tmp_path, "whole")]
     assert calls == [("settings", settings), *first, *last]
+
+
+@pytest.mark.parametrize(
+    ("offload", "kinds", "overwrite", "rungs"),
+    [
+        ("none", None, False, None),
+        ("auto", None, False, RUNGS),
+        ("auto", ["AdamW"], False, ("none",)),
+        ("auto", ["AdamW", "PackedMuon"], False, RUNGS[1:]),
+        ("auto", ["PackedAdamW"], True, RUNGS),
+    ],
+)
+def test_a_run_goes_on_with_the_kind_of_states_it_has(
+    monkeypatch, capsys, offload, kinds, overwrite, rungs
+):
+    asked = []
+    chosen = train_settings(offload="disk")
+    monkeypatch.setattr(start, "expected_shape", lambda settings: "shape")
+    monkeypatch.setattr(
+        start, "choose_rung", lambda *given, rungs: asked.append((*given, rungs)) or chosen
+    )
+    numbers = {} if kinds is None else {"optimizers": [{"kind": kind} for kind in kinds]}
+    run = SimpleNamespace(exists=lambda: kinds is not None, load_numbers=lambda: numbers)
+    settings = train_settings(offload=offload, overwrite=overwrite)
+    found = start._with_rung(settings, run)
+    if rungs is None:
+        assert found is settings and not asked
+    else:
+        assert found is chosen and asked == [(settings, "shape", rungs)]
+        assert "--offload disk: the first that fits" in capsys.readouterr().err
 
 
 def test_errors_of_users_name_what_is_wrong(text, tmp_path):

@@ -103,8 +103,13 @@ def unpack_weights(weights: Tensor, rests: Tensor, out: Tensor) -> Tensor:
             weights.data_ptr(), rests.data_ptr(), out.data_ptr(), out.numel(), _num_threads()
         )
         return out
-    for start in range(0, out.numel(), PIECE):
-        part = slice(start, start + PIECE)
+    return _unpack_by_torch(weights, rests, out)
+
+
+def _unpack_by_torch(weights: Tensor, rests: Tensor, out: Tensor, piece: int = PIECE) -> Tensor:
+    """The same on any device, a piece at a time."""
+    for start in range(0, out.numel(), piece):
+        part = slice(start, start + piece)
         high = weights[part].view(torch.int16).to(torch.int32) << 8
         out[part] = ((high + rests[part]) << 8).view(torch.float32)
     return out
