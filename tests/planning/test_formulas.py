@@ -25,9 +25,11 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.loader import footprint as loader_footprint
 from lowtide.memory import MemoryBudget
-from lowtide.model import inference, sizing
+from lowtide.model import inference, rope, sizing
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
+from lowtide.planning import choices
+from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
 from lowtide.tokenizer import countingplan, learning
 from lowtide.tokenizer import footprint as tokenizer_footprint
@@ -142,6 +144,45 @@ def sizing_rows() -> Iterator[tuple[str, Any]]:
         yield f"chunk of {vocabulary:,} ids, {'GPU' if on_gpu else 'CPU'}", tokens
 
 
+def rope_rows() -> Iterator[tuple[str, Any]]:
+    """Angles of rotary positions, to nine digits: the last ones are a library's."""
+    long = {"original_max_position_embeddings": 2048}
+    scalings = {
+        "plain": None,
+        "linear": rope.RopeScaling("linear", 4.0),
+        "llama3": rope.RopeScaling("llama3", 8.0, **long),
+        "llama3, narrow": rope.RopeScaling("llama3", 3.0, 300, 5.0, 7.0),
+        "yarn": rope.RopeScaling("yarn", 4.0, **long),
+        "yarn, shorter": rope.RopeScaling("yarn", 0.5, truncate=False, **long),
+        "yarn, all": rope.RopeScaling("yarn", 16.0, 9, attention_factor=1.25, beta_fast=90.0),
+    }
+    for (name, scaling), head_dim in itertools.product(scalings.items(), (16, 6)):
+        found = rope.frequencies(head_dim, 10_000.0, scaling)
+        numbers = [float(f"{value:.9g}") for value in (*found, rope.table_factor(scaling))]
+        yield f"rotary positions, {name}, heads of {head_dim}", numbers
+
+
+def choice_rows() -> Iterator[tuple[str, Any]]:
+    """What a plan may try, with what each costs: of a CPU, a GPU and a TPU."""
+    given = {"seq_len": 512, "batch_size": 3, "gradient_accumulation_steps": 3, "width": 64}
+    plain = Machine(8 << 30, 6 << 30, 4, None, 0, None, is_this=False)
+    machines = {
+        "CPU": plain,
+        "GPU": dataclasses.replace(plain, vram_bytes=2 << 30),
+        "TPU": dataclasses.replace(plain, vram_bytes=2 << 30, is_tpu=True),
+    }
+    for (place, machine), more in itertools.product(
+        machines.items(), ({}, {"use_mixed_precision": True, "offload": "packed"})
+    ):
+        rows = choices._candidates({**given, **more}, machine, step_halvings=2)
+        found = [
+            f"{cost:.9g} {', '.join(words)} "
+            f"{ {name: value for name, value in changed.items() if given.get(name) != value} }"
+            for cost, changed, words in rows
+        ]
+        yield f"what may be tried on a {place}, {more}", sorted(found)
+
+
 def make_inputs(compression: str | None) -> InputList:
     rows = [InputFile(n, Path(f"{n}.txt"), "text", compression, 10**7 + n, 1, 2) for n in range(3)]
     return InputList(rows)
@@ -208,6 +249,7 @@ def text_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
 def compute() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         rows = [*train_rows(), *offload_rows(), *running_rows(), *sizing_rows(), *text_rows(patch)]
+        rows += [*rope_rows(), *choice_rows()]
     assert len(dict(rows)) == len(rows)
     return json.loads(json.dumps(dict(rows)))
 
