@@ -388,7 +388,7 @@ def make_plan(
     use_mixed_precision: bool = False,
     use_8bit_optimizer: bool = False,
     activation_checkpointing: bool = False,
-    offload: Literal['none', 'packed', 'gradients', 'optimizer', 'layers', 'disk'] | None = None,
+    offload: Literal['none', 'packed', 'gradients', 'optimizer', 'layers', 'disk', 'disk-all'] | None = None,
     tokens_per_param: float | None = None,
     ram: str | int | None = None,
     vram: str | int | None = None,
@@ -795,7 +795,7 @@ def train(
     num_workers: int = 4,
     memory: str | None = None,
     vram: str | None = None,
-    offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk'] = 'none',
+    offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk', 'disk-all'] = 'none',
     offload_dir: str | Path | None = None,
     eval_dataset_dir: str | Path | Sequence[str | Path] | Mapping[str, str | Path] = (),
     eval_interval: int = 500,
@@ -943,8 +943,10 @@ def train(
         vram: The most of a GPU's memory to take, such as 8GiB; all that is free if not given.
         offload: Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with
             what is before it: gradients, the optimizer's states, all layers; disk: states in a
-            file. auto: the first of none and these that fits.
-        offload_dir: Where --offload disk keeps its scratch file; the run's folder if not given.
+            file; disk-all: layers and gradients too. auto: the first of none and these that
+            fits.
+        offload_dir: Where --offload disk and disk-all keep their scratch files; the run's
+            folder if not given.
         eval_dataset_dir: More datasets to evaluate on: NAME=DIR, or DIR for the name "general".
             Repeatable.
         eval_interval: Steps between evaluations.

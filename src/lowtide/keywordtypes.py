@@ -254,11 +254,11 @@ class TrainKeywords(TypedDict, total=False):
     vram: str | None
     """The most of a GPU's memory to take, such as 8GiB; all that is free if not given."""
 
-    offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk']
-    """Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with what is before it: gradients, the optimizer's states, all layers; disk: states in a file. auto: the first of none and these that fits."""
+    offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk', 'disk-all']
+    """Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with what is before it: gradients, the optimizer's states, all layers; disk: states in a file; disk-all: layers and gradients too. auto: the first of none and these that fits."""
 
     offload_dir: str | Path | None
-    """Where --offload disk keeps its scratch file; the run's folder if not given."""
+    """Where --offload disk and disk-all keep their scratch files; the run's folder if not given."""
 
     eval_dataset_dir: str | Path | Sequence[str | Path] | Mapping[str, str | Path]
     """More datasets to evaluate on: NAME=DIR, or DIR for the name "general". Repeatable."""

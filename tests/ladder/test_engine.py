@@ -286,7 +286,7 @@ def test_a_cpu_says_that_it_has_one_memory(
 def test_every_rung_of_a_gpu_gives_the_same_bytes(
     text_file: Path, tmp_path: Path, optimizer: str
 ) -> None:
-    rungs = ("packed", "gradients", "optimizer", "layers", "disk")
+    rungs = ("packed", "gradients", "optimizer", "layers", "disk", "disk-all")
     for rung in rungs:
         _train(
             text_file, tmp_path, rung, offload=rung, device="cuda", optimizer=optimizer,
@@ -308,7 +308,7 @@ def test_what_the_host_cannot_hold_is_refused_before_it_is_taken(
     assert not settled
 
 
-@pytest.mark.parametrize("rung", ["packed", "gradients", "optimizer", "layers", "disk"])
+@pytest.mark.parametrize("rung", ["packed", "gradients", "layers", "disk", "disk-all"])
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("locked", [False, True])
 def test_what_a_device_cannot_do_is_told(rung: str, on_cpu: bool, locked: bool) -> None:
@@ -318,5 +318,5 @@ def test_what_a_device_cannot_do_is_told(rung: str, on_cpu: bool, locked: bool) 
         _places=SimpleNamespace(is_locked=locked),
     )
     words = [note.partition(" ")[0] for note in LadderEngine.notes.fget(made)]  # type: ignore[misc]
-    is_packed = on_cpu and rung in ("gradients", "optimizer", "layers")
-    assert words == ["--offload"] * is_packed + ["the"] * (not locked)
+    is_another = on_cpu and rung in ("gradients", "layers", "disk-all")
+    assert words == ["--offload"] * is_another + ["the"] * (not locked)

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,20 +23,14 @@ SIZES = {"a": 8, "b": 5000, "c": 4096, "d": 3}
 CPU = torch.device("cpu")
 
 
-def _stand_for_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A device whose memory is not the host's: ours, of which nobody reads what is not copied."""
-    use_late_streams(monkeypatch)
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *size, dtype, device: empty(*size, dtype=dtype))
-    return SimpleNamespace(type="cuda")
-
-
 @pytest.fixture(params=["cpu", "gpu"])
 def home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[FileHome]:
-    device = CPU if request.param == "cpu" else _stand_for_gpu(monkeypatch)
-    home = FileHome(SIZES, device, tmp_path / "scratch", slots=2)
+    """On a GPU's side its memory is not the host's: nobody reads what is not copied."""
+    use_late_streams(monkeypatch)
+    staged = request.param == "gpu"
+    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=2, staged=staged)
     write_records(home, SIZES)
     yield home
     home.close()
@@ -68,8 +61,7 @@ def test_a_gpu_is_waited_for_before_what_it_used_is_written_or_used_again(
             calls.append("wait")
 
     write, read = os.pwritev, os.preadv
-    device = _stand_for_gpu(monkeypatch)
-    home = FileHome(SIZES, device, tmp_path / "scratch", slots=1)
+    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=1, staged=True)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(os, "pwritev", lambda *given: calls.append("write") or write(*given))
     monkeypatch.setattr(os, "preadv", lambda *given: calls.append("read") or read(*given))

@@ -17,7 +17,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "ladder.engine": {"_EPS": 1e-08, "LadderEngine.compute(share_done)": 0.0},
     "ladder.executor": {"Executor.__init__(compiled)": False},
-    "ladder.filehome": {"_PAGE": 4_096, "FileHome.__init__(slots)": 3},
+    "ladder.filehome": {
+        "_PAGE": 4_096,
+        "FileHome.__init__(slots)": 3,
+        "FileHome.__init__(staged)": False,
+    },
     "ladder.homes": {"HostHome.__init__(slots)": 2, "HostMemory.__init__(lock)": True},
     "ladder.kernels": {"_ROWS": 8},
     "ladder.network": {
@@ -25,7 +29,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "PackedGPT.load_weights(verify)": True,
         "PackedGPT.settle(muon)": False,
     },
-    "ladder.packing": {"BLOCK": 128, "PIECE": 4_194_304, "chunk_bytes(with_rests)": True},
+    "ladder.packing": {
+        "BLOCK": 128,
+        "PIECE": 4_194_304,
+        "chunk_bytes(with_rests)": True,
+        "_unpack_by_torch(piece)": 4_194_304,
+    },
     "ladder.places": {"Places.__init__(muon)": False},
     "ladder.torchdraws": {"_KEPT": 5_016, "TorchDraws.__init__(step)": 1_048_576},
 }

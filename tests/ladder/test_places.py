@@ -1,15 +1,97 @@
-"""Parts of the states, by their borders; what is in them is tested by the engine as a whole."""
+"""Every rung of a GPU moves the same bytes: a device with a memory of its own, played by a CPU.
+
+Copies beside the computing happen as late as they may (late_streams.py), files are real.
+"""
 
 from __future__ import annotations
 
+import functools
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from lowtide.ladder import places
+from lowtide.ladder.engine import LadderEngine
+from lowtide.ladder.network import PackedGPT
+from lowtide.model.config import GPTConfig
+from lowtide.training.distributed import ProcessGroup
 from lowtide.training.offloading import RUNGS
+from lowtide.training.settings import train_settings
+from lowtide.training.state import RunState
+
+sys.path.insert(0, str(Path(__file__).parent))
+from late_streams import use_late_streams
+
+CONFIG = GPTConfig(vocab_size=96, context_length=16, num_layers=3, width=32, num_heads=2)
+
+
+def _train(rung: str, folder: Path, *, apart: bool, **options: Any) -> dict[str, np.ndarray]:
+    """Take three steps, the second of which is skipped; return losses, weights and moments."""
+    model = PackedGPT(CONFIG, seed=3)
+    model.settle = functools.partial(model.settle, apart=apart)  # type: ignore[method-assign]
+    settings = train_settings(
+        offload=rung, batch_size=2, gradient_accumulation_steps=2, seq_len=16, learning_rate=1e-2,
+        offload_dir=folder if rung.startswith("disk") else None, **options,
+    )  # fmt: skip
+    state, group = RunState(micro_batch=2), ProcessGroup(0, 1, torch.device("cpu"))
+    engine = LadderEngine(model, settings, state, group, rows=4, note=print)
+    generator = torch.Generator().manual_seed(1)
+    found: dict[str, np.ndarray] = {}
+    for step in range(3):
+        ids = torch.randint(CONFIG.vocab_size, (4, 17), generator=generator)
+        loss = engine.compute(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+        engine.update(loss if step != 1 else loss * torch.nan, 1.0)
+        found[f"loss {step}"] = loss.numpy()
+        state.step += 1
+    engine.wait()
+    for name, value in {**engine.weights(), **engine.moments()}.items():
+        read = value.read() if hasattr(value, "read") else value
+        found[name] = read.detach().clone().numpy()
+    assert model.places is not None
+    model.places.close()
+    assert not list(folder.iterdir())
+    return found
+
+
+@pytest.mark.parametrize("options", [
+    {"use_mixed_precision": True, "optimizer": "adamw"},
+    {"use_mixed_precision": True, "optimizer": "muon"},
+    {"optimizer": "adamw"},
+    {"optimizer": "muon"},
+])  # fmt: skip
+def test_wherever_states_live_they_are_moved_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    wanted = _train("packed", tmp_path, apart=False, **options)
+    assert any(not np.array_equal(wanted["loss 0"], wanted[f"loss {n}"]) for n in (1, 2))
+    use_late_streams(monkeypatch)
+    for rung in RUNGS[2:]:
+        found = _train(rung, tmp_path, apart=True, **options)
+        assert list(found) == list(wanted)
+        for name, value in found.items():
+            assert np.array_equal(value, wanted[name]), (rung, name)
+
+
+def test_everything_in_a_file_leaves_two_blocks_of_each_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_late_streams(monkeypatch)
+    deep = CONFIG.replace(num_layers=9)
+    model = PackedGPT(deep, seed=3)
+    cpu = torch.device("cpu")
+    model.settle("disk-all", cpu, in_float32=False, scratch_dir=tmp_path, apart=True)
+    assert model.places is not None
+    for home, size in ((model.places._weights, 2), (model.places._gradients, 2)):
+        block = model.units[-1].size * size
+        memory = [*home._staging, *home._on_device]  # type: ignore[attr-defined]
+        sizes = [getattr(part, "bytes", part).numel() for part in memory]
+        assert len(sizes) == 4 and max(sizes) < block + 4096
+    model.places.close()
 
 
 def test_a_part_is_as_long_as_its_borders_are_apart() -> None:
@@ -28,8 +110,9 @@ def test_what_each_rung_keeps_where() -> None:
         "optimizer": "host host device",
         "layers": "host host host",
         "disk": "host file host",
+        "disk-all": "file file file",
     }
-    assert homes("disk", on_gpu=False) == "file file file"
+    assert homes("disk", on_gpu=False) == homes("disk-all", on_gpu=False) == "file file file"
     assert homes("packed", on_gpu=False) == "device device device"
 
 

@@ -102,7 +102,7 @@ def offload_rows() -> Iterator[tuple[str, Any]]:
         label = f"offload of {name}, {rung}, {optimizer}{', half' if half else ''}"
         yield f"{label}: traffic", numbers_of(offloading.step_traffic(shape(name), settings))
         for on_gpu in (False, True):
-            if not on_gpu and rung not in ("packed", "disk"):
+            if not on_gpu and rung not in ("packed", "disk", "disk-all"):
                 continue
             found = footprint.planned_bytes(
                 shape(name), settings, micro_batch=2, on_gpu=on_gpu, program=PROGRAM

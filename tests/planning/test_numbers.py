@@ -24,6 +24,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
             "optimizer": 0.6,
             "layers": 1.2,
             "disk": 4.0,
+            "disk-all": 8.0,
         },
         "_SMALLEST_ROWS": 64,
         "_CPU_TOKENS": 16_384,

@@ -40,7 +40,18 @@ def test_a_model_beyond_the_host_goes_to_the_disk() -> None:
     text = describe_plan(plan)
     assert "in a file" in text and "the disk is written" in text and "it wears by that" in text
     without = make_plan(size="3B", **{**given, "disk": "1GB"})
-    assert without.chosen is None or without.chosen.settings.machine.offload != "disk"
+    assert without.chosen is None or not without.chosen.settings.machine.offload.startswith("disk")
+
+
+def test_a_model_whose_layers_are_beyond_the_host_goes_to_the_disk_with_them() -> None:
+    given = {**MACHINE, "ram": "10GiB", "batch_size": 1, "gradient_accumulation_steps": 4}
+    plan = make_plan(size="3B", **given)
+    assert plan.fits and plan.chosen is not None and plan.speed is not None
+    assert plan.chosen.settings.machine.offload == "disk-all"
+    states = make_plan(size="3B", offload="disk", **{**given, "ram": "24GiB"})
+    assert states.speed is not None
+    assert plan.speed.disk_bytes_per_step > 2 * states.speed.disk_bytes_per_step
+    assert plan.speed.tokens_per_second < states.speed.tokens_per_second / 2
 
 
 def test_a_rung_that_was_asked_for_stays() -> None:

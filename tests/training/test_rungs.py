@@ -42,6 +42,7 @@ def _chosen(limits: Limits, **options: object) -> str:
         (5, 64, "optimizer"),
         (3, 64, "layers"),
         (3, 8, "disk"),
+        (3, 5, "disk-all"),
         (40, 12, "packed"),  # whose checkpoints are not copied on the host
     ],
 )
@@ -120,8 +121,25 @@ def test_each_rung_moves_more_than_the_one_before() -> None:
     assert found[0] == found[1] and found[0].update_in == 0
     crossing = [t.weights_in + t.gradients_out + t.update_in + t.update_out for t in found]
     assert crossing == sorted(crossing)
-    assert crossing[2] < crossing[3] < crossing[4] == crossing[5]
-    assert [t.disk_written > 0 for t in found] == [False] * 5 + [True]
+    assert crossing[2] < crossing[3] < crossing[4] == crossing[5] == crossing[6]
+    assert [t.disk_written > 0 for t in found] == [False] * 5 + [True, True]
+
+
+def test_weights_in_a_file_are_read_three_times_a_step_and_gradients_once() -> None:
+    states, whole = (step_traffic(CONFIG, _settings(offload=rung)) for rung in RUNGS[-2:])
+    assert (states.disk_weights, states.disk_gradients) == (0, 0)
+    weights, gradients = whole.weights_in // 2, whole.gradients_out
+    assert (whole.disk_weights, whole.disk_gradients) == (2 * weights, gradients)
+    assert whole.disk_read == states.disk_read + weights + gradients
+    assert whole.disk_written == states.disk_written + weights
+    disk, both = (
+        offloading.offload_bytes(CONFIG, _settings(offload=rung), rows=1, on_gpu=True)
+        for rung in RUNGS[-2:]
+    )
+    leaving = weights + gradients
+    assert both.file - disk.file == pytest.approx(leaving, rel=1e-6)
+    kept = 2 * leaving / CONFIG.num_layers
+    assert disk.host - both.host == pytest.approx(leaving - kept, rel=1e-6)
 
 
 def test_a_gpu_that_shares_the_memory_is_counted_by_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,6 +198,8 @@ class LadderEngine:
         rung = self._settings.machine.offload
         if self._group.on_cpu and rung in ("gradients", "optimizer", "layers"):
             found.append(f"--offload {rung} is packed on a CPU, which has one memory")
+        if self._group.on_cpu and rung == "disk-all":
+            found.append("--offload disk-all is disk on a CPU, which has one memory")
         if not self._places.is_locked:
             found.append("the system page-locks no more memory: copies to the GPU are slower")
         return found

@@ -35,9 +35,16 @@ class FileHome:
     """
 
     def __init__(
-        self, sizes: Mapping[Hashable, int], device: torch.device, path: Path, *, slots: int = 3
+        self,
+        sizes: Mapping[Hashable, int],
+        device: torch.device,
+        path: Path,
+        *,
+        slots: int = 3,
+        staged: bool = False,
     ) -> None:
-        self._path, self._device, self._sizes = path, device, dict(sizes)
+        """`staged`: the device has a memory of its own, and the host's is on the way to it."""
+        self._path, self._staged, self._sizes = path, staged, dict(sizes)
         self._offsets: dict[Hashable, int] = {}
         end = 0
         for key, size in sizes.items():
@@ -48,9 +55,10 @@ class FileHome:
         self._staging = [HostMemory(largest) for _ in range(slots)]
         self._on_device = (
             [torch.empty(largest, dtype=torch.uint8, device=device) for _ in range(slots)]
-            if device.type == "cuda"
+            if staged
             else [memory.bytes for memory in self._staging]
         )
+        self.is_locked = not staged or all(memory.is_locked for memory in self._staging)
         self._busy: list[Future[None] | None] = [None] * slots
         self._ring = Ring(slots)
         self._reading: dict[Hashable, Future[None]] = {}
@@ -90,14 +98,14 @@ class FileHome:
     def _device_copy(self, key: Hashable, *, fill: bool) -> Tensor:
         slot, size = self._ring.held[key], self._sizes[key]
         there = self._on_device[slot][:size]
-        if fill and self._device.type == "cuda":
+        if fill and self._staged:
             there.copy_(self._staging[slot].bytes[:size], non_blocking=True)
         return there
 
     def put(self, key: Hashable) -> None:
         slot, size = self._ring.held.pop(key), self._sizes[key]
         event = None
-        if self._device.type == "cuda":
+        if self._staged:
             self._staging[slot].bytes[:size].copy_(self._on_device[slot][:size], non_blocking=True)
             event = torch.cuda.Event()
             event.record()
@@ -114,7 +122,7 @@ class FileHome:
 
     def drop(self, key: Hashable) -> None:
         slot = self._ring.held.pop(key)
-        if self._device.type == "cuda":
+        if self._staged:
             event = torch.cuda.Event()
             event.record()
             self._busy[slot] = self._reader.submit(event.synchronize)

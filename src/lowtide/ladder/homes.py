@@ -29,6 +29,9 @@ __all__ = ["DeviceHome", "Home", "HostHome", "HostMemory", "Ring"]
 class Home(Protocol):
     """Records by key; at most `slots` are in use at once."""
 
+    is_locked: bool
+    """Whether the host memory that the device copies from is page-locked, if there is any."""
+
     def begin(self, key: Hashable) -> None:
         """Start to bring a record to the device."""
         ...
@@ -72,6 +75,8 @@ class Home(Protocol):
 
 class DeviceHome:
     """Records that stay on the device."""
+
+    is_locked = True
 
     def __init__(self, sizes: Mapping[Hashable, int], device: torch.device) -> None:
         # On a CPU in mappings of their own: between them the C library would keep what is freed.

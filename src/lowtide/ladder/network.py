@@ -112,13 +112,20 @@ class PackedGPT:
         in_float32: bool,
         muon: bool = False,
         scratch_dir: Path | None,
+        apart: bool | None = None,
     ) -> None:
         """Make the places and fill them with the first weights, or with those of the folder."""
         if device.type == "cpu":  # where one block's tensors come and go after the other's
             return_large_blocks()
         self.smalls = Smalls(small_shapes(self.outline), device)
         self.places = Places(
-            self.units, rung, device, in_float32=in_float32, muon=muon, scratch_dir=scratch_dir
+            self.units,
+            rung,
+            device,
+            in_float32=in_float32,
+            muon=muon,
+            scratch_dir=scratch_dir,
+            apart=apart,
         )
         self.muon = PackedMuon(self.outline, self.units, device) if muon else None
         values = self.smalls.named(self.smalls.values)

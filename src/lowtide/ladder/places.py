@@ -6,11 +6,13 @@
     optimizer  device    host     host        host
     layers     host      host     host        host
     disk       host      file     host        host        on a GPU
+    disk-all   file      file     file        host        on a GPU
     disk       file      file     file        memory      on a CPU
 
 Tables (embedding and output matrix) keep weights and gradients on the device on every rung. On a
-CPU there is one memory, so rungs are packed and disk. What is computed in float32 needs all 24 bits
-of the weights: there the rests lie with the weights, else with the states.
+CPU there is one memory, so rungs are packed and disk (disk-all is the same). What is computed in
+float32 needs all 24 bits of the weights: there the rests lie with the weights, else with the
+states.
 
 AdamW moves a chunk of numbers at a time: its states are one record. Muon needs the momentum of
 whole matrices before it moves any weight: momentum and rests are records of their own, so that each
@@ -48,7 +50,7 @@ from lowtide.ladder.units import Unit
 
 __all__ = ["Moving", "Places", "Rung"]
 
-Rung = Literal["packed", "gradients", "optimizer", "layers", "disk"]
+Rung = Literal["packed", "gradients", "optimizer", "layers", "disk", "disk-all"]
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,12 @@ class Places:
         in_float32: bool,
         muon: bool = False,
         scratch_dir: Path | None = None,
+        apart: bool | None = None,
     ) -> None:
+        """`apart`: whether the device has a memory of its own, if that is not to be found out."""
         self.units = {unit.name: unit for unit in units}
         self.device, self._in_float32, self._muon = device, in_float32, muon
-        on_gpu = device.type == "cuda"
+        on_gpu = device.type == "cuda" if apart is None else apart
         tables = [unit for unit in units if unit.layer is None]
         blocks = [unit for unit in units if unit.layer is not None]
         self.host_inputs = on_gpu and rung != "packed"
@@ -108,7 +112,7 @@ class Places:
         def home(kind: str, sizes: dict[Hashable, int], *, slots: int) -> Home:
             if where[kind] == "file":
                 path = unused_name((scratch_dir or Path()) / kind, "scratch")
-                return FileHome(sizes, device, path, slots=slots)
+                return FileHome(sizes, device, path, slots=slots, staged=on_gpu)
             if where[kind] == "host":
                 return HostHome(sizes, device, slots=slots)
             return DeviceHome(sizes, device)
@@ -272,7 +276,7 @@ class Places:
     @property
     def is_locked(self) -> bool:
         """Whether all host memory that is copied from is page-locked."""
-        return all(home.is_locked for home in self._homes if isinstance(home, HostHome))
+        return all(home.is_locked for home in self._homes)
 
     def drop_all(self) -> None:
         """Be done with what is on the device, after a computation that failed."""
@@ -297,8 +301,12 @@ def _length(part: slice) -> int:
 
 
 def _homes(rung: Rung, *, on_gpu: bool) -> dict[str, str]:
+    """Where each kind of record lives: "" on the device, "host" or "file"."""
+    kinds = ("weights", "states", "gradients")
     if not on_gpu:
-        return dict.fromkeys(("weights", "states", "gradients"), "file" if rung == "disk" else "")
+        return dict.fromkeys(kinds, "file" if rung.startswith("disk") else "")
+    if rung == "disk-all":
+        return dict.fromkeys(kinds, "file")
     host = {"gradients": 1, "optimizer": 2, "layers": 3, "disk": 3}.get(rung, 0)
     places = {
         "gradients": "host" if host >= 1 else "",

@@ -42,7 +42,9 @@ _EIGHT_BIT_COST = 0.08
 _CHECKPOINTING_COST = 0.33
 _SHORTER_ROWS_COST = 10.0
 _FEWER_ROWS_COST, _STEP_HALVINGS = 0.2, 4
-_OFFLOAD_COST = {"packed": 0.45, "gradients": 0.5, "optimizer": 0.6, "layers": 1.2, "disk": 4.0}
+_OFFLOAD_COST = {
+    "packed": 0.45, "gradients": 0.5, "optimizer": 0.6, "layers": 1.2, "disk": 4.0, "disk-all": 8.0,
+}  # fmt: skip
 _SMALLEST_ROWS = 64
 _MICRO_BATCHES = "micro-batches"
 # Tokens of a step where nothing is said, and of a micro-batch on a CPU.
@@ -235,6 +237,7 @@ _OFFLOADED = {
     "optimizer": "gradients and states on the host",
     "layers": "all layers on the host",
     "disk": "states in a file",
+    "disk-all": "all layers and states in a file",
 }
 
 
@@ -259,9 +262,9 @@ def _smaller_model(
     saving |= {"batch_size": 1, "gradient_accumulation_steps": rows}
     rungs = () if "offload" in options else _rungs(settings, machine)
     ways: list[dict[str, Any]] = [saving]
-    if rungs:  # the last two need least: of the device, and of the host
+    if rungs:  # the last ones need least: of the device, of the host, of both
         saving["gradient_accumulation_steps"] = max(1, rows >> (step_halvings - 1))
-        ways = [{**saving, "offload": rung} for rung in rungs[-2:]]
+        ways = [{**saving, "offload": rung} for rung in rungs[-3:]]
     elif settings.machine.offload == "none":
         saving |= {"use_8bit_optimizer": True, "activation_checkpointing": True}
     found = [_largest_model(way, vocab_size, machine) for way in ways]

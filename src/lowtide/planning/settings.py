@@ -98,7 +98,9 @@ class PlanSettings:
     """AdamW's moments in 8 bits."""
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass."""
-    offload: Literal["none", "packed", "gradients", "optimizer", "layers", "disk"] | None = None
+    offload: (
+        Literal["none", "packed", "gradients", "optimizer", "layers", "disk", "disk-all"] | None
+    ) = None
     """Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if not given."""
     tokens_per_param: float | None = None
     """Tokens per parameter to train on; 20 if not given."""

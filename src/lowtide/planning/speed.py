@@ -123,7 +123,7 @@ def estimate_speed(choice: Choice, rates: Rates) -> SpeedEstimate:
         update_seconds=update,
         tokens_per_second=tokens / (max(compute, copies) + update),
         free_from_tokens=_free_from(per_token, fixed, by_token, update),
-        disk_bytes_per_step=traffic.disk_written,
+        disk_bytes_per_step=traffic.disk_written + traffic.disk_gradients,
     )
 
 
@@ -133,9 +133,9 @@ def _compute_seconds(config: GPTConfig, seq_len: int, rates: Rates) -> float:
 
 def _copy_seconds(traffic: Traffic, rates: Rates, tokens: int) -> tuple[float, float]:
     """Seconds of copies beside the computing: those of every step, and those for each token."""
-    inward = traffic.weights_in
-    outward = traffic.gradients_out
-    return max(inward, outward) / rates.link_bytes, traffic.inputs / tokens / rates.link_bytes
+    over_link = max(traffic.weights_in, traffic.gradients_out) / rates.link_bytes
+    fixed = max(over_link, (traffic.disk_weights + traffic.disk_gradients) / rates.disk_bytes)
+    return fixed, traffic.inputs / tokens / rates.link_bytes
 
 
 def _free_from(per_token: float, fixed: float, by_token: float, update: float) -> int:

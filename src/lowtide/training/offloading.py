@@ -30,7 +30,7 @@ __all__ = [
     "step_traffic",
 ]
 
-RUNGS = ("none", "packed", "gradients", "optimizer", "layers", "disk")
+RUNGS = ("none", "packed", "gradients", "optimizer", "layers", "disk", "disk-all")
 """What --offload may be, from the quickest to the one with the least memory."""
 CHUNK = 1 << 23
 """Numbers whose states are moved at once: 24 MiB, and 16 MiB of gradients."""
@@ -39,6 +39,9 @@ GPU_CHUNK_TOKENS = 2048
 STACK_NUMBERS = STACK_BYTES // 4
 """Numbers of equal matrices that Muon makes orthogonal at once."""
 _SCALE = 4 / 128  # bytes a number: a float32 for every 128
+_IN_FILE = ("disk", "disk-all")
+_WEIGHTS_LEAVE = ("layers", *_IN_FILE)
+_STATES_LEAVE = ("optimizer", *_WEIGHTS_LEAVE)
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,17 @@ def offload_bytes(
     weights, gradients, optimizer = weight * whole, 2 * whole, states
     if on_gpu and rung != "packed":
         gradients, host = 2 * tables + 4 * block, 2 * blocks + step_inputs
-    if on_gpu and rung in ("optimizer", "layers", "disk"):
+    if on_gpu and rung in _STATES_LEAVE:
         optimizer = slots
-        host += states if rung != "disk" else slots
-        file += states if rung == "disk" else 0
-    if on_gpu and rung in ("layers", "disk"):
+        host += slots if rung in _IN_FILE else states
+        file += states if rung in _IN_FILE else 0
+    if on_gpu and rung in _WEIGHTS_LEAVE:
         weights = weight * (tables + 2 * block)
         host += weight * blocks
-    if not on_gpu and rung == "disk":
+    if on_gpu and rung == "disk-all":  # of weights and gradients two blocks each are on their way
+        file += (weight + 2) * blocks
+        host += (weight + 2) * (2 * block - blocks)
+    if not on_gpu and rung in _IN_FILE:
         file = (weight + 2) * blocks + states
         weights = weight * (tables + 2 * block)
         gradients = 2 * (tables + 2 * block)
@@ -118,7 +124,12 @@ class Traffic:
     update_in: int
     """What a step moves: gradients, states, weights."""
     update_out: int
+    disk_weights: int
+    """Read beside the computing: once forward, once backward."""
+    disk_gradients: int
+    """Written beside the computing."""
     disk_read: int
+    """By the update."""
     disk_written: int
 
 
@@ -130,18 +141,21 @@ def step_traffic(config: GPTConfig, settings: TrainSettings) -> Traffic:
     weight = 2 if half else 3
     states = _state_bytes(config, settings, tables, blocks)
     gradients = 2 * blocks if rung not in ("none", "packed") else 0
-    moved = states if rung in ("optimizer", "layers", "disk") else 0
-    weights = weight * blocks if rung in ("layers", "disk") else 0
+    moved = states if rung in _STATES_LEAVE else 0
+    weights = weight * blocks if rung in _WEIGHTS_LEAVE else 0
     inputs = _step_inputs(config, settings.tokens_per_step, half=half) if gradients else 0
-    on_disk = states if rung == "disk" else 0
+    on_disk = states if rung in _IN_FILE else 0
+    all_there = rung == "disk-all"
     return Traffic(
         weights_in=2 * weights,
         gradients_out=gradients,
         inputs=inputs,
         update_in=gradients + moved + weights,
         update_out=moved + weights,
-        disk_read=on_disk,
-        disk_written=on_disk,
+        disk_weights=2 * weights if all_there else 0,
+        disk_gradients=gradients if all_there else 0,
+        disk_read=on_disk + (gradients + weights if all_there else 0),
+        disk_written=on_disk + (weights if all_there else 0),
     )
 
 

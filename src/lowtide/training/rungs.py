@@ -119,7 +119,7 @@ def choose_rung(
 def _with_rungs(settings: TrainSettings, rungs: Sequence[str]) -> Iterator[TrainSettings]:
     """The settings with each rung that goes with them."""
     for rung in rungs:
-        changes = {"offload": rung, **({} if rung == "disk" else {"offload_dir": None})}
+        changes = {"offload": rung, **({} if rung.startswith("disk") else {"offload_dir": None})}
         try:
             yield replace_settings(settings, **changes)
         except UsageError:  # such as 8-bit products, which no rung but none has

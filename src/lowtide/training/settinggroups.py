@@ -357,17 +357,19 @@ class MachineSettings:
     """Budget of resident memory, such as 8GiB; half of what is available if not given."""
     vram: str | None = None
     """The most of a GPU's memory to take, such as 8GiB; all that is free if not given."""
-    offload: Literal["none", "auto", "packed", "gradients", "optimizer", "layers", "disk"] = "none"
+    offload: Literal[
+        "none", "auto", "packed", "gradients", "optimizer", "layers", "disk", "disk-all"
+    ] = "none"
     """Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with what is before
-    it: gradients, the optimizer's states, all layers; disk: states in a file. auto: the first of
-    none and these that fits."""
+    it: gradients, the optimizer's states, all layers; disk: states in a file; disk-all: layers and
+    gradients too. auto: the first of none and these that fits."""
     offload_dir: Path | None = None
-    """Where --offload disk keeps its scratch file; the run's folder if not given."""
+    """Where --offload disk and disk-all keep their scratch files; the run's folder if not given."""
 
     def __post_init__(self) -> None:
         _zero_or_more(self, "num_workers")
-        apart = self.offload_dir is None or self.offload in ("disk", "auto")
-        require(apart, "offload_dir", self.offload_dir, "--offload disk beside it")
+        apart = self.offload_dir is None or self.offload in ("disk", "disk-all", "auto")
+        require(apart, "offload_dir", self.offload_dir, "--offload disk or disk-all beside it")
         if self.vram is not None:
             parse_size(self.vram)
 
