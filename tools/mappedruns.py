@@ -4,9 +4,9 @@ In:      a change, a map of the tests that run each line (tools/testmap.py)
 Out:     a verdict, with the test that noticed it
 Memory:  a process with all that the tests import, per copy of the repository
 
-Tests of the module's own file come first, then other files, those that take longest last. A test
-that fails without the change as well proves nothing: it is found out when it first notices
-something, and left out from then on.
+Tests of the module's own file come first, then its stage's, then others, each by how long they
+take. A test that fails without the change as well proves nothing: it is found out when it first
+notices something, and left out from then on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class MappedRuns:
         for test in sorted([*tests, *new], key=lambda test: (self._seconds.get(test, 0), test)):
             files[_file_of(test)].append(test)
         took = {name: sum(self._seconds.get(t, 0) for t in files[name]) for name in files}
-        order = sorted(files, key=lambda name: (name != own, took[name]))
+        near = {name: Path(name).parent == folder for name in files}
+        order = sorted(files, key=lambda name: (name != own, not near[name], took[name]))
         return [test for name in order for test in files[name] if test not in self._failing]
 
     def judge(self, mutant: Mutant, folder: Path, limits: Limits) -> Verdict:
