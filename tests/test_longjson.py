@@ -94,3 +94,14 @@ def test_damage_is_told_by_whoever_reads_it(tmp_path: Path) -> None:
         list(read_long_json(path, ("rows",))["rows"])
     with pytest.raises(DataError, match="not found"):
         read_long_json(tmp_path / "none.json", ("rows",))
+
+
+def test_rows_are_taken_as_of_a_list() -> None:
+    rows = lazy(list(range(9)))
+    for part in (slice(None, None, 2), slice(5, 1, -2), slice(2, 5), slice(7, 3)):
+        assert list(rows[part]) == list(range(9))[part]
+    assert rows == list(range(9))
+    assert rows != list(range(8))
+    assert rows != [0, *range(2, 10)]
+    assert (rows == "012345678") is False
+    assert rows.__eq__(5) is NotImplemented

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,3 +65,18 @@ def test_overlap_and_wrong_targets_are_found(
         selftest._check_batch(data, (inputs, inputs), 2)
     with pytest.raises(DataError, match="expected"):
         selftest._check_batch(data, (inputs, inputs), 3)
+
+
+def test_speed_is_that_of_the_batches_that_came_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that goes on by a second at every look, and batches of ten tokens."""
+    ticks, sizes = itertools.count(), iter([1000, 1700])
+    monkeypatch.setattr(selftest, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(selftest, "tree_resident_bytes", lambda: next(sizes))
+    batches = itertools.count()
+    loader: Any = batches
+    assert selftest._measure(loader, 10, 4.0) == (30, 4, 700)
+    assert next(batches) == 3 + 3
+    ticks, sizes = itertools.count(), iter([0, 0])
+    assert selftest._measure(loader, 10, 0.5) == (10, 2, 0)  # one at least

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lowtide.errors import DataError, UsageError
 from lowtide.loader import texts
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
-from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.loader.streaming import EndlessBatches, StreamingDataLoader
 from lowtide.loader.texts import FileTexts, make_encoder
 from lowtide.loader.tokenblocks import Windowing, iter_token_blocks
 from lowtide.tokenizer import Tokenizer
@@ -402,3 +402,21 @@ def test_memory_is_that_of_windows_and_of_reading(
     held = planned_bytes(seq_len=16, shuffle_buffer_size=10, stride=5)
     assert make(text_files, stride=5).memory_bytes == held + 12_345
     assert make(text_files, stride=5, streaming=False).memory_bytes == 0
+
+
+def test_texts_that_are_no_files_take_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "open_hub_rows", lambda *given, **more: [])
+    loader = make(None, dataset_id="some/texts", stride=5)
+    assert loader.memory_bytes == planned_bytes(seq_len=16, shuffle_buffer_size=10, stride=5)
+
+
+def test_without_an_estimate_whole_epochs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "open_hub_rows", lambda *given, **more: [])
+    loader = make(None, dataset_id="some/texts")
+    assert loader.estimated_windows is None
+    assert loader.epochs_done({"epoch": 3}) == 3.0
+
+
+def test_endless_batches_are_their_own_iterator(text_files: list[Path]) -> None:
+    endless = EndlessBatches(make(text_files))
+    assert iter(endless) is endless

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lowtide.corpus.inputs import InputFile
+from lowtide.loader import texts
 from lowtide.loader.texts import FileTexts, iter_encoded, make_encoder
 from lowtide.loader.tokenblocks import Windowing
+from lowtide.stores.paths import StorePath
 from lowtide.tokenizer import Tokenizer
 
 from .test_streaming import ByteTokenizer
@@ -101,3 +105,33 @@ def test_a_group_of_tiny_texts_is_small(tmp_path: Path) -> None:
     found = list(iter_encoded(FileTexts([path]), encoder, seed=None, group_bytes=51_200))
     assert len(found) == 500
     assert max(asked) == 100
+
+
+def test_an_object_of_a_store_is_known_by_its_name_size_and_tag() -> None:
+    known = InputFile(0, StorePath("s3://bucket/a.txt"), "text", None, 9, 7)
+    others = [
+        dataclasses.replace(known, size_bytes=8),
+        dataclasses.replace(known, modified_ns=8),
+        dataclasses.replace(known, path=StorePath("s3://bucket/b.txt")),
+    ]
+    found = [texts._file_fingerprint(source) for source in (known, *others)]
+    assert found[0] == "a.txt 9 7"
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize(
+    ("info", "size"),
+    [
+        ({"train": SimpleNamespace(num_bytes=77)}, 77),
+        ({"train": SimpleNamespace(num_bytes=0)}, None),
+        ({"test": SimpleNamespace(num_bytes=77)}, None),
+        (None, None),
+    ],
+)
+def test_bytes_of_a_split_are_those_that_the_dataset_says(
+    monkeypatch: pytest.MonkeyPatch, info: object, size: int | None
+) -> None:
+    rows = SimpleNamespace(info=SimpleNamespace(splits=info))
+    monkeypatch.setattr(texts, "open_hub_rows", lambda *given, **more: rows)
+    source = texts.HubTexts("some/texts", split="train", text_field="text")
+    assert source.text_bytes == size

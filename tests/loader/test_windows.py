@@ -495,3 +495,10 @@ def test_few_shards_stay_open_where_few_files_may_be(monkeypatch):
     unlimited = tokenstreams.resource.RLIM_INFINITY
     monkeypatch.setattr(tokenstreams.resource, "getrlimit", lambda kind: (unlimited, unlimited))
     assert tokenstreams._max_open_files() == tokenstreams._MAX_OPEN_FILES
+
+
+def test_all_windows_come_one_by_one(counting_dataset: Path) -> None:
+    data = TokenDataset(counting_dataset, seq_len=8)
+    found = list(data)
+    assert len(found) == len(data)
+    assert all(np.array_equal(row[1], data[place][1]) for place, row in enumerate(found))

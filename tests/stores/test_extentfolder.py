@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.errors import BudgetError
+from lowtide.errors import BudgetError, LowtideError
 from lowtide.stores import extentfolder
 from lowtide.stores.extentfiles import TRAILER_BYTES, disk_bytes, is_whole, write_extent
 from lowtide.stores.extentfolder import ExtentFolder
@@ -176,3 +176,21 @@ def test_an_extent_is_whole_as_it_was_written_and_not_otherwise(tmp_path: Path, 
     for wrong in (whole[:-1], whole + b"\0", bytes([whole[0] ^ 1]) + whole[1:]):
         assert not is_kept(wrong)
     assert not is_kept(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+
+def test_an_error_of_the_disk_names_the_file_or_else_the_cache(tmp_path: Path) -> None:
+    for error, named in (
+        (FileNotFoundError(2, "gone", str(tmp_path / "a")), tmp_path / "a"),
+        (OSError(28, "full"), tmp_path),
+    ):
+        with (
+            pytest.raises(LowtideError, match="the cache cannot be read or written") as caught,
+            extentfolder.about_cache(tmp_path),
+        ):
+            raise error
+        assert str(caught.value.path) == str(named)
+    with (
+        pytest.raises(FileNotFoundError),
+        extentfolder.about_cache(tmp_path, but=FileNotFoundError),
+    ):
+        raise FileNotFoundError(2, "gone")

@@ -59,3 +59,24 @@ def test_usual_vocabularies_are_in_the_share_that_verbs_have(tmp_path: Path) -> 
     assert vocabulary_bytes(tmp_path / "ranks.tiktoken") > 8 * MIB
     assert tokenizer_needs(tmp_path) == tokenizer_needs("gpt2") == NO_MORE
     assert vocabulary_bytes(tmp_path / "gone") == vocabulary_bytes("char") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [("tokenizer.model", 75), ("tokenizer.model.v3", 75), ("tekken.json", 11), ("a.tiktoken", 25)],
+)
+def test_each_kind_of_file_takes_its_own_many_times(tmp_path: Path, name: str, times: int) -> None:
+    (tmp_path / name).write_bytes(b"{}" * 500)
+    assert vocabulary_bytes(tmp_path / name) == times * 1000 + (3 << 20)
+    if name in ("tokenizer.model", "tekken.json"):
+        assert vocabulary_bytes(tmp_path) == vocabulary_bytes(tmp_path / name)
+        (tmp_path / "tokenizer.json").write_bytes(b"{}")  # comes first
+        assert vocabulary_bytes(tmp_path) == 7 * 2 + (3 << 20)
+
+
+def test_two_files_are_taken_together(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_bytes(b"{}" * 500)
+    (tmp_path / "merges.txt").write_bytes(b"a b\n")
+    for path in (tmp_path, tmp_path / "vocab.json", tmp_path / "merges.txt"):
+        assert vocabulary_bytes(path) == 11 * 1004 + (3 << 20)
+    assert vocabulary_bytes(tmp_path / "not there") == 0

@@ -340,3 +340,11 @@ def test_a_batch_takes_all_cores_or_as_many_as_are_given(
     monkeypatch.setattr("lowtide.tokenizer.tokenizer.usable_cores", lambda: 3)
     assert len(ours.encode_batch(["the tide", "low"], num_workers=num_workers)) == 2
     assert seen == [used]
+
+
+def test_a_forbidden_token_is_named_with_its_place_wherever_it_is(ours: Tokenizer) -> None:
+    for before in ("", "a", "some words before it "):
+        text = f"{before}{END} after"
+        for cut in (0, 1, len(before) + 3, len(before) + len(END)):
+            with pytest.raises(DataError, match=f"in the text at {len(before)}\n"):
+                list(ours.encode_iterable([text[:cut], text[cut:]], special="forbid"))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.patterns import EXPRESSIONS
+from lowtide.tokenizer.tekken import is_tekken
 from lowtide.tokenizer.training import train_tokenizer
 
 TEXT = "Low tide, ПриветМир: don't swim 1234 miles! 日本語 naïve\r\n\n  HTTPServer "
@@ -112,3 +113,17 @@ def test_files_that_are_none_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         Tokenizer.load(write(tmp_path / "tekken.json", contents(ranks, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        ({"vocab": [], "config": {}}, True),
+        ({"vocab": [], "config": {}, "model": {}}, False),
+        ({"vocab": {}, "config": {}}, False),
+        ({"vocab": [], "config": []}, False),
+        ([], False),
+    ],
+)
+def test_a_tekken_is_known_by_its_parts(data: object, is_one: bool) -> None:
+    assert is_tekken(data) is is_one
