@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,3 +60,34 @@ def test_numbers_are_those_that_cuda_may_use(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
     assert find_gpu(1) == find_gpu(0) == Gpu("B", 16 << 20, 1 << 20)
     assert asked == [["--id=GPU-5"], ["--id=3"]]
+
+
+@pytest.mark.parametrize(
+    ("platform", "device", "visible", "gpu", "there"),
+    [
+        ("darwin", False, None, None, True),
+        ("linux", True, "-1", None, True),
+        ("linux", False, None, None, False),
+        ("linux", False, None, Gpu("a", 1, 1), True),
+        ("linux", False, "0", Gpu("a", 1, 1), True),
+        ("linux", False, "", Gpu("a", 1, 1), False),
+        ("linux", False, "-1", Gpu("a", 1, 1), False),
+    ],
+)
+def test_an_accelerator_is_one_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    platform: str,
+    device: bool,
+    visible: str | None,
+    gpu: Gpu | None,
+    there: bool,
+) -> None:
+    monkeypatch.setattr(gpus.sys, "platform", platform)
+    monkeypatch.setattr(gpus.Path, "exists", lambda self: device)
+    monkeypatch.setattr(gpus, "find_gpu", lambda: gpu)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpus.has_accelerator() is there

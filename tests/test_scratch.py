@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lowtide import cli
+from lowtide import cli, scratch
 from lowtide.scratch import ScratchFolder, scratch_folder
 
 
@@ -91,3 +94,29 @@ def test_a_folder_elsewhere_is_hidden(tmp_path: Path) -> None:
     with scratch_folder("dry-run", inside=tmp_path) as folder:
         assert folder.name.startswith(".lowtide.dry-run.")
         assert folder.parent == tmp_path
+
+
+def test_a_folder_is_locked_once_and_its_descriptors_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    first = scratch._lock(tmp_path)
+    assert first is not None
+    assert scratch._lock(tmp_path) is None
+    assert scratch._lock(tmp_path / "not there") is None
+    assert open_files() == before + 1
+    os.close(first)
+
+    def no_locks(*given: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(scratch.fcntl, "flock", no_locks)
+    unlocked = scratch._lock(tmp_path)
+    assert unlocked is not None
+    os.close(unlocked)
+    monkeypatch.setattr(scratch.fcntl, "flock", lambda *given: tmp_path.rename(f"{tmp_path}-gone"))
+    assert scratch._lock(tmp_path) is None
+    assert open_files() == before

@@ -8,8 +8,10 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -262,3 +264,19 @@ def test_rows_out_of_order_are_refused() -> None:
     with pytest.raises(ValueError, match="not sorted"):
         finder.add_in_turn(0, rows)
     assert finder.add_in_turn(1, hash_rows([(high, 0)], 7)) == struct.pack("<I", 7)
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(range(200))
+    digest = xxhash.xxh3_128_digest(data)
+    path = tmp_path / "0.removed"
+    path.write_bytes(data + digest)
+    assert deduplication.is_removed_whole(path) is True
+    path.write_bytes(data[:-1] + digest)
+    assert deduplication.is_removed_whole(path) is False
+    status = SimpleNamespace(st_size=1000)
+    monkeypatch.setattr(deduplication, "os", SimpleNamespace(fstat=lambda descriptor: status))
+    assert deduplication.is_removed_whole(path) is False
+    assert deduplication.is_removed_whole(tmp_path / "not there") is False

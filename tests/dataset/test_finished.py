@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import append_to_dataset, prepare_dataset
-from lowtide.dataset import existing
+from lowtide.dataset import existing, finished, layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.errors import DataError
 
@@ -140,3 +140,15 @@ def test_a_tokenizer_that_is_named_where_it_lies_stays_there(
     assert existing.is_tokenizer_of(str(tmp_path / "out" / "tokenizer.json"), root)
     for other in (None, "other", "out/other.json", "gpt2"):
         assert existing.is_tokenizer_of(other, root) is False
+
+
+def test_a_tokenizer_that_is_not_the_one_of_the_ids_is_a_problem(made: Path) -> None:
+    root = made / "data"
+    metadata = layout.load_dataset_info(root).metadata
+    assert finished.check_tokenizer(root, metadata) == []
+    size, print_ = metadata["vocab_size"], metadata["tokenizer_fingerprint"]
+    other = {**metadata, "vocab_size": size + 1, "tokenizer_fingerprint": "other"}
+    assert finished.check_tokenizer(root, other) == [
+        f"tokenizer.json: fingerprint {print_}, the ids were made with other",
+        f"tokenizer.json: vocabulary {size}, dataset_metadata.json says {size + 1}",
+    ]

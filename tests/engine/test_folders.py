@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lowtide.engine import storefolders
 from lowtide.engine.folders import DiskFolder
 
 
@@ -65,3 +67,24 @@ def test_what_is_removed_may_be_gone_already(tmp_path: Path) -> None:
     assert folder.path.is_dir() and not (folder.path / "plan.json").exists()
     folder.remove(["plan.json", *(path.name for path in folder.path.iterdir())])
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "stretches"), [(0, []), (999, [999]), (1000, [1000]), (2001, [1000, 1000, 1])]
+)
+def test_objects_under_a_name_are_removed_in_stretches(
+    monkeypatch: pytest.MonkeyPatch, count: int, stretches: list[int]
+) -> None:
+    removed: list[list[str]] = []
+    store = SimpleNamespace(
+        delete=lambda urls: removed.append([str(url) for url in urls]),
+        iter_objects=lambda url: (SimpleNamespace(url=url / str(n)) for n in range(count)),
+    )
+    monkeypatch.setattr(storefolders, "open_store", lambda url: store)
+    folder = storefolders.StoreFolder(Path("s3://bucket/work"))
+    folder.remove(["leases"])
+    assert removed[0] == ["s3://bucket/work/leases"]
+    assert [len(urls) for urls in removed[1:]] == stretches
+    assert [url for urls in removed[1:] for url in urls] == [
+        f"s3://bucket/work/leases/{number}" for number in range(count)
+    ]

@@ -189,3 +189,21 @@ def test_a_program_that_ends_does_not_wait_for_its_leases(tmp_path: Path) -> Non
     with Leases(Records(tmp_path)) as leases:
         assert leases._thread.daemon
     assert not leases._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "content", [b"cut off", b"{}", b'{"machine": "x"}', b'{"machine": 1, "pid": []}', b"[]"]
+)
+def test_what_is_no_lease_is_of_no_dead_process(content: bytes) -> None:
+    assert module._is_of_dead_process(content) is False
+
+
+def test_a_process_is_dead_on_its_own_machine_alone() -> None:
+    machine = module._find_machine()
+    for where, pid, dead in (
+        (machine, 2**22 + 1, True),
+        ("other", 2**22 + 1, False),
+        (machine, 1, False),
+    ):
+        content = json.dumps({"machine": where, "pid": pid}).encode()
+        assert module._is_of_dead_process(content) is dead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,14 @@ from typing import Any
 import pytest
 
 from lowtide.errors import BudgetError, LowtideError
-from lowtide.stores import extentfolder
-from lowtide.stores.extentfiles import TRAILER_BYTES, disk_bytes, is_whole, write_extent
+from lowtide.stores import extentfiles, extentfolder
+from lowtide.stores.extentfiles import (
+    TRAILER_BYTES,
+    disk_bytes,
+    is_whole,
+    remove_unlocked,
+    write_extent,
+)
 from lowtide.stores.extentfolder import ExtentFolder
 from lowtide.stores.urls import StoreURL
 
@@ -194,3 +201,25 @@ def test_an_error_of_the_disk_names_the_file_or_else_the_cache(tmp_path: Path) -
         extentfolder.about_cache(tmp_path, but=FileNotFoundError),
     ):
         raise FileNotFoundError(2, "gone")
+
+
+def test_an_extent_that_ends_early_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "extent"
+    path.write_bytes(bytes(100 + TRAILER_BYTES))
+    with path.open("rb") as file:
+        monkeypatch.setattr(extentfiles.os, "pread", lambda *given: b"")  # cut off meanwhile
+        assert is_whole(file.fileno(), 100) is False
+
+
+def test_an_extent_that_is_read_or_gone_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "extent"
+    path.write_bytes(b"x")
+    with path.open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        assert remove_unlocked(path) is False
+        assert path.exists()
+    assert remove_unlocked(path) is True
+    assert not path.exists()
+    assert remove_unlocked(path) is False

@@ -34,3 +34,11 @@ def test_the_objects_that_were_looked_at_last_are_remembered(
     for key in ("a", "b", "a", "c"):
         paths.keep_info(info(key), kept=2)
     assert list(paths._infos) == ["s3://bucket/a", "s3://bucket/c"]
+
+
+def test_an_object_is_no_folder_and_no_link() -> None:
+    path = paths.StorePath("s3://bucket/a/b.txt")
+    assert path.is_dir() is False
+    assert path.is_symlink() is False
+    assert path.expanduser() is path
+    assert repr(path) == "StorePath('s3://bucket/a/b.txt')"
