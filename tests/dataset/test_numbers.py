@@ -197,7 +197,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_MOST_STORED_PARTS": 4_000,
         "_MOST_PARTITIONS": 256,
         "_PARTITION_TEXT_BYTES": 67_108_864,
-        "_LEAST_GROUP_BYTES": 67_108_864,
+        "_LEAST_GROUP_BYTES": 16_777_216,
         "_MIB": 1_048_576,
         "Sizes.num_buckets": 4_096,
         "Sizes.group_bytes": 268_435_456,

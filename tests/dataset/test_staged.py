@@ -494,10 +494,10 @@ def test_parts_follow_the_sizes_of_streams(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("total", "part_mib", "partitions", "group_mib"),
     [
-        (0, 16, 1, 64),
-        (5 << 20, 16, 1, 64),
-        (3 << 30, 16, 48, 96),
-        (1 << 33, 16, 128, 256),
+        (0, 16, 1, 16),
+        (5 << 20, 16, 1, 16),
+        (3 << 30, 16, 48, 48),
+        (1 << 33, 16, 128, 128),
         (1 << 40, 35, 256, 256),
         (1 << 44, 560, 256, 256),
     ],

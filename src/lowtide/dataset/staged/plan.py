@@ -24,7 +24,7 @@ _MOST_PARTS = 30_000
 _MOST_STORED_PARTS = 4_000
 _MOST_PARTITIONS = 256  # of hashes by their first byte
 _PARTITION_TEXT_BYTES = 64 << 20
-_LEAST_GROUP_BYTES = 64 << 20
+_LEAST_GROUP_BYTES = 16 << 20
 _MIB = 1 << 20
 
 
@@ -51,7 +51,7 @@ class Sizes:
         >>> Sizes.of(1 << 40).part_bytes >> 20, Sizes.of(5 << 20).num_partitions
         (35, 1)
         >>> Sizes.of(120 << 20).group_bytes >> 20, Sizes.of(1 << 40).group_bytes >> 20
-        (64, 256)
+        (16, 256)
         >>> Sizes.of(1 << 40, is_stored=True).part_bytes >> 20
         263
         """
@@ -61,8 +61,8 @@ class Sizes:
             return cls(part, partitions, group_bytes=1 << 30)
         part = max(16 * _MIB, -(-total_bytes // _MOST_PARTS // _MIB) * _MIB)
         partitions = min(max(total_bytes // _PARTITION_TEXT_BYTES, 1), _MOST_PARTITIONS)
-        # Some tasks for each of sixteen cores; more would read a little of every part too often.
-        group = min(max(total_bytes // 32, _LEAST_GROUP_BYTES), cls.group_bytes)
+        # Two tasks for each of sixteen cores; more would read a little of every part too often.
+        group = min(max(total_bytes // 64, _LEAST_GROUP_BYTES), cls.group_bytes)
         return cls(part, partitions, group_bytes=group)
 
     def partition_borders(self) -> list[tuple[int, int]]:
