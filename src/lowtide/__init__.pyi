@@ -388,7 +388,7 @@ def make_plan(
     use_mixed_precision: bool = False,
     use_8bit_optimizer: bool = False,
     activation_checkpointing: bool = False,
-    offload: Literal['none', 'packed', 'gradients', 'optimizer', 'layers', 'disk', 'disk-all'] | None = None,
+    offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk', 'disk-all'] | None = None,
     tokens_per_param: float | None = None,
     ram: str | int | None = None,
     vram: str | int | None = None,

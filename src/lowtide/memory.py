@@ -53,10 +53,13 @@ _UNITS = {
     "gb": 10**9,
     "t": 10**12,
     "tb": 10**12,
+    "p": 10**15,
+    "pb": 10**15,
     "kib": 1 << 10,
     "mib": 1 << 20,
     "gib": 1 << 30,
     "tib": 1 << 40,
+    "pib": 1 << 50,
 }
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
@@ -92,11 +95,11 @@ def format_size(size: float) -> str:
     >>> format_size(1536), format_size(3 << 30)
     ('1.5 KiB', '3.0 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < (1024 if unit == "B" else 1023.95):  # 1023.95 would read "1024.0 KiB"
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
-    return f"{size:.1f} TiB"
+    return f"{size:.1f} PiB"
 
 
 def available_bytes() -> int:

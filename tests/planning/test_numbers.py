@@ -102,6 +102,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_COMPUTED_AGAIN": 1.3333333333333333,
         "Rates.is_disk_assumed": False,
     },
+    "planning.summary": {"_YEAR_SECONDS": 31_536_000},
     "planning.trial": {"_TIMEOUT_SECONDS": 90, "run_trial(seconds)": 8.0},
 }
 

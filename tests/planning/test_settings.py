@@ -155,3 +155,10 @@ def test_what_is_compared_by_default() -> None:
     for options in ({"tokens": "x"}, {"size": "x"}):
         with pytest.raises(UsageError, match=f"^{next(iter(options))} is 'x'"):
             CompareSettings(**options)
+
+
+@pytest.mark.parametrize("value", ["0GiB", "lots", "-8GiB"])
+@pytest.mark.parametrize("field", ["vram", "disk", "link_speed"])
+def test_a_size_that_is_none_is_named_by_its_flag(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"--{field.replace('_', '-')}: "):
+        PlanSettings(**{field: value})  # type: ignore[arg-type]

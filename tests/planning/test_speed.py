@@ -54,6 +54,25 @@ def test_a_model_whose_layers_are_beyond_the_host_goes_to_the_disk_with_them() -
     assert plan.speed.tokens_per_second < states.speed.tokens_per_second / 2
 
 
+@pytest.mark.parametrize("rung", ["packed", "layers", "disk"])
+def test_a_rung_that_was_asked_for_and_does_not_fit_is_planned_smaller(rung: str) -> None:
+    """Nothing is tried that does not go with it, such as other 8-bit moments."""
+    plan = make_plan(size="7B", offload=rung, **{**MACHINE, "ram": "12GiB"})
+    assert plan.chosen is not None and plan.chosen.settings.machine.offload == rung
+    assert "does not fit as asked" in describe_plan(plan)
+
+
+def test_auto_is_what_plans_do() -> None:
+    plans = [make_plan(size="1B", **MACHINE, **given) for given in ({}, {"offload": "auto"})]  # type: ignore[arg-type]
+    assert plan_as_json(plans[0]) == plan_as_json(plans[1])
+
+
+def test_a_smaller_plan_says_what_still_lacks_room() -> None:
+    text = describe_plan(make_plan(size="3B", **{**MACHINE, "ram": "24GiB", "disk": "1GB"}))
+    assert "nearest that fits" in text
+    assert "but prepare, train needs more disk or memory than there is" in text
+
+
 def test_a_rung_that_was_asked_for_stays() -> None:
     plan = make_plan(size="1B", offload="layers", batch_size=2, **MACHINE)
     assert plan.chosen is not None and plan.chosen.settings.machine.offload == "layers"

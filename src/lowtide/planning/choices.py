@@ -181,8 +181,9 @@ def _candidates(
         settings.computing.use_mixed_precision,
         settings.computing.use_mixed_precision or machine.has_gpu,
     }
-    eights = {settings.learning.use_8bit_optimizer, True}
-    checkpointings = {settings.computing.activation_checkpointing, True}
+    saves = {True} if settings.machine.offload == "none" else set()  # a rung has both already
+    eights = {settings.learning.use_8bit_optimizer} | saves
+    checkpointings = {settings.computing.activation_checkpointing} | saves
     rungs = () if "offload" in options else _rungs(settings, machine)
     shorter = range(max(1, (settings.model.seq_len // _SMALLEST_ROWS).bit_length()))
     for half, precise, eight, again, short in itertools.product(

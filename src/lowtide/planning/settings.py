@@ -99,7 +99,8 @@ class PlanSettings:
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass."""
     offload: (
-        Literal["none", "packed", "gradients", "optimizer", "layers", "disk", "disk-all"] | None
+        Literal["none", "auto", "packed", "gradients", "optimizer", "layers", "disk", "disk-all"]
+        | None
     ) = None
     """Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if not given."""
     tokens_per_param: float | None = None
@@ -159,12 +160,8 @@ class PlanSettings:
             raise UsageError(f"{' and '.join(sizes)} are given, expected one of them")
         for field in ("ram", "vram", "memory", "disk", "link_speed", "disk_speed"):
             value = getattr(self, field)
-            if value is not None and parse_size(value) < _SMALLEST_MACHINE:
-                raise UsageError(
-                    f"{field} is {value} ({format_size(parse_size(value))}), expected at least "
-                    f"{format_size(_SMALLEST_MACHINE)}",
-                    next_step=f"name the unit, such as {flag_name(field)} 8GiB",
-                )
+            if value is not None:
+                _require_size(value, field)
         near = self.near_dedup == 0 or 0.5 <= self.near_dedup <= 1
         require(near, "near_dedup", self.near_dedup, "0, or from 0.5 to 1")
         require(self.cores is None or self.cores >= 1, "cores", self.cores, "at least 1")
@@ -217,6 +214,22 @@ class PlanSettings:
     def replace(self, **changes: Any) -> PlanSettings:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def _require_size(value: str, field: str) -> None:
+    """Refuse what is no size, and one that lacks its unit, by the name of its flag."""
+    try:
+        size = parse_size(value)
+    except UsageError as error:
+        raise UsageError(
+            f"{flag_name(field)}: {error.message}", next_step=error.next_step
+        ) from None
+    if size < _SMALLEST_MACHINE:
+        raise UsageError(
+            f"{field} is {value} ({format_size(size)}), expected at least "
+            f"{format_size(_SMALLEST_MACHINE)}",
+            next_step=f"name the unit, such as {flag_name(field)} 8GiB",
+        )
 
 
 def parse_count(text: str | float, name: str = "count") -> int:

@@ -24,6 +24,8 @@ from lowtide.training.choosing import choose_optimizer
 
 __all__ = ["describe_plan", "plan_as_json"]
 
+_YEAR_SECONDS = 365 * 86400
+
 
 def describe_plan(plan: Plan) -> str:
     """Return the plan as people read it."""
@@ -168,10 +170,12 @@ def _verdict(plan: Plan) -> list[str]:
             "smaller model with this vocabulary fits either; a smaller --vocab-size may"
         ]
     if not plan.asked_fits:
-        return [
+        lines = [
             f"does not fit as asked: training needs {format_size(need)} of {format_size(limit)}.",
             f"nearest that fits: {', '.join(plan.chosen.changes)}",
         ]
+        more = f"but {', '.join(failing)} needs more disk or memory than there is, see above"
+        return [*lines, more] if failing else lines
     if failing:
         return [f"does not fit: {', '.join(failing)} (memory or disk, see above)"]
     lines = [f"fits, with {', '.join(plan.chosen.changes)}" if plan.chosen.changes else "fits"]
@@ -234,7 +238,8 @@ def _offload_lines(plan: Plan) -> list[str]:
         written = speed.disk_bytes_per_step * plan.compute.steps
         lines.append(
             f"  the disk is written {format_size(speed.disk_bytes_per_step)} a step, "
-            f"{format_size(written)} in all: it wears by that"
+            f"{format_size(written)} in all: it wears by that (a drive of 1 TB is usually "
+            "warranted for 600 TB)"
         )
     return lines
 
@@ -263,9 +268,11 @@ def _describe_time(plan: Plan) -> str:
 def _duration(seconds: float) -> str:
     """Return a long time in the unit people think of.
 
-    >>> _duration(90), _duration(7200), _duration(300_000)
-    ('2 minutes', '2.0 hours', '3.5 days')
+    >>> _duration(90), _duration(7200), _duration(300_000), _duration(10**8)
+    ('2 minutes', '2.0 hours', '3.5 days', '3.2 years')
     """
+    if seconds > 2 * _YEAR_SECONDS:
+        return f"{seconds / _YEAR_SECONDS:.1f} years"
     if seconds < 5400:
         return counted(max(1, round(seconds / 60)), "minute")
     return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86400:.1f} days"
