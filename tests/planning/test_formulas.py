@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from lowtide.model import inference, rope, sizing
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.planning import choices
+from lowtide.planning import compute as compute_plans
 from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
 from lowtide.tokenizer import countingplan, learning
 from lowtide.tokenizer import footprint as tokenizer_footprint
-from lowtide.training import footprint, offloading
+from lowtide.training import footprint, offloading, schedule
 from lowtide.training.settings import TrainSettings
 
 TABLE = Path(__file__).with_name("formulas.json")
@@ -183,6 +185,54 @@ def choice_rows() -> Iterator[tuple[str, Any]]:
         yield f"what may be tried on a {place}, {more}", sorted(found)
 
 
+def usual_rows() -> Iterator[tuple[str, Any]]:
+    """What a plan takes where nothing is said, by machine and tokens; and how long it trains."""
+    plain = Machine(8 << 30, 6 << 30, 4, None, 0, None, is_this=False)
+    gpu = dataclasses.replace(plain, vram_bytes=2 << 30)
+    machines = {"CPU": plain, "GPU": gpu, "TPU": dataclasses.replace(gpu, is_tpu=True)}
+    asked = ({}, {"seq_len": 96}, {"gradient_accumulation_steps": 3}, {"batch_size": 5})
+    for (place, machine), options, tokens in itertools.product(
+        machines.items(), asked, (None, 10**6, 10**8, 10**10)
+    ):
+        found = [
+            choices.usual_options(options, machine, names_a_model=named, train_tokens=tokens)
+            for named in (False, True)
+        ]
+        yield f"usual on a {place}, {options}, {tokens} tokens", found
+    for length, tokens in itertools.product(
+        ({}, {"tokens_per_param": 3.5}, {"max_iters": 7}, {"epochs": 2.5}), (None, 10**5, 10**10)
+    ):
+        found = compute_plans.plan_compute(
+            10**6, flops_per_token=6e6, tokens_per_step=3000, train_tokens=tokens, **length
+        )
+        yield f"length by {length}, {tokens} tokens", numbers_of(found)
+    for size in (9, 99, 104, 105, 12_345_678):
+        rounded = [compute_plans.two_digits(size, rounded=way) for way in (round, math.floor)]
+        fitted = [compute_plans.fitted_tokens(size), compute_plans.fitted_parameters(size)]
+        yield f"digits and laws of {size}", [*rounded, *fitted]
+
+
+def schedule_rows() -> Iterator[tuple[str, Any]]:
+    """Learning rates over a run, to nine digits."""
+    for kind, warmup, steps, most in itertools.product(
+        ("constant", "cosine", "linear-decay"), (0, 0.2, 1, 4), (None, 20), (None, 5)
+    ):
+        shares = [
+            schedule.learning_rate_factor(
+                step, total_steps=steps, warmup=warmup, schedule=kind, final_fraction=0.1,
+                decay_fraction=0.3, elapsed_fraction=share, most_warmup_steps=most,
+            )
+            for step, share in itertools.product((0, 1, 3, 4, 5, 15, 20, 30), (0.0, 0.1, 0.8, 1.0))
+        ]  # fmt: skip
+        name = f"{kind}, warm-up {warmup}, {steps} steps, {most} at most"
+        yield f"rates: {name}", [float(f"{share:.9g}") for share in shares]
+    for size, optimizer, adapting in itertools.product(
+        (1, 10**4, 10**6, 10**9), ("adamw", "muon"), (False, True)
+    ):
+        rate = schedule.default_learning_rate(size, optimizer, adapting=adapting)
+        yield f"rate of {size} by {optimizer}{', adapting' * adapting}", float(f"{rate:.9g}")
+
+
 def make_inputs(compression: str | None) -> InputList:
     rows = [InputFile(n, Path(f"{n}.txt"), "text", compression, 10**7 + n, 1, 2) for n in range(3)]
     return InputList(rows)
@@ -249,7 +299,7 @@ def text_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
 def compute() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         rows = [*train_rows(), *offload_rows(), *running_rows(), *sizing_rows(), *text_rows(patch)]
-        rows += [*rope_rows(), *choice_rows()]
+        rows += [*rope_rows(), *choice_rows(), *usual_rows(), *schedule_rows()]
     assert len(dict(rows)) == len(rows)
     return json.loads(json.dumps(dict(rows)))
 
