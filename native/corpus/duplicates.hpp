@@ -39,7 +39,7 @@ class DuplicateFinder {
   std::vector<uint32_t> take();
 
   enum class Turn { kAdded, kFull, kStopped };
-  // Add the rows of the block `place` (0, 1, …), sorted by their first byte, after those of all
+  // Add the rows of the block `place` (0, 1, ...), sorted by their first byte, after those of all
   // blocks before it; its duplicates go to `lines`, sorted. Every place has to come, in any order
   // and from any thread. From the first block on for which there is no room, all of them get kFull,
   // and the tables are freed. As many rows as a block has may be held beyond the capacity.

@@ -62,7 +62,7 @@ std::vector<EncodedRow> WorkIndex::read() const {
   return rows;
 }
 
-// The header is JSON, and ends with where sections are: {…, "sections": {"index": [0, 320], …}}. A
+// The header is JSON, and ends with where sections are: {"sections": {"index": [0, 320]}}. A
 // quotation mark within a string is written \", so the key is found nowhere else.
 WorkIndex::Section WorkIndex::find(const std::string& header, const std::string& name) const {
   const size_t sections = header.rfind("\"sections\": {");

@@ -1,9 +1,11 @@
 """Which backend a command takes, and what is said of one that is not there."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from lowtide import packages
-from lowtide.generation import settings
+from lowtide.generation import generating, settings
 from lowtide.generation.settings import GenerateSettings
 from lowtide.packages import MissingPackageError, choose_backend
 from lowtide.training.settings import EvaluateSettings
@@ -58,3 +60,44 @@ def test_native_code_writes_on_a_cpu(monkeypatch, installed, has_gpu, device, as
     monkeypatch.setattr(settings, "has_accelerator", lambda: has_gpu)
     given = GenerateSettings(model_name="m", backend=asked, device=device)
     assert given.chosen_backend() == chosen
+
+
+@pytest.mark.parametrize(
+    ("backend", "rows", "fits", "found", "said"),
+    [
+        ("torch", 1, (90, 5), (90, 1), []),  # a single text is written in any case
+        ("torch", 2, (90, 2), (90, 2), []),
+        ("native", 4, (90, 3), (90, 3), ["the budget has room for 3 texts at once"]),
+        ("torch", 4, (40, 1), (40, 1), ["40 tokens of 90 keep the budget",
+                                        "the budget has room for 1 text at once"]),
+    ],
+)  # fmt: skip
+def test_as_much_is_written_at_once_as_the_budget_holds(
+    monkeypatch, backend, rows, fits, found, said
+):
+    asked, noted = [], []
+
+    def fit(name, result):
+        def call(*given, **options):
+            asked.append((name, given, options))
+            return result
+
+        return call
+
+    monkeypatch.setattr(generating, "fit_context", fit("context", fits[0]))
+    monkeypatch.setattr(generating, "fit_rows", fit("rows", fits[1]))
+    monkeypatch.setattr(generating, "vocabulary_bytes", lambda folder: 11)
+    monkeypatch.setattr(generating, "held_bytes", lambda folder, config: 22)
+    monkeypatch.setattr(generating, "longest_prompt", lambda settings: 30)
+    given = SimpleNamespace(chosen_backend=lambda: backend, max_new_tokens=20)
+    progress = SimpleNamespace(budget_bytes=77, note=noted.append)
+    room = generating._fit_budget(
+        given, generating._Room(90, rows), "config", "folder", "program", progress
+    )
+    assert (room.context, room.rows) == found and noted == said
+    shared = {"program": "program", "backend": backend, "tokenizer_bytes": 11,
+              "weight_bytes": 22 if backend == "native" else 0}  # fmt: skip
+    more = {"tokens": min(fits[0], 50), "is_running": True, "generates": True}
+    calls = [("context", ("config", 77), {**shared, "wanted": 50})]
+    calls += [("rows", ("config", rows, 77), {**shared, **more})] if rows > 1 else []
+    assert asked == calls

@@ -95,11 +95,17 @@ def rows() -> Iterator[tuple[str, Any]]:
             yield f"{layout} without {name}", read(without, usual)
         for number, other in enumerate(OTHERS):
             yield f"{layout} with other fields, {number}", read({**fields, **other}, usual)
+    config = make_config("gpt2")
+    bare = {k: v for k, v in config.to_huggingface().items() if k not in ("n_positions", "n_ctx")}
+    yield "gpt2 without a context", read(bare, settings_as_json(config))
     for name in SCALINGS:
         yield f"rotary positions, {name}", make_config("llama", name).to_huggingface()
-    bare = {"sliding_window": 0, "window_layers": ()}
+    no_windows = {"sliding_window": 0, "window_layers": ()}
     for layout in ("mistral", "qwen2"):
-        yield f"{layout} without windows", make_config(layout).replace(**bare).to_huggingface()
+        yield (
+            f"{layout} without windows",
+            make_config(layout).replace(**no_windows).to_huggingface(),
+        )
 
 
 def compute() -> dict[str, Any]:

@@ -91,8 +91,9 @@ def test_room_grows_and_keeps_what_is_there(kind):
     cache.reserve(3)
     assert cache.capacity == 64
     cache.keys[1][1, 0, 2] = 7.0
-    cache.reserve(64)
     before = cache.keys[0]
+    cache.reserve(64)
+    assert cache.keys[0] is before  # there is room for them
     cache.reserve(65)
     assert cache.capacity == 100 and cache.keys[0] is not before
     assert cache.keys[1].shape == (2, 2, 100, 4) and cache.keys[1][1, 0, 2].tolist() == [7.0] * 4

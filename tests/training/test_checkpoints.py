@@ -453,6 +453,32 @@ def test_best_weights_and_tokenizers_are_recorded_beside_each_other(run):
     assert (run.root / "tokenizer.json").exists()
 
 
+@pytest.mark.parametrize(("exists", "has_all", "writes"), [
+    (False, False, True), (False, True, True), (True, False, True), (True, True, False),
+])  # fmt: skip
+def test_a_run_that_goes_on_keeps_the_tokenizer_it_has(run, monkeypatch, exists, has_all, writes):
+    written = []
+    monkeypatch.setattr(RunFolder, "exists", lambda self: exists)
+    monkeypatch.setattr(
+        checkpoints, "write_companions",
+        lambda folder, *given, source: written.append((folder, *given, source)),
+    )  # fmt: skip
+    names = ("tokenizer.json", "tokenizer_config.json")
+    for name in names[: 2 if has_all else 1]:
+        (run.root / name).write_text("{}")
+    run.source_dir = run.root / "source"
+    run.save_tokenizer("tokenizer", CONFIG)
+    assert written == [(run.root, "tokenizer", CONFIG, run.source_dir)] * writes
+    (run.root / "checksums.json").unlink(missing_ok=True)
+    record_files(run.root, names[:1])
+    (run.root / names[0]).write_text("damaged")
+    written.clear()
+    run.save_tokenizer("tokenizer", CONFIG)
+    assert len(written) == 1
+    run.save_tokenizer("tokenizer", CONFIG, best=True)
+    assert written[1] == (run.best_dir, "tokenizer", CONFIG, run.root)
+
+
 def test_a_copy_serves_where_there_are_no_links(run, monkeypatch):
     def refuse(*paths):
         raise OSError(errno.EPERM, "no links here")

@@ -88,6 +88,8 @@ def test_the_limits_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     found = find_limits(settings, Program(1, 1, device="cuda"))
     assert (found.device_bytes, found.host_bytes) == (21 * GIB, 90 * GIB)
     assert found.disk_bytes is not None and found.disk_bytes > 0
+    first = _settings(device="cuda", checkpoints_dir=folder)
+    assert find_limits(first, Program(1, 1, device="cuda")).device_bytes == 20 * GIB
     given = _settings(vram="8GiB", memory="9GiB", checkpoints_dir=folder)
     found = find_limits(given, Program(1, 1, device="cuda"))
     assert (found.device_bytes, found.host_bytes) == (8 * GIB, 9 * GIB)
