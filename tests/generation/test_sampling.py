@@ -124,9 +124,9 @@ def test_borders_of_top_k_and_top_p():
 
 
 def test_the_penalty_divides_what_is_likely_and_multiplies_what_is_not():
-    logits = torch.tensor([[2.0, -2.0, 0.0, 4.0]])
+    logits = torch.tensor([[0.5, -2.0, 0.0, 4.0]])
     seen = torch.tensor([[0, 1, 9]])  # 9 is beyond the vocabulary: the last stands for it
-    assert _penalize(logits, seen, 2.0).tolist() == [[1.0, -4.0, 0.0, 2.0]]
+    assert _penalize(logits, seen, 2.0).tolist() == [[0.25, -4.0, 0.0, 2.0]]
 
 
 def test_next_to_no_temperature_takes_the_likeliest_and_more_draws():
@@ -163,3 +163,13 @@ def test_the_newest_ids_are_those_that_a_penalty_looks_at():
     assert rings[2:] == [
         [1, 2, 10, 11, 12], [13, 2, 10, 11, 12], [13, 14, 10, 11, 12], [13, 14, 15, 11, 12]
     ]  # fmt: skip
+
+
+def test_a_seed_gives_the_same_tokens_and_none_gives_others():
+    def draw(seed):
+        device = torch.device("cpu")
+        chooser = TensorChooser([1], 9, seed, sampling(), vocab_size=1000, device=device)
+        return [chooser.choose(torch.zeros(1000), ()) for _ in range(8)]
+
+    assert draw(3) == draw(3) != draw(4)
+    assert draw(None) != draw(None)

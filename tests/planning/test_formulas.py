@@ -116,7 +116,7 @@ def offload_rows() -> Iterator[tuple[str, Any]]:
 
 def running_rows() -> Iterator[tuple[str, Any]]:
     for name, generates, backend, rows, tokens in itertools.product(
-        ("gpt2", "qwen3", "windows"), (False, True), ("torch", "jax"), (1, 700), (30, 512)
+        ("gpt2", "qwen3", "windows", "long"), (False, True), ("torch", "jax"), (1, 700), (30, 512)
     ):
         found = inference.planned_bytes(
             shape(name), rows=rows, tokens=tokens, program=PROGRAM, generates=generates,
