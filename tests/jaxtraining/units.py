@@ -5,6 +5,7 @@ is compiled for, so that it takes a few seconds.
 """
 
 import functools
+import importlib
 import json
 import math
 import traceback
@@ -477,14 +478,36 @@ def check_half_precision_is_in_every_product():
         assert len(kinds) > 20 and set(kinds) == {"bfloat16"}, kinds
 
 
+def check_attention_by_one_kernel_is_computed_once():
+    """Unless everything is computed again: what it found is kept for the backward pass."""
+    checks = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    config = CONFIG.replace(width=16)
+    ids, weights = np.zeros((1, 8), np.int32), np.ones(1, np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("check_cudnn_version", "check_compute_capability"):
+            patch.setattr(checks, name, lambda *given: 90_000)  # only traced, nothing is run
+        for again, times in ((False, 1), (True, 2)):
+            form = network.Form(config, dtype="bfloat16", fused=True, again=again)
+            program = jax.make_jaxpr(jax.grad(network.loss_of), static_argnums=(4, 5))(
+                JaxGPT(config).params, ids, ids, weights, None, form
+            )
+            names = [step.primitive.name for step in _steps(program.jaxpr)]
+            assert names.count("dot_product_attention_bwd_wrapper") == 1
+            assert names.count("dot_product_attention_fwd_wrapper") == times, names
+
+
 def _products(program: Any) -> Iterator[Any]:
-    """All products of matrices of a program, in its loops and functions too."""
+    """All products of matrices of a program."""
+    return (step for step in _steps(program) if step.primitive.name == "dot_general")
+
+
+def _steps(program: Any) -> Iterator[Any]:
+    """All steps of a program, in its loops and functions too."""
     for step in program.eqns:
-        if step.primitive.name == "dot_general":
-            yield step
+        yield step
         for inner in jax.tree.leaves(list(step.params.values()), is_leaf=_is_program):
             if _is_program(inner):
-                yield from _products(getattr(inner, "jaxpr", inner))
+                yield from _steps(getattr(inner, "jaxpr", inner))
 
 
 def _is_program(value: Any) -> bool:

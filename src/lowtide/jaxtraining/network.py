@@ -41,6 +41,7 @@ Array = Any  # of JAX, traced or not
 _TRIED_TOKENS = 256  # of a row on which a kernel of others is tried
 _NEAR = 0.03
 _FUSED_HEADS = 8  # cuDNN has heads of multiples of this size
+_FUSED_FORWARD = "dot_product_attention_fwd"  # as JAX calls it
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,22 @@ def hidden_states(params: Tree, ids: Array, form: Form, key: Array | None = None
 
         return _block(x, weights, config, cos, sin, attend, share, own), None
 
-    # Products with weights are kept for the backward pass; norms, gates and scores, which are cheap
-    # or large, are computed again there. With `again` everything is.
-    policies = jax.checkpoint_policies
-    kept = policies.nothing_saveable if form.again else policies.dots_with_no_batch_dims_saveable
+    kept = jax.checkpoint_policies.nothing_saveable if form.again else _is_kept
     block = jax.checkpoint(block, prevent_cse=False, policy=kept)
     layers = {name.removeprefix(LAYERS): v for name, v in params.items() if name.startswith(LAYERS)}
     x, _ = lax.scan(block, x, (jnp.arange(config.num_layers), _windows(config), layers))
     return _norm(x.astype(dtype), params, "final_norm", config)
+
+
+def _is_kept(primitive: Any, *given: Any, **options: Any) -> bool:
+    """Whether the backward pass finds it, and need not compute it again.
+
+    Products with weights are kept, and what cuDNN's attention found; norms, gates and scores, which
+    are cheap or large, are computed again.
+    """
+    by_weights = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    is_attention = primitive.name.startswith(_FUSED_FORWARD)
+    return is_attention or by_weights(primitive, *given, **options)
 
 
 def _embed(
