@@ -45,21 +45,8 @@ _SAMPLE_SECONDS = 0.05
 _UNITS = {
     "": 1,
     "b": 1,
-    "k": 10**3,
-    "kb": 10**3,
-    "m": 10**6,
-    "mb": 10**6,
-    "g": 10**9,
-    "gb": 10**9,
-    "t": 10**12,
-    "tb": 10**12,
-    "p": 10**15,
-    "pb": 10**15,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-    "tib": 1 << 40,
-    "pib": 1 << 50,
+    **{f"{prefix}{b}": 1000**n for n, prefix in enumerate("kmgtp", 1) for b in ("", "b")},
+    **{f"{prefix}ib": 1 << 10 * n for n, prefix in enumerate("kmgtp", 1)},
 }
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
