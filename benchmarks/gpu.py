@@ -33,6 +33,7 @@ from lowtide.model.kernels import fused_loss_and_error
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.distributed import open_process_group
+from lowtide.training.firstembedding import first_embedding
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import TrainSettings
 from lowtide.training.steps import Steps
@@ -140,6 +141,10 @@ def make_steps(
     if options.get("zero_init"):
         model.zero_outputs()
     data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
+    if options.get("first_embedding") == "cooccurrence":
+        rows = first_embedding(data, config, seed=options.get("seed", 0))
+        with torch.no_grad():
+            model.embedding.weight.copy_(torch.from_numpy(rows))
     folder = Path(tempfile.mkdtemp())
     trainer = Trainer(
         model,
