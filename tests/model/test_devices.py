@@ -23,3 +23,14 @@ def test_what_torch_knows_and_cannot_train_on_here_is_refused(name):
 
 def test_a_cpu_has_no_memory_of_its_own():
     assert device_memory(torch.device("cpu")) is None
+
+
+def test_auto_takes_the_fastest_that_is_there(monkeypatch):
+    there = {"cuda": True, "mps": True}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there["cuda"])
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: there["mps"])
+    found = [pick_device("auto").type]
+    for name in there:
+        there[name] = False
+        found.append(pick_device("auto").type)
+    assert found == ["cuda", "mps", "cpu"]

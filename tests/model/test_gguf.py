@@ -277,3 +277,31 @@ def test_splits_have_their_names_and_what_differs_is_told(
     pairs, notes = ggufvocabulary._byte_level(SimpleNamespace(data=data))
     assert pairs["tokenizer.ggml.pre"] == split and pairs["tokenizer.ggml.model"] == "gpt2"
     assert len(notes) == len(words) and all(w in n for w, n in zip(words, notes, strict=True))
+
+
+def test_where_a_chat_template_is_looked_for(tmp_path):
+    def found(config, jinja=None):
+        write_json(tmp_path / "tokenizer_config.json", config)
+        if jinja is not None:
+            (tmp_path / "chat_template.jinja").write_text(jinja)
+        return ggufvocabulary._chat_template(tmp_path)
+
+    assert ggufvocabulary._chat_template(tmp_path) is None
+    assert found({}) is None and found([1]) is None and found({"chat_template": 5}) is None
+    assert found({"chat_template": "a"}) == "a"
+    named = [{"name": "tool", "template": "b"}, "odd", {"name": "default", "template": "c"}]
+    assert found({"chat_template": named}) == "c"
+    assert found({"chat_template": named[:2]}) is None
+    assert found({"chat_template": "a"}, jinja="d") == "d"
+
+
+@pytest.mark.parametrize(("contents", "has"), [
+    ({}, False),
+    ({"normalizer": {"type": "Prepend", "prepend": "_"}}, True),
+    ({"normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Split"}}, False),
+    ({"pre_tokenizer": {"type": "Metaspace"}}, True),
+    ({"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"}}, True),
+    ({"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "never"}}, False),
+])  # fmt: skip
+def test_whether_a_blank_is_put_before_a_text(contents, has):
+    assert ggufvocabulary._has_prefix(contents) is has

@@ -65,6 +65,12 @@ def test_a_cpu_has_packed_and_disk() -> None:
     assert f"--memory {-(-sizes['disk'] // (1 << 20))}MiB" in str(caught.value.next_step)
 
 
+def test_the_smallest_rung_is_the_last_that_goes_with_the_settings() -> None:
+    assert rungs.smallest_rung(_settings()).machine.offload == RUNGS[-1]
+    eight = _settings(offload="none", float8_head=True)
+    assert rungs.smallest_rung(eight).machine.offload == "none"
+
+
 def test_a_disk_that_is_too_small_counts() -> None:
     with pytest.raises(BudgetError, match=r"of the GPU .* of the host .* of disk \(1.0 GiB\)"):
         _chosen(Limits(True, 3 * GIB, 8 * GIB, GIB))

@@ -94,6 +94,12 @@ def test_an_npy_beside_the_text_is_found_and_a_missing_text_told(settings, notes
     assert find_text_tokens(settings(), notes.append, None) == tmp_path / "text.npy"
 
 
+def test_an_npy_is_its_own_tokens(settings, notes, tmp_path):
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(9, dtype=np.uint16))
+    assert find_text_tokens(settings(input_file=path), notes.append, None) == path
+
+
 def test_a_vocabulary_of_characters_is_counted_without_making_it(settings, tmp_path, notes):
     expected = Tokenizer.load(find_text_tokens(settings(), notes.append, None).parent).vocab_size
     assert count_vocabulary(tmp_path / "text.txt", None) == expected
