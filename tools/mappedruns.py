@@ -74,7 +74,7 @@ class MappedRuns:
             if tests and not self._is_imported(mutant):
                 code, test = self._run_forked(change, chosen, folder, limits)
             if code == NOT_IN_A_FORK:
-                code, test = self._run_alone(mutant, chosen, folder, limits)
+                code, test = self._run_alone(mutant, change, chosen, folder, limits)
         finally:
             _write_anew(target, original)
         if code is None and limits.left() < limits.seconds:
@@ -114,15 +114,18 @@ class MappedRuns:
         while tests := [test for test in tests if test not in self._failing]:
             code = self._ask(change, tests, folder, limits.left())
             noted = next(iter(noted_tests(folder)), "")
-            if code != FAILED or self._passes(noted, folder):
+            if code != FAILED or self._passes(noted, folder, change):
                 return code, noted
             tests = tests[tests.index(noted) + 1 :]
         return 0, ""
 
-    def _passes(self, test: str, folder: Path) -> bool:
-        """True if a test passes without a change."""
+    def _passes(self, test: str, folder: Path, change: dict[str, str]) -> bool:
+        """True if a test passes without the change, which programs would find in the file."""
         if test not in self._passing | self._failing:
+            target = Path(change["path"])
+            _write_anew(target, change["before"].encode())
             code = self._ask(None, [test], folder, 600)
+            _write_anew(target, change["after"].encode())
             (self._passing if code == 0 else self._failing).add(test)
         return test in self._passing
 
@@ -142,7 +145,12 @@ class MappedRuns:
         return self._forks[folder]
 
     def _run_alone(
-        self, mutant: Mutant, tests: list[str], folder: Path, limits: Limits
+        self,
+        mutant: Mutant,
+        change: dict[str, str],
+        tests: list[str],
+        folder: Path,
+        limits: Limits,
     ) -> tuple[int | None, str]:
         """In a process of their own, which imports what is changed.
 
@@ -154,7 +162,7 @@ class MappedRuns:
         for group in (first, [test for test in tests if _file_of(test) not in names]):
             code = run_pytest(group, folder, None, limits.left()) if group else 0
             noted = next(iter(noted_tests(folder)), "")
-            if code not in (0, 5) and not (noted and not self._passes(noted, folder)):
+            if code not in (0, 5) and not (noted and not self._passes(noted, folder, change)):
                 return code, noted
         return 0, ""
 
