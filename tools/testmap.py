@@ -14,6 +14,8 @@ What a shared fixture runs counts for its whole file of tests, what imports run 
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import os
 import sqlite3
 import subprocess
@@ -22,7 +24,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from difflib import SequenceMatcher
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,17 @@ class TestMap:
         self._of_file: dict[str, list[str]] = defaultdict(list)
         for test in self.seconds:
             self._of_file[test.partition("::")[0]].append(test)
-        self._read_module, self._moved_lines = cache(self._read_module), cache(self._moved_lines)
+        self._read_module, self._moved_lines = (
+            functools.cache(self._read_module),
+            functools.cache(self._moved_lines),
+        )
 
     def tests_of(self, module: str, lines: range | None = None) -> list[str]:
-        """The tests that run one of the lines of a module, or any where a line is new."""
+        """The tests that run one of the lines of a module; any of its functions' without lines."""
         found: set[str] = set()
         wanted = -1 if lines is None else self._bits(module, lines)
+        if wanted < 0:
+            wanted = ~self._imported(module)
         for context, bits in self._read_module(module):
             if context and bits & wanted:
                 # The name of a file is what its tests share.
@@ -58,9 +64,12 @@ class TestMap:
     def runs_without_tests(self, module: str, lines: range) -> bool:
         """True if one of the lines runs while tests are collected: as modules are imported."""
         wanted = self._bits(module, lines)
-        if wanted < 0:
-            return False
-        return any(bits & wanted for context, bits in self._read_module(module) if not context)
+        return wanted > 0 and bool(wanted & self._imported(module))
+
+    def _imported(self, module: str) -> int:
+        """The lines that run while tests are collected, as bits."""
+        alone = [bits for context, bits in self._read_module(module) if not context]
+        return functools.reduce(operator.or_, alone, 0)
 
     def _bits(self, module: str, lines: range) -> int:
         """Where the lines were when the map was made, as bits; all if one is newer than that."""
