@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from lowtide.corpus import contents
 from lowtide.corpus.contents import ContentLog, describe_inputs, find_difference, hash_stored
@@ -99,3 +100,15 @@ def test_an_input_that_is_gone_is_changed(inputs: list[contents.InputFile]) -> N
     assert contents.is_unchanged(inputs[0], None) is False
     inputs[0].path.unlink()
     assert contents.is_unchanged(inputs[0], content) is False
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit"), [(0, 3 << 19), (7, (1 << 20) + 1), (1 << 20, 9 << 20), (0, 0)]
+)
+def test_a_part_is_so_many_bytes_and_no_more(tmp_path: Path, offset: int, limit: int) -> None:
+    """Of a file of two and a half buffers."""
+    data = bytes(range(256)) * (10 << 10)
+    (tmp_path / "a").write_bytes(data)
+    part = data[offset : offset + limit]
+    found = contents._hash_part(tmp_path / "a", offset, limit)
+    assert found == (xxhash.xxh3_128_hexdigest(part), len(part))

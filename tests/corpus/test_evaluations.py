@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,3 +74,11 @@ def test_words_far_into_a_document_are_looked_at() -> None:
         assert len(found) == num_grams == 2
         assert found[:, 1].tolist() != found[::-1, 1].tolist()
         assert found[:, 2].tolist() == [before] * 2
+
+
+def test_an_item_is_named_by_its_file_and_its_row_there() -> None:
+    table: Any = None
+    items = evaluations.EvaluationItems(("a", "b", "c"), (0, 3, 4, 9), table, 0)
+    assert [items.name(item) for item in (0, 2, 3, 4, 8)] == [
+        ("a", 0), ("a", 2), ("b", 0), ("c", 0), ("c", 4),
+    ]  # fmt: skip

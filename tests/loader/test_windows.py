@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.loader import tokenstreams
+from lowtide.loader import windows as loader_windows
+from lowtide.loader.storeahead import WindowPlaces
 from lowtide.loader.windows import TokenDataset
 
 from .conftest import MakeDataset
@@ -502,3 +505,14 @@ def test_all_windows_come_one_by_one(counting_dataset: Path) -> None:
     found = list(data)
     assert len(found) == len(data)
     assert all(np.array_equal(row[1], data[place][1]) for place, row in enumerate(found))
+
+
+@pytest.mark.parametrize(("windows", "reach"), [("stream", 0), ("documents", 5)])
+def test_a_stream_is_told_how_far_windows_may_move(
+    make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch, windows: Any, reach: int
+) -> None:
+    data = TokenDataset(make_dataset([[[1] * 40]]), seq_len=8, stride=5, windows=windows)
+    told: list[Any] = []
+    monkeypatch.setattr(loader_windows, "open_tokens", lambda *given, **more: told.append(more))
+    data._make_stream()
+    assert told[0]["places"] == WindowPlaces(8, 5, reach, len(data))

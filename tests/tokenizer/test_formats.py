@@ -251,3 +251,12 @@ def test_tokens_that_published_files_do_not_hold() -> None:
     }
     assert list(known["cl100k_base"].values()) == [100257, 100258, 100259, 100260, 100276]
     assert known["o200k_base"]["<|endofprompt|>"] == 200018
+
+
+@pytest.mark.parametrize(
+    ("source", "is_path"), [("gpt5", False), ("tok/mine", True), ("mine.json", True)]
+)
+def test_what_looks_like_a_path_is_named_as_one(source: str, is_path: bool) -> None:
+    with pytest.raises(DataError, match="no tokenizer") as caught:
+        Tokenizer.load(source)
+    assert (caught.value.path is not None) is is_path
