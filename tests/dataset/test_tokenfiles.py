@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lowtide.dataset.tokenfiles import table
+from lowtide.dataset.tokenfiles import npy, table
 from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC
 from lowtide.dataset.tokenfiles.table import open_source
 from lowtide.errors import DataError
@@ -96,3 +97,16 @@ def test_ids_of_four_bytes_are_not_read_as_two(tmp_path: Path) -> None:
         ids.astype("<u2").tofile(path)
         (found,) = open_source(path, kind="nanogpt", dtype=None, end_id=None).values()
         assert found.num_tokens == len(ids)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_headers_of_all_versions_of_npy_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+    path = tmp_path / "a.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, np.arange(5, dtype="<u2"), version=version)
+    nothing: Any = None
+    found = npy.open_npy(path, nothing)
+    assert (found.num_tokens, found.dtype) == (5, np.dtype("<u2"))
+    with path.open("rb") as file:
+        file.seek(found.byte_offset)
+        assert np.frombuffer(file.read(), "<u2").tolist() == [0, 1, 2, 3, 4]

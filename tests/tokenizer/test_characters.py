@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer
+from lowtide.tokenizer.characters import last_character_cut
 from lowtide.tokenizer.limits import EncodingLimits
 
 CHARACTERS = "abc é中😀\n'<|endoftx>"
@@ -97,3 +98,26 @@ def test_unknown_needs_a_token() -> None:
         Tokenizer.from_characters("abc", ["<|endoftext|>"])
     with pytest.raises(UsageError, match="single code points"):
         Tokenizer.from_characters(["ab"])
+
+
+@pytest.mark.parametrize(
+    ("data", "specials", "cut"),
+    [
+        (b"", (), 0),
+        (b"a", (), 0),
+        (b"ab", (), 1),
+        ("aä".encode(), (), 1),
+        ("äb".encode(), (), 2),
+        (b"\x80\x80", (), 0),  # only the ends of characters
+        (b"abc<e>", (b"<e>",), 3),
+        (b"abc<e", (b"<e>",), 2),
+        (b"a<e>b", (b"<e>",), 1),
+        (b"a<e>bc", (b"<e>",), 1),
+        (b"a<e>bcd", (b"<e>",), 4),
+        (b"a<<e>x", (b"<e>", b"a<<"), 0),  # out of one, and into another
+    ],
+)
+def test_a_cut_is_the_last_place_between_characters_and_tokens(
+    data: bytes, specials: tuple[bytes, ...], cut: int
+) -> None:
+    assert last_character_cut(data, specials) == cut

@@ -256,3 +256,14 @@ def test_text_without_a_place_to_cut_is_refused_once_it_is_too_long(
     assert len(ours.encode(letters * 3000)) > 0
     with pytest.raises(BudgetError, match="no place to cut"):
         ours.encode(letters * 9000)
+
+
+@pytest.mark.parametrize(("split", "ours"), [(False, True), (True, False), (None, False)])
+def test_words_of_metaspace_are_the_packages(
+    learned: dict[str, Any], split: bool | None, ours: bool
+) -> None:
+    parts = metaspace("first")
+    parts["pre_tokenizer"] |= {"split": split}
+    if split is None:  # as the package has it
+        del parts["pre_tokenizer"]["split"]
+    assert (PieceRules.of({**learned, **parts}) is not None) is ours
