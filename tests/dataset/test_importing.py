@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,23 @@ def test_what_belongs_to_no_dataset_is_named_and_stays(tmp_path: Path, found: st
 def test_how_a_conversion_differs_is_said(stored: Any, why: str | None) -> None:
     wanted = {"kind": "npy", "files": [["a.bin", 10, 1, "x"]]}
     assert importing.find_other_conversion(stored, wanted) == why
+
+
+def test_files_are_read_again_only_where_size_or_time_are_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.bin"
+    np.arange(1000, dtype="<u2").tofile(path)
+    options: Any = {"in_path": path, "out_path": tmp_path / "out", "tokens_per_shard": 100}
+    convert_dataset(**options)
+    read: list[Path] = []
+    plain = importing.files.checksum_file
+    noting = SimpleNamespace(
+        **{**vars(importing.files), "checksum_file": lambda one: read.append(one) or plain(one)}
+    )
+    monkeypatch.setattr(importing, "files", noting)
+    assert convert_dataset(**options).was_there
+    assert read == []
+    os.utime(path, (1, 1))
+    assert convert_dataset(**options).was_there
+    assert read == [path]
