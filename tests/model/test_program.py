@@ -150,3 +150,15 @@ def test_the_probe_measures_what_a_real_start_takes(tmp_path):
     assert found["imported_bytes"] == pytest.approx(imported, rel=0.05)
     assert 1.02 * imported < found["trained_bytes"] < imported + 100 * MIB
     assert found["device"] == "cpu"
+
+
+def test_native_code_is_this_process_and_what_it_will_import(monkeypatch):
+    here = Program(10, 20 * MIB)
+    asked = []
+    monkeypatch.setattr(
+        program_module, "program_here", lambda held, backend: asked.append((held, backend)) or here
+    )
+    found = find_program(backend="native")
+    assert found == Program(10, 20 * MIB + program_module._IMPORTED_BYTES) and asked == [
+        (0, "native")
+    ]

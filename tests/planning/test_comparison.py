@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from lowtide.errors import UsageError
+from lowtide.planning import comparison
 from lowtide.planning.comparison import CompareSettings, compare_memory, describe_pairs
 
 
@@ -27,3 +28,19 @@ def test_what_is_compared():
         CompareSettings(what=("tokenizer",))
     with pytest.raises(UsageError, match="size is"):
         CompareSettings(size="big")
+
+
+def test_both_sides_differ_by_what_is_compared(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        comparison, "_training_peak", lambda settings, options: asked.append(options) or len(asked)
+    )
+    settings = CompareSettings(size="3M")
+    pair = comparison._compare_optimizers(settings)
+    assert (pair.ordinary_bytes, pair.sparing_bytes) == (1, 2)
+    short = {"seq_len": 64, "batch_size": 1, "optimizer": "adamw"}
+    assert asked == [short, {**short, "use_8bit_optimizer": True}]
+    pair = comparison._compare_checkpointing(settings)
+    assert (pair.ordinary_bytes, pair.sparing_bytes) == (3, 4)
+    long = {"seq_len": 256, "batch_size": 8, "optimizer": "adamw"}
+    assert asked[2:] == [long, {**long, "activation_checkpointing": True}]

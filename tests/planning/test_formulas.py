@@ -26,7 +26,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.loader import footprint as loader_footprint
 from lowtide.memory import MemoryBudget
-from lowtide.model import inference, rope, sizing
+from lowtide.model import decoder, inference, rope, sizing
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.planning import choices
@@ -114,7 +114,7 @@ def offload_rows() -> Iterator[tuple[str, Any]]:
             yield f"{label}, {'GPU' if on_gpu else 'CPU'}", row
 
 
-def running_rows() -> Iterator[tuple[str, Any]]:
+def running_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
     for name, generates, backend, rows, tokens in itertools.product(
         ("gpt2", "qwen3", "windows", "long"), (False, True), ("torch", "jax"), (1, 700), (30, 512)
     ):
@@ -124,6 +124,10 @@ def running_rows() -> Iterator[tuple[str, Any]]:
         )  # fmt: skip
         verb = "generating" if generates else "evaluating"
         yield f"{verb} with {name}, {backend}, {rows} rows of {tokens}", numbers_of(found)
+    monkeypatch.setattr(decoder, "usable_cores", lambda: 3)
+    for name, rows, tokens in itertools.product(SHAPES, (1, 700), (1, 30, 9000)):
+        found = decoder.step_bytes(shape(name), rows=rows, tokens=tokens)
+        yield f"native steps with {name}, {rows} rows of {tokens}", found
     for megabytes in (90, 100, 150):
         config = shape("gpt2").replace(context_length=50_000)
         context = inference.fit_context(config, megabytes * MIB, program=PROGRAM)
@@ -298,7 +302,13 @@ def text_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
 
 def compute() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        rows = [*train_rows(), *offload_rows(), *running_rows(), *sizing_rows(), *text_rows(patch)]
+        rows = [
+            *train_rows(),
+            *offload_rows(),
+            *running_rows(patch),
+            *sizing_rows(),
+            *text_rows(patch),
+        ]
         rows += [*rope_rows(), *choice_rows(), *usual_rows(), *schedule_rows()]
     assert len(dict(rows)) == len(rows)
     return json.loads(json.dumps(dict(rows)))

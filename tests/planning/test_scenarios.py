@@ -69,6 +69,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "tpu": {"tpu": True, "tokens": "5B"},
     "stream": {"ram": "16GiB", "dataset_id": "some/texts", "tokens": "100M"},
     "stream of gpt2": {"ram": "8GiB", "dataset_id": "some/texts", "tokenization": "gpt2"},
+    "stream of files": {"ram": "8GiB", "dataset_id": "text.txt", "size": "10M"},
+    "files for a model": {"ram": "8GiB", "input_files": ("text.txt",), "size": "10M"},
     "old layout": {
         "ram": "8GiB",
         "layout": "gpt2",
