@@ -23,6 +23,9 @@ def test_speed_and_shares_leave_out_what_is_no_training() -> None:
     assert facts.aside_seconds == {"evaluation": 1, "saving": 0.5, "sample": 0.5}
     assert facts.aside_share == 0.2 and facts.tokens_per_second == 250
     assert facts.flops == 2e12 and facts.mfu == pytest.approx(0.25)
+    record.take(step_row(21, saving_seconds=500.0))  # by another clock than the rows'
+    facts = run_facts(Path("some/run"), record, {})
+    assert facts.aside_share == 1 and facts.tokens_per_second is None
 
 
 def test_nothing_is_made_up() -> None:

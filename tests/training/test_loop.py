@@ -20,6 +20,7 @@ from lowtide.training import stepping
 from lowtide.training import trainer as trainers
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.saving import CheckpointSaver
+from lowtide.training.steps import Steps
 from lowtide.training.trainer import Trainer
 
 from .conftest import VOCAB, kept_steps, write_tokens
@@ -56,7 +57,10 @@ def test_progress_says_what_is_done_between_steps(make_trainer, monkeypatch):
     told = []
     doing = property(lambda _: "", lambda _, text: told.append(text))
     monkeypatch.setattr(Phase, "doing", doing, raising=False)
-    make_trainer(max_iters=2, eval_interval=2, eval_iters=1).fit()
+    asked = []
+    monkeypatch.setattr(Steps, "agree_on_time", lambda self: asked.append(self.state.step))
+    make_trainer(max_iters=2, eval_interval=2, eval_iters=1, log_interval=1).fit()
+    assert {1, 2} <= set(asked)  # before each row of the log
     evaluations = [text for text in told if text.startswith("evaluating val: ")]
     assert evaluations[0].startswith("evaluating val: 0 of ")
     words = evaluations[-1].split()
