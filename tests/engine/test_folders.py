@@ -88,3 +88,25 @@ def test_objects_under_a_name_are_removed_in_stretches(
     assert [url for urls in removed[1:] for url in urls] == [
         f"s3://bucket/work/leases/{number}" for number in range(count)
     ]
+
+
+def test_another_worker_may_remove_a_folder_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DiskFolder(tmp_path / "work")
+    create(folder)
+    monkeypatch.setattr(Path, "is_dir", lambda path: path.name == "hash")  # it was, just before
+    folder.remove(["hash", "plan.json"])
+    assert not folder.path.exists()
+
+
+def test_what_a_link_names_is_not_removed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for number in range(20):
+        (mine / str(number)).touch()
+    folder = DiskFolder(tmp_path / "work")
+    create(folder)
+    (folder.path / "hash").symlink_to(mine)
+    folder.remove(["hash", "plan.json"])
+    assert len(list(mine.iterdir())) == 20

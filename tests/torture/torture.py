@@ -230,6 +230,8 @@ def main() -> int:
     options = parser.parse_args()
     cases = [case for case in CASES if case.name.startswith(options.only)]
     cases = [case for case in cases if case.name not in options.without]
+    if not cases:
+        parser.error(f"there are {', '.join(case.name for case in CASES)}")
     rng = random.Random(options.seed)
     hits: Counter[str] = Counter()
     trials: Counter[str] = Counter()

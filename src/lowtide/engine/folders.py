@@ -217,7 +217,8 @@ class DiskFolder:
         for name in names:
             path = self.path / name
             if path.is_dir():
-                _remove_files(path)
+                if not path.is_symlink():  # rmtree leaves what a link names, too
+                    _remove_files(path)
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -300,7 +301,9 @@ def _remove_files(folder: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
 
-    paths = list(folder.iterdir())
+    paths: list[Path] = []
+    with contextlib.suppress(OSError):  # others may remove it as well
+        paths = list(folder.iterdir())
     if len(paths) > _REMOVERS:
         with ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover") as pool:
             list(pool.map(remove, paths))
