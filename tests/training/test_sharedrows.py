@@ -1,11 +1,14 @@
 """Rows that learn together: the definition written out, steps that are skipped, runs that go on."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import Tokenizer
+from lowtide.training import torchbackend
 from lowtide.training.adamw import AdamW
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
@@ -156,6 +159,20 @@ def test_a_run_keeps_its_rate(make_trainer, tokenizer):
     make_trainer(max_iters=4, spelling_rate=0.5, tokenizer=tokenizer).fit()
     with pytest.raises(UsageError, match=r"spelling_rate is 0\.0, this run has 0\.5"):
         make_trainer(max_iters=8, tokenizer=tokenizer).fit()
+
+
+def test_special_tokens_have_no_spelling(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torchbackend, "find_spelling", lambda *given: asked.append(given) or "all")
+    monkeypatch.setattr(torchbackend, "SharedRows", lambda *given: given)
+    tokenizer = SimpleNamespace(
+        special_tokens={"<|a|>": 1}, vocab_size=3, token_bytes=[b"x", b"<|a|>", b"z"].__getitem__
+    )
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
+    group = SimpleNamespace(device="cpu")
+    assert torchbackend._find_shared(0, model, tokenizer, group, None) is None
+    assert torchbackend._find_shared(0.5, model, tokenizer, group, None) == ("all", 0.5, "cpu")
+    assert asked == [([b"x", b"", b"z"], 64)]
 
 
 def test_without_a_tokenizer_it_is_refused(make_trainer):

@@ -112,7 +112,6 @@ def planned_bytes(
         tokens=at_once,
         half=False,
         checkpointing=False,
-        accumulating=False,
     )
     if backend == "jax":  # the whole attention matrix exists, and its softmax
         queries = min(tokens, PROMPT_PART) if generates else rows * tokens
