@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 from typing import Any
 
@@ -245,3 +246,23 @@ def test_the_kernel_gives_the_same_bytes(start_forks: Any) -> None:
 def test_a_gpu_gives_the_same_bytes() -> None:
     compare_with_kernel("cuda")
     compare_muon_with_kernel("cuda")
+
+
+def test_a_gpu_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(packing, "has_kernel", lambda tensor: True)
+    for name in ("adamw_on_gpu", "momentum_on_gpu", "move_on_gpu"):
+        note = functools.partial(
+            lambda name, *given, **more: asked.append((name, given, more)), name
+        )
+        monkeypatch.setattr(packing, name, note)
+    numbers: Any = MuonNumbers(0.9, False, 7, "scalars")  # pyright: ignore
+    some: Any = ("weights", "chunk", "gradients", "numbers")
+    take_step(*some, position=5)
+    take_momentum("codes", "scales", "gradients", numbers)  # pyright: ignore
+    move_weights("weights", "rests", "steps", numbers, position=6)  # pyright: ignore
+    assert asked == [
+        ("adamw_on_gpu", some, {"position": 5}),
+        ("momentum_on_gpu", ("codes", "scales", "gradients", "scalars", 0.9), {}),
+        ("move_on_gpu", ("weights", "rests", "steps", numbers), {"position": 6}),
+    ]

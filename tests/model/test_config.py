@@ -103,3 +103,14 @@ def test_values_that_mean_nothing_name_the_file(fields, tmp_path):
 
 def test_only_large_vocabularies_are_padded():
     assert [padded_vocab_size(n) for n in (65, 1023, 1024, 50257)] == [65, 1023, 1024, 50304]
+
+
+@pytest.mark.parametrize("cap", [0.0, 0.5, 30.0])
+def test_a_cap_of_logits_is_any_size(cap):
+    assert GPTConfig(vocab_size=100, layout="tide", logit_cap=cap).cap == cap
+
+
+@pytest.mark.parametrize("cap", [-0.5, float("inf"), float("nan")])
+def test_a_cap_that_is_none_is_refused(cap):
+    with pytest.raises(UsageError, match="logit_cap is"):
+        GPTConfig(vocab_size=100, layout="tide", logit_cap=cap)

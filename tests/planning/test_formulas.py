@@ -35,7 +35,7 @@ from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
 from lowtide.tokenizer import countingplan, learning
 from lowtide.tokenizer import footprint as tokenizer_footprint
-from lowtide.training import footprint, offloading, schedule
+from lowtide.training import activations, footprint, offloading, schedule
 from lowtide.training.settings import TrainSettings
 
 TABLE = Path(__file__).with_name("formulas.json")
@@ -94,6 +94,18 @@ def train_rows() -> Iterator[tuple[str, Any]]:
             )
             place = "GPU" if on_gpu else "CPU"
             yield f"training of {name}, {kind}, {place}, {rows} rows", numbers_of(found)
+
+
+def jax_rows() -> Iterator[tuple[str, Any]]:
+    for name, mlp_width, muon, eight in itertools.product(
+        ("gpt2", "qwen3"), (16, 900), (False, True), (False, True)
+    ):
+        config = shape(name).replace(mlp_width=mlp_width)
+        found = activations._jax_update_bytes(config, muon=muon, use_8bit=eight)
+        yield (
+            f"update of {name} in JAX, mlp {mlp_width}{', muon' * muon}{', 8 bits' * eight}",
+            found,
+        )
 
 
 def offload_rows() -> Iterator[tuple[str, Any]]:
@@ -309,7 +321,7 @@ def compute() -> dict[str, Any]:
             *sizing_rows(),
             *text_rows(patch),
         ]
-        rows += [*rope_rows(), *choice_rows(), *usual_rows(), *schedule_rows()]
+        rows += [*jax_rows(), *rope_rows(), *choice_rows(), *usual_rows(), *schedule_rows()]
     assert len(dict(rows)) == len(rows)
     return json.loads(json.dumps(dict(rows)))
 
