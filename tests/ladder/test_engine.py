@@ -186,7 +186,9 @@ def test_what_cannot_be_offloaded_is_refused(options: dict[str, Any]) -> None:
 
 
 def test_a_folder_without_a_file_to_put_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="offload_dir"):
+    with pytest.raises(
+        UsageError, match=rf"offload_dir is .{tmp_path}., expected --offload disk or"
+    ):
         train_settings(offload="packed", offload_dir=tmp_path)
 
 

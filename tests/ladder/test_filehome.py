@@ -162,5 +162,5 @@ def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
     home.close()
     assert list(tmp_path.rglob("*")) == [tmp_path / "new", tmp_path / "new" / "disk"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(LowtideError, match=r"\(File exists\)"):
+    with pytest.raises(LowtideError, match=r"cannot be made \(File exists\)"):
         FileHome(SIZES, CPU, tmp_path / "file" / "scratch")

@@ -184,11 +184,17 @@ def _make_scratch(path: Path, size: int) -> int:
     except OSError as error:
         if file >= 0:
             os.close(file)
+        if error.errno != errno.ENOSPC:
+            raise LowtideError(
+                f"the scratch file cannot be made ({error.strerror})",
+                path=path,
+                next_step="give --offload-dir as a folder that may be written to",
+            ) from error
         raise LowtideError(
             f"the scratch file takes {format_size(size)}, the disk has {format_size(free)} free "
             f"({error.strerror})",
             path=path,
-            next_step="give --offload-dir on a larger disk, or another that may be written to",
+            next_step="give --offload-dir on a larger disk",
         ) from error
     return file
 

@@ -369,7 +369,7 @@ class MachineSettings:
     def __post_init__(self) -> None:
         _zero_or_more(self, "num_workers")
         apart = self.offload_dir is None or self.offload in ("disk", "disk-all", "auto")
-        require(apart, "offload_dir", self.offload_dir, "--offload disk or disk-all beside it")
+        require(apart, "offload_dir", str(self.offload_dir), "--offload disk or disk-all beside it")
         if self.vram is not None:
             parse_size(self.vram)
 
