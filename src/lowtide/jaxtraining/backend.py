@@ -71,8 +71,8 @@ class _JaxBackend:
         *,
         rows: int,
         given: Any,
-        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
+        tokenizer: Tokenizer | None = None,
     ) -> JaxEngine:
         return JaxEngine(model, settings, state, group, rows=rows, note=note)
 

@@ -101,8 +101,8 @@ class _LadderBackend:
         *,
         rows: int,
         given: Any,
-        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
+        tokenizer: Tokenizer | None = None,
     ) -> LadderEngine:
         if not isinstance(model, PackedGPT):
             raise UsageError(

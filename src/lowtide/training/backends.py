@@ -146,8 +146,8 @@ class Backend(Protocol):
         *,
         rows: int,
         given: Any,
-        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
+        tokenizer: Tokenizer | None = None,
     ) -> Engine: ...
     def make_counters(self, group: Any) -> Counters: ...
     def make_feed(self, source: BatchSource, group: Any, config: Any) -> Feed: ...

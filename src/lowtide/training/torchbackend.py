@@ -80,8 +80,8 @@ class _TorchBackend:
         *,
         rows: int,
         given: torch.optim.Optimizer | None,
-        tokenizer: Tokenizer | None,
         note: Callable[[str], None],
+        tokenizer: Tokenizer | None = None,
     ) -> Stepper:
         if isinstance(model, WrappedModule):
             refuse_options(settings)
