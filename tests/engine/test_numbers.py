@@ -48,6 +48,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "engine.shared": {
         "_SHORTEST_PAUSE": 0.01,
         "run_shared(lease_seconds)": 30.0,
+        "run_shared(shortest_pause)": 0.01,
         "_StageRun.is_alone": False,
     },
     "engine.storefolders": {"_MOST_SMALL_BYTES": 67_108_864, "_BUFFER_BYTES": 1_048_576},

@@ -74,7 +74,6 @@ def test_who_waits_for_the_last_task_goes_on_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread without a task waits for others' results longer and longer, not for our own."""
-    monkeypatch.setattr(shared, "_SHORTEST_PAUSE", 600.0)
     waiting, wait = threading.Event(), threading.Event.wait
 
     def note(self: threading.Event, timeout: float | None = None) -> bool:
@@ -89,7 +88,7 @@ def test_who_waits_for_the_last_task_goes_on_with_it(
             waiting.wait()
 
     stage = Numbers("one", 2, Records(tmp_path), before)
-    run_shared([stage], stage.records, num_workers=2, on_stage=ignore)
+    run_shared([stage], stage.records, num_workers=2, on_stage=ignore, shortest_pause=600.0)
     assert sorted(stage.ran) == [0, 1]
 
 

@@ -38,10 +38,10 @@ def test_parts_and_what_is_passed_over_change_nothing(counts: list[int]) -> None
 
 @pytest.mark.parametrize("counts", [[1000], [7, 800, 33], [624, 625, 17]])
 def test_any_number_of_threads_draws_the_same_bits(counts: list[int]) -> None:
-    alone = Draws(4, step=32, num_threads=1)
+    alone = Draws(4, step=32, num_workers=1)
     wanted = [alone.normal(count, 0.5) for count in counts]
-    for num_threads in (2, 5):
-        draws = Draws(4, step=32, num_threads=num_threads)
+    for num_workers in (2, 5):
+        draws = Draws(4, step=32, num_workers=num_workers)
         for count, row in zip(counts, wanted, strict=True):
             assert np.array_equal(draws.normal(count, 0.5), row)
 

@@ -45,16 +45,26 @@ def run_shared(
     on_stage: Callable[[str, int], Callable[[int], None]],
     is_finished: Callable[[], bool] = lambda: False,
     lease_seconds: float = LEASE_SECONDS,
+    shortest_pause: float = _SHORTEST_PAUSE,
 ) -> None:
     """Do tasks that nobody else does until every stage is done; each is asked for when it begins.
 
     `on_stage` is called with a stage's name and number of tasks; the function it returns is called
     with how many are done, by all workers. `is_finished` returns True when the result exists, and
-    the folder perhaps no longer does: an error then ends the work as well.
+    the folder perhaps no longer does: an error then ends the work as well. A thread that finds all
+    tasks in work looks again after `shortest_pause` seconds, and then after longer and longer.
     """
     try:
         with Leases(records, lease_seconds) as leases:
-            _run_stages(stages, records, leases, num_workers, on_stage, is_finished)
+            for stage in stages:
+                if is_finished():
+                    return
+                count = stage.count_tasks()
+                records.agree_on_count(stage.name, count)
+                run = _StageRun(
+                    stage, count, records, leases, on_stage(stage.name, count), shortest_pause
+                )
+                run.run(num_workers)
     except (OSError, ValueError, LowtideError):
         if not is_finished():
             raise
@@ -95,23 +105,6 @@ def run_in_phases(
         )
 
 
-def _run_stages(
-    stages: Iterable[Stage],
-    records: Records,
-    leases: Leases,
-    num_workers: int,
-    on_stage: Callable[[str, int], Callable[[int], None]],
-    is_finished: Callable[[], bool],
-) -> None:
-    for stage in stages:
-        if is_finished():
-            return
-        count = stage.count_tasks()
-        records.agree_on_count(stage.name, count)
-        on_done = on_stage(stage.name, count)
-        _StageRun(stage, count, records, leases, on_done).run(num_workers)
-
-
 @dataclass
 class _StageRun:
     """One stage, as several threads of this process work on it."""
@@ -121,6 +114,7 @@ class _StageRun:
     records: Records
     leases: Leases
     on_done: Callable[[int], None]
+    shortest_pause: float
     is_alone: bool = False
     error: BaseException | None = None
     done: set[int] = field(default_factory=set)
@@ -155,11 +149,11 @@ class _StageRun:
         # Workers begin at different places, so that they seldom ask for the same task. One that is
         # alone begins at the first, and does all of them in order if it stays so.
         at = 0 if self.is_alone else random.randrange(self.num_tasks)
-        pause = _SHORTEST_PAUSE
+        pause = self.shortest_pause
         while len(self.done) < self.num_tasks and self.error is None:
             index = self.choose(at)
             if index is not None:
-                at, pause = index + 1, _SHORTEST_PAUSE
+                at, pause = index + 1, self.shortest_pause
                 continue
             # All remaining tasks are in work. The last of this process's own ends the wait.
             self.news.wait(pause)

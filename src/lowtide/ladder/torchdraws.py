@@ -27,8 +27,8 @@ _LEFT, _USED, _WORDS, _KEPT = slice(8, 12), slice(16, 24), slice(24, 24 + 624 * 
 class TorchDraws(Draws):
     """Draws whose numbers torch makes."""
 
-    def __init__(self, seed: int, *, step: int = STEP, num_threads: int | None = None) -> None:
-        super().__init__(seed, step=step, num_threads=num_threads or torch.get_num_threads())
+    def __init__(self, seed: int, *, step: int = STEP, num_workers: int | None = None) -> None:
+        super().__init__(seed, step=step, num_workers=num_workers or torch.get_num_threads())
         self._state = torch.Generator().manual_seed(seed).get_state()
 
     def _generator(self, twister: Twister) -> torch.Generator:

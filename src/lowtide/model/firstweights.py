@@ -106,8 +106,8 @@ def _skip(draws: Draws, name: str, shape: tuple[int, ...]) -> None:
 class Draws:
     """torch's generator of a CPU: words, and normal numbers made of them."""
 
-    def __init__(self, seed: int, *, step: int = STEP, num_threads: int | None = None) -> None:
-        self._step, self._num_threads = step, num_threads or usable_cores()
+    def __init__(self, seed: int, *, step: int = STEP, num_workers: int | None = None) -> None:
+        self._step, self._num_workers = step, num_workers or usable_cores()
         self._twister = Twister(seed & 0xFFFFFFFF)
         self._kept: float | None = None
 
@@ -127,11 +127,11 @@ class Draws:
         if count < GROUP:
             return np.array([self._one() * std for _ in range(count)], np.float32)
         values = np.empty(count, np.float32)
-        if self._num_threads == 1 or count <= self._step:
+        if self._num_workers == 1 or count <= self._step:
             for part in self._parts(values):
                 self.fill_part(self._ahead(_num_words(part.size)), part, std)
             return values
-        with ThreadPoolExecutor(self._num_threads) as threads:
+        with ThreadPoolExecutor(self._num_workers) as threads:
             jobs = [
                 threads.submit(self.fill_part, self._ahead(_num_words(part.size)), part, std)
                 for part in self._parts(values)
