@@ -1,12 +1,14 @@
 """Decoding: the cache changes nothing, the context slides, text comes whole, stops are found."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lowtide.errors import BudgetError, DataError
 from lowtide.files import write_json
+from lowtide.generation import decoding
 from lowtide.generation.decoding import (
     generate_text,
     iter_tokens,
@@ -391,3 +393,28 @@ def test_texts_of_several_samples_come_as_they_are_certain(tokenizer):
     asked.clear()
     found = list(iter_texts(steps("abcc", "abcc"), tokenizer, num_samples=2, stop=["ab"]))
     assert found == [] and len(asked) == 2  # nothing more is asked for once all have ended
+
+
+@pytest.mark.parametrize(("prompts", "samples", "wanted", "rows"), [
+    ("a", 1, 8, 1), ("a", 3, 8, 3), (["a", "b"], 4, 3, 3), ([], 2, 8, 1),
+])  # fmt: skip
+def test_as_many_rows_as_there_are_texts(
+    monkeypatch, model, tokenizer, prompts, samples, wanted, rows
+):
+    """Each row has a cache: none is made that no text would use."""
+    asked = []
+
+    def open_rows(model, count, *, vocab_size, **options):
+        asked.append((count, vocab_size))
+        return SimpleNamespace()
+
+    monkeypatch.setattr(decoding, "open_rows", open_rows)
+    monkeypatch.setattr(decoding, "write_texts", lambda *given, **options: iter(()))
+    generate_text(model, tokenizer, prompts, num_samples=samples, batch_size=wanted)
+    known = min(tokenizer.vocab_size, model.config.vocab_size)
+    assert asked == [(rows, known)]
+    larger = SimpleNamespace(vocab_size=10_000)
+    monkeypatch.setattr(decoding, "not_text", lambda tokenizer: ())
+    monkeypatch.setattr(decoding, "iter_starts", lambda *given, **options: iter(()))
+    generate_text(model, larger, prompts, num_samples=samples, batch_size=wanted)
+    assert asked[1] == (rows, model.config.vocab_size)
