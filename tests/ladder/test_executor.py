@@ -39,7 +39,7 @@ def _settled(config: GPTConfig, rung: Rung, folder: Path) -> tuple[PackedGPT, Ex
 
 def _batch(config: GPTConfig) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(config.vocab_size, (4, 17), generator=generator)
+    ids = torch.randint(config.vocab_size, (4, 13), generator=generator)  # below the context
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
 
