@@ -88,3 +88,24 @@ def test_a_disk_that_fails_names_the_file_and_publishes_nothing(
         monkeypatch.setattr(os, "fsync", fail)
     assert caught.value.filename == str(tmp_path / "a.npy")
     assert not (tmp_path / "a.npy").exists()
+
+
+def test_the_threads_of_a_group_end_with_it_and_few_files_need_none(tmp_path: Path) -> None:
+    for count, has_threads in ((2, False), (3, True), (40, True)):
+        with PublishGroup() as group:
+            for number in range(count):
+                write(group, tmp_path / f"{count}-{number}.npy", b"a")
+        assert (group._pool is not None) is has_threads
+        if group._pool is not None:
+            assert not any(thread.is_alive() for thread in group._pool._threads)
+
+
+def test_a_group_is_full_with_so_many_files_and_records_do_not_count(tmp_path: Path) -> None:
+    with PublishGroup(2) as group:
+        write(group, tmp_path / "a.json", b"a", record=True)
+        write(group, tmp_path / "a.npy", b"a")
+        assert (group.num_waiting, group.is_full) == (1, False)
+        write(group, tmp_path / "b.npy", b"a")
+        assert (group.num_waiting, group.is_full) == (2, True)
+        group.publish()
+        assert (group.num_waiting, group.is_full) == (0, False)
