@@ -29,18 +29,24 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from own_nodes(child)
 
 
+def is_none(node: ast.AST) -> bool:
+    """True for what returns None, said or not."""
+    if not isinstance(node, ast.Return):
+        return False
+    return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+
+
 def returns_of_none(function: ast.FunctionDef) -> list[int]:
     """The lines that return None from a function that says it returns something else."""
     if function.returns is None:
         return []
     names = {getattr(node, "id", getattr(node, "value", "")) for node in ast.walk(function.returns)}
-    nodes = list(own_nodes(function))
     if {str(name) for name in names} & _NONE:
         return []
+    nodes = list(own_nodes(function))
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
         return []
-    ends = [node for node in nodes if isinstance(node, ast.Return)]
-    return [end.lineno for end in ends if end.value is None or ast.unparse(end.value) == "None"]
+    return [node.lineno for node in nodes if isinstance(node, ast.Return) and is_none(node)]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +68,9 @@ def test_the_rule_itself(text: str, lines: list[int]) -> None:
 
 @pytest.mark.parametrize("module", [str(path.relative_to(SOURCE)) for path in MODULES])
 def test_functions_return_what_they_say(module: str) -> None:
-    functions = [node for node in nodes_of(SOURCE / module) if isinstance(node, ast.FunctionDef)]
+    nodes = nodes_of(SOURCE / module)
+    if not any(map(is_none, nodes)):
+        return  # most have no such line at all
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     wrong = {node.name: lines for node in functions if (lines := returns_of_none(node))}
     assert wrong == {}
