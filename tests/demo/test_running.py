@@ -153,9 +153,10 @@ def test_an_interrupt_that_only_the_demo_gets_reaches_the_stage(
     folder.mkdir()
     (folder / "pause").write_text("train")
     program = (
-        "import sys; from lowtide import cli; from lowtide.demo import running\n"
+        "import functools, sys; from lowtide import cli; from lowtide.demo import running\n"
         f"running._PROGRAM = (sys.executable, {str(fake_program)!r})\n"
-        "running._GRACE_SECONDS = 0.0\n"
+        "wait = functools.partial(running._wait_after_interrupt, grace_seconds=0.0)\n"
+        "running._wait_after_interrupt = wait\n"
         f"sys.exit(cli.main(['demo', '--text', {str(text)!r}, '--out-dir', {str(folder)!r}]))"
     )
     with subprocess.Popen(

@@ -6,6 +6,7 @@ Out:     counts; a GPTConfig within 5 % of the target
 
 from __future__ import annotations
 
+import bisect
 import math
 
 from lowtide.errors import UsageError
@@ -246,9 +247,11 @@ def _best_shape(
     best: GPTConfig | None = None
     best_score = math.inf
     below, above = 0, math.inf
+    widths = _widths()
     for num_layers in (*range(1, 17), *range(18, 49, 2)):
-        for width in _widths():
-            config = GPTConfig(
+
+        def shape(width: int, num_layers: int = num_layers) -> GPTConfig:
+            return GPTConfig(
                 vocab_size=vocab_size,
                 context_length=context_length,
                 num_layers=num_layers,
@@ -257,6 +260,14 @@ def _best_shape(
                 layout=layout,
                 tie_weights=tie_weights,
             )
+
+        # Wider is larger: of those that are too small only the largest is looked at.
+        smallest = (1 - _TOLERANCE) * target_params
+        first = bisect.bisect_left(
+            widths, smallest, key=lambda width: count_parameters(shape(width))
+        )
+        for width in widths[max(0, first - 1) :]:
+            config = shape(width)
             count = count_parameters(config)
             off = abs(count / target_params - 1)
             if off <= _TOLERANCE:
