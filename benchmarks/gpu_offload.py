@@ -35,7 +35,7 @@ from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters, shape_for_parameters
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.offloading import offload_bytes
-from lowtide.training.settings import train_settings
+from lowtide.training.settings import TrainSettings, train_settings
 from lowtide.training.state import RunState
 
 VOCAB, CONTEXT = 50304, 1024
@@ -68,11 +68,10 @@ def batch(path: Path, rows: int, seed: int) -> tuple[Tensor, Tensor]:
     return there[:, :-1].contiguous(), there[:, 1:].contiguous()
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Take some steps; return losses, times and peaks beside what was planned."""
-    config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
-    settings = train_settings(
-        offload=options.offload,
+def run_settings(options: argparse.Namespace, rung: str, scratch_dir: Path | None) -> TrainSettings:
+    """The settings of a run on a rung; its scratch files lie in a folder, if it has any."""
+    return train_settings(
+        offload=rung,
         batch_size=options.rows,
         gradient_accumulation_steps=options.parts,
         seq_len=CONTEXT,
@@ -80,8 +79,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         optimizer=options.optimizer,
         use_mixed_precision=True,
         compile=options.compile,
-        **({"offload_dir": options.offload_dir} if options.offload == "disk" else {}),
+        offload_dir=scratch_dir if rung.startswith("disk") else None,
     )
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Take some steps; return losses, times and peaks beside what was planned."""
+    config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
+    settings = run_settings(options, options.offload, options.offload_dir)
     state, rows = RunState(micro_batch=options.rows), options.rows * options.parts
     group = ProcessGroup(0, 1, torch.device("cuda"))
     began = time.perf_counter()

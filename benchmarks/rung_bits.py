@@ -30,14 +30,13 @@ import torch
 from torch import Tensor
 from torch.utils import deterministic
 
-from gpu_offload import CONTEXT, VOCAB, first_weights
+from gpu_offload import CONTEXT, VOCAB, first_weights, run_settings
 from lowtide.ladder import network
 from lowtide.ladder.engine import LadderEngine
 from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.units import Unit
 from lowtide.model.sizing import count_parameters, shape_for_parameters
 from lowtide.training.distributed import ProcessGroup
-from lowtide.training.settings import train_settings
 from lowtide.training.state import RunState
 
 CASES = ["packed", "packed", "layers", "layers", "packed=", "layers="]
@@ -71,17 +70,7 @@ def run(case: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]
     config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
     config = config.replace(num_layers=options.layers or config.num_layers)
     rung, rows = case.rstrip("="), options.rows * options.parts
-    settings = train_settings(
-        offload=rung,
-        batch_size=options.rows,
-        gradient_accumulation_steps=options.parts,
-        seq_len=CONTEXT,
-        learning_rate=options.learning_rate,
-        optimizer=options.optimizer,
-        use_mixed_precision=True,
-        compile=options.compile,
-        **({"offload_dir": scratch} if rung == "disk" else {}),
-    )
+    settings = run_settings(options, rung, scratch)
     state = RunState(micro_batch=options.rows)
     device = torch.device(options.device)
     group = ProcessGroup(0, 1, device)

@@ -898,8 +898,8 @@ def train(
         embedding_decay: Decay of embeddings and of the output matrix; --weight-decay if not
             given.
         spelling_rate: Let tokens that are spelled alike learn together: the learning rate of
-            what they share, as a multiple of the embedding's; 0.5 to 2 helps, 0 switches it
-            off.
+            what they share, as a multiple of the embedding's; 1 suits the tide layout, 0.5
+            others; 0 switches it off.
         beta1: Decay of AdamW's first moment.
         beta2: Decay of AdamW's second moment.
         ahead_weight: Learn the tokens after the next one too, at this weight and half of it,

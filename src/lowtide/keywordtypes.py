@@ -174,7 +174,7 @@ class TrainKeywords(TypedDict, total=False):
     """Decay of embeddings and of the output matrix; --weight-decay if not given."""
 
     spelling_rate: float
-    """Let tokens that are spelled alike learn together: the learning rate of what they share, as a multiple of the embedding's; 0.5 to 2 helps, 0 switches it off."""
+    """Let tokens that are spelled alike learn together: the learning rate of what they share, as a multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""
 
     beta1: float
     """Decay of AdamW's first moment."""

@@ -256,7 +256,7 @@ class LearningSettings:
     """Decay of embeddings and of the output matrix; --weight-decay if not given."""
     spelling_rate: float = 0.0
     """Let tokens that are spelled alike learn together: the learning rate of what they share, as a
-    multiple of the embedding's; 0.5 to 2 helps, 0 switches it off."""
+    multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""
     beta1: float = 0.9
     """Decay of AdamW's first moment."""
     beta2: float = 0.95

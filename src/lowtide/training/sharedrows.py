@@ -2,7 +2,7 @@
 
 In:      the gradient of a table of tokens, which parts its tokens have (spelling.py)
 Out:     a step of the table, beside AdamW's own
-Memory:  8 bytes a number of as many rows as there are parts; in a step as much again
+Memory:  8 bytes a number of as many rows as there are parts; in a step 12 bytes more
 
 As if each row were the sum of its own numbers and of one more vector for each of its parts, all of
 them learned by Adam. The vectors are nowhere: a step of theirs goes into the rows at once, so the
@@ -112,8 +112,8 @@ class SharedRows:
 def _cut_lists(ends: Array) -> tuple[Array, Array]:
     """Cut lists into stretches; return where each begins, and which is the first of each list.
 
-    A list is added up by one group of threads, one row after the other, and some tokens' lists have
-    half of the vocabulary.
+    A list is added up by one group of threads, one row after the other, and a blank before
+    the word is a part of half of the vocabulary.
     """
     counts = -(-np.diff(ends) // _STRETCH)
     firsts = np.concatenate([[0], np.cumsum(counts)])

@@ -2,7 +2,7 @@
 
 In:      the bytes of every token
 Out:     parts of words, and which tokens have which
-Memory:  some 2 KiB a token while they are looked for, at most 400 bytes a token afterwards
+Memory:  at most 4 KiB a token while they are looked for, and 650 bytes a token afterwards
 
 A token's parts are its word (without the blank before it, in small letters) and all stretches of
 three to five characters of it, its beginning and its end marked; of characters that are words or
@@ -29,8 +29,8 @@ Array = np.ndarray[Any, Any]
 _MOST_CHARACTERS = 16
 _SHORTEST, _LONGEST = 3, 5
 _FIRST_IDEOGRAPH = 0x2E80
-# The word, stretches of three to five of 18 characters, of ideographs single ones and pairs, and a
-# blank and a capital, or their lack.
+# The word, stretches of three to five of 18 characters, of ideographs single ones and pairs, a
+# blank or none, and a capital.
 _MOST_FOUND = (
     3
     + 2 * _MOST_CHARACTERS
