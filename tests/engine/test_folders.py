@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lowtide.engine import storefolders
+from lowtide.engine import folders, storefolders
 from lowtide.engine.folders import DiskFolder
+
+
+def note_sizes(sizes: list[int], mapping: Callable[..., Any]) -> Callable[..., Any]:
+    def note(pool: ThreadPoolExecutor, function: Any, given: list[Any]) -> Any:
+        sizes.append(len(given))
+        return mapping(pool, function, given)
+
+    return note
 
 
 def create(folder: DiskFolder) -> None:
@@ -98,6 +108,19 @@ def test_another_worker_may_remove_a_folder_at_the_same_moment(
     monkeypatch.setattr(Path, "is_dir", lambda path: path.name == "hash")  # it was, just before
     folder.remove(["hash", "plan.json"])
     assert not folder.path.exists()
+
+
+def test_files_of_a_folder_are_removed_some_at_a_time(tmp_path: Path) -> None:
+    """As many as there are parts of the text: their names are not held."""
+    for number in range(2500):
+        (tmp_path / str(number)).touch()
+    (tmp_path / "folder").mkdir()
+    most: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "map", note_sizes(most, ThreadPoolExecutor.map))
+        folders._remove_files(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert len(most) >= 3 and max(most) <= 1024
 
 
 def test_what_a_link_names_is_not_removed(tmp_path: Path) -> None:

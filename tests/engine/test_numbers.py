@@ -11,7 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
-    "engine.folders": {"_BUFFER_BYTES": 1_048_576, "_REMOVERS": 8},
+    "engine.folders": {"_BUFFER_BYTES": 1_048_576, "_REMOVERS": 8, "_REMOVED_AT_ONCE": 1_024},
     "engine.leases": {
         "LEASE_SECONDS": 30.0,
         "MOST_FAILURES": 3,

@@ -11,6 +11,7 @@ network disks too; a store is asked to create, and tried out before it is relied
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -28,6 +29,7 @@ __all__ = ["DiskFolder", "Lease", "SeenLease", "SharedFolder", "open_folder"]
 
 _BUFFER_BYTES = 1 << 20
 _REMOVERS = 8
+_REMOVED_AT_ONCE = 1024
 
 
 class SeenLease(NamedTuple):
@@ -295,17 +297,18 @@ def _create(partial: Path, path: Path) -> bool:
 
 
 def _remove_files(folder: Path) -> None:
-    """Remove the files right in a folder, side by side: each large one takes milliseconds."""
+    """Remove the files right in a folder, side by side: each large one takes milliseconds.
+
+    Their names are never all in memory: there may be millions.
+    """
 
     def remove(path: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
 
-    paths: list[Path] = []
-    with contextlib.suppress(OSError):  # others may remove it as well
-        paths = list(folder.iterdir())
-    if len(paths) > _REMOVERS:
-        with ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover") as pool:
+    pool = ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover")
+    with pool, contextlib.suppress(OSError), os.scandir(folder) as entries:  # others remove it too
+        while paths := [Path(entry) for entry in itertools.islice(entries, _REMOVED_AT_ONCE)]:
             list(pool.map(remove, paths))
 
 
