@@ -97,6 +97,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_DATA_PAGE": 0,
         "_DICTIONARY_PAGE": 2,
         "_DATA_PAGE_V2": 3,
+        "_ABOUT": {0: 5, 2: 7, 3: 8},
         "_DICTIONARY_ENCODINGS": (2, 8),
         "_INCREMENTAL": 7,
         "_PLAIN": 0,

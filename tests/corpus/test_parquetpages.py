@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,13 @@ import pytest
 from lowtide.corpus import parquetpages, reading
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import expand_inputs
-from lowtide.corpus.parquetpages import ColumnPages, PageError, read_column_pages
+from lowtide.corpus.parquetpages import (
+    ColumnPages,
+    Page,
+    PageError,
+    read_column_pages,
+    read_varint,
+)
 from lowtide.errors import BudgetError
 
 MIB = 1 << 20
@@ -206,3 +213,172 @@ def test_what_a_page_takes_whose_texts_are_not_held(
         less = 70 - packed if of_dictionary else 0
         assert found == held - less + (window if codec == "ZSTD" else 0)
     assert begins == ([30 if dictionary else 35] * 2 if codec == "ZSTD" else [])
+
+
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+ABOUT = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}
+
+
+def page(kind: int, about: dict[int, Any], *, packed: int = 10, unpacked: int = 20) -> Page:
+    """A page whose header says this of it, beside what headers of other kinds would say."""
+    others = {field: {1: 99, 2: 99, 3: 99, 4: 99} for field in ABOUT.values()}
+    header = {1: kind, **others, ABOUT[kind]: about}
+    return Page(header, 100, packed=packed, unpacked=unpacked)
+
+
+@pytest.mark.parametrize("kind", ABOUT)
+def test_how_many_values_a_page_has(kind: int) -> None:
+    given = ({1: 7}, {1: 0}, {1: -3}, {})
+    assert [page(kind, about).num_values for about in given] == [7, 0, 0, 0]
+    assert page(kind, {}).is_dictionary == (kind == DICTIONARY)
+    assert page(kind, {}).is_data == (kind != DICTIONARY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "encoding", "levels", "packed"),
+    [
+        (DATA, {2: 8, 4: 7, 5: 3, 6: 4, 7: False}, 8, None, True),
+        (DATA_V2, {2: 8, 4: 7, 5: 3, 6: 4, 7: False}, 7, 7, False),
+        (DATA_V2, {4: 2, 5: 3, 7: True}, 2, 3, True),
+        (DATA_V2, {4: 2, 6: 4}, 2, 4, True),
+        (DATA_V2, {4: 0, 5: -3, 6: -4}, 0, 0, True),
+        (DATA_V2, {5: -3, 6: 4}, None, 4, True),
+        (DATA_V2, {}, None, 0, True),
+    ],
+)
+def test_how_a_page_of_rows_is_stored(
+    kind: int, about: dict[int, Any], encoding: int | None, levels: int | None, packed: bool
+) -> None:
+    found = page(kind, about)
+    assert found.encoding == encoding
+    assert found.is_of_dictionary == (encoding in (2, 8))
+    assert (found.level_bytes, found.is_packed) == (levels, packed)
+
+
+@pytest.mark.parametrize("kind", [-1, 1, 4])
+def test_a_page_of_an_unknown_kind_says_nothing_of_itself(kind: int) -> None:
+    for header in (
+        {1: kind, 5: {1: 3}, 7: {1: 3}, 8: {1: 3}},
+        {1: DATA},
+        {1: DATA, 5: 3},
+    ):
+        with pytest.raises(PageError, match="a page without its header"):
+            _ = Page(header, 0, packed=1, unpacked=1).num_values
+    assert not Page({1: kind}, 0, packed=1, unpacked=1).is_data
+    assert not Page({}, 0, packed=1, unpacked=1).is_dictionary
+
+
+PLAIN, NUMBERS, RUNS, LARGE = 0, 8, 3, 1000
+
+
+@pytest.mark.parametrize(
+    ("found", "streamable"),
+    [
+        (page(DICTIONARY, {1: 1 << 20}), True),
+        (page(DICTIONARY, {1: (1 << 20) + 1}), False),
+        (page(DATA, {2: PLAIN, 3: RUNS}, unpacked=LARGE + 1), True),
+        (page(DATA, {2: PLAIN, 3: 4}), False),  # which rows have a text is packed in another way
+        (page(DATA_V2, {4: PLAIN, 3: 4}, packed=LARGE + 1), True),
+        (page(DATA, {2: NUMBERS, 3: RUNS}, packed=LARGE, unpacked=LARGE), True),
+        (page(DATA, {2: NUMBERS, 3: 4}), False),
+        (page(DATA, {2: NUMBERS, 3: RUNS}, packed=LARGE + 1), False),
+        (page(DATA, {2: NUMBERS, 3: RUNS}, unpacked=LARGE + 1), False),
+        (page(DATA_V2, {4: 2}, packed=LARGE, unpacked=LARGE), True),
+        (page(DATA_V2, {4: 2}, unpacked=LARGE + 1), False),
+        (page(DATA_V2, {4: 7}), False),
+    ],
+)  # fmt: skip
+def test_which_pages_are_read_text_by_text(found: Page, streamable: bool) -> None:
+    assert found.is_streamable(LARGE) == streamable
+
+
+@pytest.mark.parametrize(
+    ("found", "rows"),
+    [
+        (page(DATA, {1: 4, 2: PLAIN}, unpacked=30), (7.5, 30)),
+        (page(DATA, {1: 1, 2: PLAIN}, unpacked=30), (30, 30)),
+        (page(DATA, {1: 0, 2: PLAIN}, unpacked=30), (30, 30)),
+        (page(DATA, {1: 4, 2: NUMBERS}, unpacked=30), (55, 55)),
+        (page(DATA_V2, {1: 4, 4: 2}, unpacked=30), (55, 55)),
+        (page(DATA_V2, {1: 4, 4: 7}, unpacked=30), (30, 30)),
+    ],
+)
+def test_the_bytes_of_rows_in_a_page(found: Page, rows: tuple[float, int]) -> None:
+    assert parquetpages._row_bytes(found, 55) == rows
+
+
+def test_what_reading_rows_of_a_column_holds() -> None:
+    """Packed and unpacked page, seven times a batch or three times the longest value."""
+    pages = ColumnPages(1, 20, 300, 100, streamed_bytes=None, large_page_bytes=19)
+    assert [pages.held_bytes(rows) for rows in (0, 1, 2, 5)] == [941, 941, 1441, 3541]
+    assert not pages.is_streamed
+    streamed = [replace(pages, streamed_bytes=7, large_page_bytes=size) for size in (19, 20)]
+    assert [(one.is_streamed, one.held_bytes(1)) for one in streamed] == [(True, 7), (False, 941)]
+    assert [pages.batch_rows(*most) for most in ((9, 1000), (99, 1000), (9, 199), (9, 99))] == [
+        9, 10, 1, 1,
+    ]  # fmt: skip
+
+
+def dictionary_of(*sizes: int) -> bytes:
+    return b"".join(size.to_bytes(4, "little") + b"v" * size for size in sizes)
+
+
+@pytest.mark.parametrize("codec", ["UNCOMPRESSED", "SNAPPY", "ZSTD"])
+def test_the_longest_value_of_a_dictionary(codec: str) -> None:
+    """Looked for where the page is worth it; a page that cannot be read counts as one value."""
+    data = dictionary_of(5000, 7000, 4376, 0)
+    stored = (
+        data if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).compress(data).to_pybytes()
+    )
+
+    def longest(large_page_bytes: int, unpacked: int = len(data), skip: int = 3) -> int:
+        found = page(DICTIONARY, {}, packed=len(stored), unpacked=unpacked)
+        file = io.BytesIO(bytes(100) + b"abc"[:skip] + stored)
+        return parquetpages._longest_value(
+            file, replace(found, position=103), codec, large_page_bytes
+        )
+
+    size = len(data)
+    assert size == (16 << 10) + 8
+    assert longest(size) == longest(1 << 20) == 7000
+    assert longest(size - 1) == size  # too large
+    assert longest(1 << 20, unpacked=16 << 10) == 16 << 10  # too small
+    if codec != "UNCOMPRESSED":
+        assert longest(1 << 20, skip=1) == size  # damaged
+
+
+def test_values_are_read_to_the_last_byte() -> None:
+    for sizes in ((1, 17_000), (17_000, 20_000, 1), (16_380, 0)):
+        data = dictionary_of(*sizes)
+        found = replace(page(DICTIONARY, {}, packed=len(data), unpacked=len(data)), position=0)
+        assert parquetpages._longest_value(io.BytesIO(data), found, "UNCOMPRESSED", 1 << 20) == (
+            max(sizes)
+        )
+
+
+def test_a_header_that_never_ends_is_read_a_few_times_only() -> None:
+    """16 times as much each time: up to 16 MiB, beyond which nothing is taken for a header."""
+    sizes: list[int] = []
+
+    class File(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            sizes.append(size or 0)
+            return super().read(size)
+
+    text = b"\x18" + varint(1 << 30)
+    with pytest.raises(PageError, match=r"^no page header at byte 0$"):
+        parquetpages._read_header(File(text + bytes(300 << 10)), 0)
+    assert sizes[:3] == [4 << 10, 64 << 10, 1 << 20]
+    assert max(sizes[3:]) < 1 << 20  # the file has no more
+
+
+@pytest.mark.parametrize(("data", "number"), [
+    (b"\x00", 0), (b"\x7f", 127), (b"\x80\x01", 128), (b"\xff" * 9 + b"\x01", (1 << 64) - 1),
+    (b"\x85\x80\x04", 5 + (4 << 14)),
+])  # fmt: skip
+def test_numbers_of_seven_bits_a_byte(data: bytes, number: int) -> None:
+    assert read_varint(b"_" + data + b"\xff", 1) == (number, 1 + len(data))
+    with pytest.raises(IndexError):
+        read_varint(data[:-1], 0)
+    with pytest.raises(PageError, match="a number without end"):
+        read_varint(b"\x80" * 10 + b"\x01", 0)

@@ -25,6 +25,7 @@ __all__ = ["ColumnPages", "Page", "PageError", "iter_pages", "read_column_pages"
 _HEADER_BYTES = 1 << 12
 _LARGEST_HEADER = 1 << 24
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
+_ABOUT = {_DATA_PAGE: 5, _DICTIONARY_PAGE: 7, _DATA_PAGE_V2: 8}
 _DICTIONARY_ENCODINGS = (2, 8)
 _INCREMENTAL = 7
 _PLAIN, _RUNS = 0, 3
@@ -95,8 +96,8 @@ class Page:
 
     @property
     def _about(self) -> dict[int, Any]:
-        fields = {_DATA_PAGE: 5, _DICTIONARY_PAGE: 7, _DATA_PAGE_V2: 8}
-        about = self.header.get(fields.get(self.header.get(1, -1), -1))
+        kind = self.header.get(1)
+        about = self.header.get(_ABOUT[kind]) if kind in _ABOUT else None
         if not isinstance(about, dict):
             raise PageError("a page without its header")
         return cast("dict[int, Any]", about)
