@@ -146,3 +146,139 @@ def test_whole_stretches_are_held_out(count: int, groups: int) -> None:
 def test_no_passages_make_no_classifier() -> None:
     with pytest.raises(DataError, match="--good has 0 different passages"):
         choose_examples([], (0, 0), max_examples=5, seed=1)
+
+
+def mixed(value: int) -> int:
+    """The end of splitmix64, which turns neighbours into unlike numbers."""
+    whole = (1 << 64) - 1
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & whole
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & whole
+    return value ^ value >> 31
+
+
+def test_hashes_are_mixed_into_an_order() -> None:
+    values = [
+        0,
+        1,
+        2,
+        1 << 40,
+        (1 << 64) - 1,
+        *(random.Random(2).getrandbits(64) for _ in range(9)),
+    ]
+    found = examples._mix(np.array(values, np.uint64))
+    assert found.tolist() == list(map(mixed, values))
+
+
+def hold_out(groups: list[int], order: list[int], most: int = 20_000) -> list[int]:
+    """By hand: groups one after the other until a tenth is there."""
+    places = sorted(range(len(groups)), key=lambda place: (groups[place], order[place]))
+    wanted = min(max(len(groups) // 10, 1), most)
+    whole = sum(group <= groups[places[wanted - 1]] for group in groups)
+    return places[: whole if whole <= len(groups) / 2 else wanted]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [1],
+        [1, 1],
+        [5, 5],
+        [6, 4],
+        [4, 6],
+        [1] * 19,
+        [1] * 20,
+        [3, 7, 10],
+        [10, 10],
+        [11, 9],
+        [2] * 30,
+    ],
+    ids=str,
+)
+def test_what_is_held_out_is_what_counting_by_hand_gives(sizes: list[int]) -> None:
+    dice = random.Random(len(sizes))
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
+    dice.shuffle(groups)
+    order = [dice.getrandbits(60) for _ in groups]
+    found = _hold_out(np.array(groups, np.uint64), np.array(order, np.uint64))
+    assert found.tolist() == hold_out(groups, order)
+
+
+def test_no_more_are_held_out_than_figures_need() -> None:
+    numbers = np.arange(300_000, dtype=np.uint64)
+    assert len(_hold_out(numbers, numbers)) == 20_000
+    assert len(_hold_out(numbers[:200_010], numbers[:200_010])) == 20_000
+    assert len(_hold_out(numbers[:199_990], numbers[:199_990])) == 19_999
+
+
+def test_the_order_is_that_of_the_seed(tmp_path: Path) -> None:
+    """Of each class a tenth is held out, by groups in a mixed order; texts in one by their hash."""
+    blocks = make_blocks()
+    sampler = Sampler(tmp_path, num_good=1, max_examples=500)
+    paths = [tmp_path / f"{number:07d}.block" for number in range(len(blocks))]
+    rows = []
+    for number, block in enumerate(blocks):
+        assert sampler.take(number, paths[number], None, block)  # type: ignore[arg-type]
+        work = examples.open_work_file(sampler.path(paths[number]))
+        rows += np.frombuffer(work.read("rows"), np.dtype(examples._ROW_FIELDS)).tolist()
+    by_hash = {(row[0], row[3]): row for row in rows[::-1]}
+    files = [sampler.path(path) for path in paths]
+    for seed in (0, 7):
+        chosen = choose_examples(files, sampler.limits, max_examples=500, seed=seed)
+        good = {key for key, label in by_hash if label == GOOD}
+        known = [
+            row for key, row in reversed(by_hash.items())
+            if key[1] == GOOD or key[0] not in good
+        ]  # fmt: skip
+        assert chosen.in_both == len(by_hash) - len(known)
+        assert sorted(chosen.order.tolist()) == sorted(mixed(row[0] ^ seed) for row in known)
+        for label in (OTHER, GOOD):
+            of = [row for row in known if row[3] == label]
+            order = [mixed(row[0] ^ seed) for row in of]
+            held = {order[place] for place in hold_out([mixed(row[1]) for row in of], order)}
+            places = (chosen.labels == label) & chosen.held_out
+            assert set(chosen.order[places].tolist()) == held
+            assert chosen.count(label, held_out=True) == len(held)
+            assert chosen.count(label, held_out=False) == len(of) - len(held)
+
+
+def rows_of(hashes: list[int], label: int) -> memoryview:
+    rows = np.zeros(len(hashes), np.dtype(examples._ROW_FIELDS))
+    rows["hash"], rows["label"] = hashes, label
+    return memoryview(rows.tobytes())
+
+
+def test_the_limit_falls_once_there_are_twice_as_many(tmp_path: Path) -> None:
+    whole = (1 << 64) - 1
+    sampler = Sampler(tmp_path / "deep" / "er", num_good=1, max_examples=4)
+    sampler._count(rows_of([9, 8, 7, 6, 5, 4, 3, 2], GOOD))
+    assert sampler._limits == [whole, whole]  # 4 too many are let be
+    sampler._count(rows_of([10], GOOD))
+    assert sampler._limits == [whole, 5]
+    sampler._count(rows_of([1, 1, 1], OTHER))
+    assert sampler.limits == (whole, 5)
+    sampler._count(rows_of([20, 21, 22], OTHER))
+    assert sampler.limits == (22, 5)
+    sampler._count(rows_of([4, 1], GOOD))
+    assert sampler.limits == (22, 4)
+    same = Sampler(tmp_path, num_good=1, max_examples=4)
+    same._count(rows_of([3] * 9, OTHER))
+    assert same.limits == (whole, whole)  # one text, however often
+
+
+@pytest.mark.parametrize("label", [GOOD, OTHER])
+def test_ten_passages_of_a_class_are_enough(label: int) -> None:
+    def labels(few: int) -> Any:
+        return np.array([label] * few + [1 - label] * 10, np.uint8)
+
+    name = ("--other", "--good")[label]
+    examples._require_classes(labels(10), 0)
+    with pytest.raises(DataError) as caught:
+        examples._require_classes(labels(9), 1234)
+    more = "; 1,234 more are among those of --good" if label == OTHER else ""
+    assert caught.value.message == (
+        f"{name} has 9 different passages (after cleaning, equal texts counted once{more}), "
+        "a classifier needs 10 at least"
+    )
+    assert caught.value.next_step == f"name more files with {name}, or other ones"
+    with pytest.raises(DataError, match=r"equal texts counted once\), a classifier"):
+        examples._require_classes(labels(1), 0)
