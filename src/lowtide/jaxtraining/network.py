@@ -59,6 +59,8 @@ class Form:
     """In training only."""
     fused: bool = False
     """Attention by cuDNN, which never holds the scores (see `can_fuse`)."""
+    unrolled: bool = False
+    """Compile every layer by itself: what the backward pass needs stays where it was computed."""
 
 
 def loss_of(
@@ -98,7 +100,8 @@ def hidden_states(params: Tree, ids: Array, form: Form, key: Array | None = None
     kept = jax.checkpoint_policies.nothing_saveable if form.again else _is_kept
     block = jax.checkpoint(block, prevent_cse=False, policy=kept)
     layers = {name.removeprefix(LAYERS): v for name, v in params.items() if name.startswith(LAYERS)}
-    x, _ = lax.scan(block, x, (jnp.arange(config.num_layers), _windows(config), layers))
+    every = (jnp.arange(config.num_layers), _windows(config), layers)
+    x, _ = lax.scan(block, x, every, unroll=form.unrolled)
     return _norm(x.astype(dtype), params, "final_norm", config)
 
 
