@@ -381,3 +381,106 @@ def test_texts_of_both_kinds_are_told(trained: training.TrainedClassifier) -> No
     some = replace(trained, record={**trained.record, "examples": examples})
     assert "\n  in both: 1 text; good, not other\n" in describe_classifier(some)
     assert "in both" not in describe_classifier(trained)
+
+
+def test_every_phase_comes_to_its_end(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases: list[Any] = []
+    made: list[Any] = []
+
+    class Noting(training.Progress):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(self)
+
+        @contextlib.contextmanager
+        def phase(self, name: str, **more: Any) -> Any:
+            with super().phase(name, **more) as phase:
+                phases.append(phase)
+                yield phase
+
+    monkeypatch.setattr(training, "Progress", Noting)
+    out_dir = tmp_path / "out"
+    record = train_classifier(**options(corpus, out_dir, epochs=2)).record
+    learned = record["examples"]["good"] + record["examples"]["other"]
+    tested = record["held_out"]["good"] + record["held_out"]["other"]
+    stored = sum(path.stat().st_size for path in corpus.iterdir())
+    assert [(phase.name, phase.total, phase.done, phase.unit) for phase in phases] == [
+        ("clean, choose", stored, stored, "B"),
+        ("gather", learned + tested, learned + tested, "examples"),
+        ("count words", learned, learned, "examples"),
+        ("learn", 2 * learned, 2 * learned, "examples"),
+        ("test", tested, tested, "examples"),
+    ]
+    assert phases[3].numbers["loss"] > 0
+    assert made[0].metrics_path == out_dir / "metrics.jsonl"
+    assert (out_dir / "metrics.jsonl").read_text().count("\n") > 0
+    assert sorted(path.name for path in out_dir.iterdir()) == [
+        "classifier.json", "metrics.jsonl", "model.bin",
+    ]  # fmt: skip
+
+
+def test_the_record_says_what_the_model_was_made_of(
+    corpus: Path, trained: training.TrainedClassifier
+) -> None:
+    record = json.loads((trained.path.parent / "classifier.json").read_text())
+    assert record == trained.record
+    assert record["version"] == 1 and record["labels"] == ["good", "other"]
+    assert record["documents_in"] == 151 + 200 and record["notices"] == []
+    assert record["xxh3_128"] == training.files.checksum_file(trained.path)
+    assert record["examples"]["in_both"] == 0
+    assert [Path(row["file"]).name for row in record["sources"]] == [
+        "good.txt", "a.jsonl", "b.txt.gz",
+    ]  # fmt: skip
+    assert record["settings"]["good_files"] == 1
+    assert not set(record["settings"]) & set(training._FREE)
+
+
+def test_the_words_for_a_classifier(trained: training.TrainedClassifier) -> None:
+    shown = {"score": 0.12346, "text": "x" * 91}
+    record = {
+        "examples": {"good": 1234, "other": 5, "in_both": 2}, "words": 6789,
+        "held_out": {
+            "good": 1000, "other": 7, "precision": 0.98765, "recall": 0.5, "auc": 0.25,
+            "would_keep": [shown], "would_drop": [{"score": 1.0, "text": "y" * 90}],
+            "good_with_low_scores": [],
+        },
+    }  # fmt: skip
+    made = replace(trained, path=Path("m/model.bin"), record=record, was_there=False)
+    assert describe_classifier(made) == "\n".join((
+        "Classifier in m/model.bin",
+        "  learned from 1,234 good and 5 other passages, 6,789 words",
+        "  in both: 2 texts; good, not other",
+        "Held out: 1,000 good and 7 other passages",
+        "  precision 0.988 and recall 0.500 of good at a score of 0.5, AUC 0.2500",
+        "Of --other it would keep first:",
+        f"  0.1235  {'x' * 90}…",
+        "and drop first:",
+        f"  1.0000  {'y' * 90}",
+        "Of --good it likes least:",
+        "Next: lowtide prepare --input-files FILES --score m/model.bin --keep-top 0.1 "
+        "--out-dir data/mine",
+    ))  # fmt: skip
+
+
+def test_the_file_that_is_both_is_named(corpus: Path, tmp_path: Path) -> None:
+    """Not the first of the others, but the one that is among the good ones."""
+    others = [corpus / "a.jsonl", corpus / "good.txt", corpus / "b.txt.gz"]
+    with pytest.raises(UsageError, match="among --good and among --other") as caught:
+        train_classifier(**options(corpus, tmp_path / "out", other=others))
+    assert caught.value.path == corpus / "good.txt"
+
+
+@pytest.mark.parametrize("record", ['{"settings": {}}', '{"sources": []}', "[]", '{"settings": 1}'])
+def test_a_record_that_says_nothing_is_refused(corpus: Path, tmp_path: Path, record: str) -> None:
+    (tmp_path / "classifier.json").write_text(record)
+    with pytest.raises(UsageError, match="nothing says what it was made of"):
+        train_classifier(**options(corpus, tmp_path))
+
+
+def test_a_model_whose_work_is_unfinished_is_made_anew(corpus: Path, tmp_path: Path) -> None:
+    """Or without it, where the user says so."""
+    (tmp_path / "model.bin").write_bytes(b"half")
+    made = train_classifier(**options(corpus, tmp_path, restart=True))
+    assert not made.was_there and made.path.stat().st_size > 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lowtide.corpus.classifiers import (
     load_model,
     load_models,
     model_checksum,
+    planned_model_bytes,
 )
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import BudgetError, DataError, UsageError
@@ -289,3 +291,54 @@ def test_the_name_of_a_model_need_not_be_utf8(tmp_path: Path) -> None:
     path = tmp_path / "m\udcff.bin"
     TinyModel(["the", "tide"], ["hq", "lq"]).write(path)
     assert load_model(str(path)).labels == ["hq", "lq"]
+
+
+@pytest.mark.parametrize(
+    ("dim", "loss", "bucket", "words", "labels", "size", "planned"),
+    [
+        (10, 3, 0, 50, 5, 2000, 2000),  # never more than its file
+        (10, 3, 0, 50, 5, 3000, 4 * 5 * 50 + 32 * 50),  # folded
+        (10, 3, 20, 50, 5, 3000, 4 * 5 * 70 + 32 * 50),
+        (10, 3, 50, 20, 5, 3000, 4 * 5 * 70 + 32 * 20),
+        (10, 3, 0, 50, 1, 2000, 1800),
+        (10, 3, 0, 50, 6, 2000, 2000),  # too many labels to fold
+        (10, 1, 0, 50, 5, 3000, 3000),  # a tree of labels
+        (10, 3, 0, 50, 5, 1999, 1999 + (8 << 20)),  # quantized
+        (10, 3, 800, 50, 5, 1999, 1999 + (8 << 20) + 150),
+        (10, 3, 50, 60, 5, 2399, 2399 + (8 << 20) + 9),
+        (10, 3, 50, 60, 5, 2400, 2400),
+        (10, 3, -5, 50, 5, 1999, 1999 + (8 << 20)),
+        (10, 3, 1 << 27, 50, 5, 1999, 1999 + (8 << 20) + 3 * (1 << 26) // 16),
+    ],
+)
+def test_what_a_model_will_take_is_known_by_its_header(
+    tmp_path: Path, dim: int, loss: int, bucket: int, words: int, labels: int, size: int,
+    planned: int,
+) -> None:  # fmt: skip
+    numbers = [dim, 5, 1, 1, 5, 2, loss, 3, bucket, 0, 0, 100]
+    header = struct.pack("<2i12id3i", 793712314, 12, *numbers, 1e-4, words + labels, words, labels)
+    path = tmp_path / "model.bin"
+    path.write_bytes(header.ljust(size, b"\0"))
+    assert planned_model_bytes(str(path)) == planned
+    path.write_bytes(header[:-1])
+    assert planned_model_bytes(str(path)) == 0
+
+
+def test_a_refusal_names_what_would_be_enough(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    numbers = [10, 5, 1, 1, 5, 2, 1, 3, 0, 0, 0, 100]
+    header = struct.pack("<2i12id3i", 793712314, 12, *numbers, 1e-4, 50, 45, 5)
+    path.write_bytes(header.ljust(20 << 20, b"\0"))
+    check_model_memory(str(path), 20 << 20)
+    for least, advice in ((0, "24MiB"), (30 << 20, "32MiB")):
+        with pytest.raises(BudgetError) as caught:
+            check_model_memory(str(path), (20 << 20) - 1, least)
+        assert caught.value.message == "the model takes about 20.0 MiB, the budget is 20.0 MiB"
+        assert (
+            caught.value.next_step is not None and f"--memory {advice}," in caught.value.next_step
+        )
+
+
+def test_no_model_decides_nothing() -> None:
+    models = load("")
+    assert (models.language, models.wanted, models.score, models.score_label) == (None, [], None, 0)

@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import _native
+from lowtide.corpus import cleaning
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.reading import ReadingSettings, Segment, TextBlock
 from lowtide.corpus.removals import RULE_TEXTS, RULES
 from lowtide.corpus.settings import CleaningSettings
+from lowtide.corpus.usersteps import StepError
 from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -365,3 +367,113 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
     block = make_jsonl(['{"text": "\\ud83d\\ude00 \\ud83d! \\ude00"}'])
     cleaned = clean_block(block, ReadingSettings(), NO_FILTER, paths={})
     assert cleaned.text.tobytes().decode() == "\U0001f600 \ufffd! \ufffd"
+
+
+def take_step(
+    monkeypatch: pytest.MonkeyPatch, texts: list[bytes], make: Any, **options: Any
+) -> tuple[Any, list[bytes]]:
+    """A block of documents after a step that is `make`, and what the step was given."""
+    given: list[bytes] = []
+
+    def apply(step: str, parts: list[memoryview]) -> Any:
+        assert step == "rules.py:keep"
+        given.extend(map(bytes, parts))
+        return (part if (made := make(bytes(part))) == bytes(part) else made for part in parts)
+
+    monkeypatch.setattr(cleaning, "apply_step", apply)
+    data = b"\0".join(texts)
+    flags = {name: options.pop(name) for name in ("continues", "continued") if name in options}
+    collect = {name: options.pop(name) for name in ("collect_characters",) if name in options}
+    block = TextBlock(0, 0, "text", data, (Segment(3, 500, 0, len(data)),), **flags)
+    chosen = CleaningSettings(filter=False, **options)
+    object.__setattr__(chosen, "step", "rules.py:keep")
+    found = clean_block(block, ReadingSettings(separator=b"\0"), chosen, paths={3: Path("a.txt")},
+                        **collect)  # type: ignore[arg-type]  # fmt: skip
+    return found, given
+
+
+def change_some(text: bytes) -> bytes | None:
+    return None if b"drop" in text else text.replace(b"change", b"altered it")
+
+
+def counts_of(found: Any) -> dict[str, tuple[int, int]]:
+    return {rule: row for rule, row in zip(RULES, found.counts, strict=True) if any(row)}
+
+
+def test_what_a_step_makes_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [b"stays as it is", b"drop this one", b"change this one", b"drop " * 60, b"last of all"]
+    found, given = take_step(monkeypatch, texts, change_some)
+    cleaned = [text.rstrip() for text in texts]
+    assert given == cleaned
+    rows = np.frombuffer(found.documents, DOCUMENT_ROW)
+    kept = [bytes(found.text[row["begin"] : row["end"]]) for row in rows]
+    assert kept == [b"stays as it is", b"altered it this one", b"last of all"]
+    assert rows["input_index"].tolist() == [3, 3, 3]
+    places = [500 + sum(len(one) + 1 for one in texts[:number]) for number in (0, 2, 4)]
+    assert rows["ordinal"].tolist() == places
+    assert rows["flags"].tolist() == [cleaning.FIRST | cleaning.LAST] * 3
+    counts = counts_of(found)
+    assert counts.pop("document_step") == (2, len(cleaned[1]) + len(cleaned[3]))
+    assert counts.pop("step_changed") == (1, len(cleaned[2]))
+    samples = {(RULES[rule], bytes(text)) for rule, text in found.samples}
+    assert ("document_step", cleaned[1]) in samples
+    assert ("document_step", cleaned[3][:160]) in samples
+    assert ("step_changed", cleaned[2]) in samples
+    assert (found.documents_in, found.lines_in) == (5, 5)
+    assert found.bytes_in == sum(map(len, texts))
+
+
+def test_parts_of_documents_are_not_given_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [b"drop the end of one", b"drop this one", b"stays", b"drop the beginning of one"]
+    found, given = take_step(monkeypatch, texts, change_some, continues=True, continued=True)
+    assert given == texts[1:3]
+    rows = np.frombuffer(found.documents, DOCUMENT_ROW)
+    kept = [bytes(found.text[row["begin"] : row["end"]]) for row in rows]
+    assert kept == [texts[0], texts[2], texts[3]]
+    assert rows["flags"].tolist() == [cleaning.LAST, cleaning.FIRST | cleaning.LAST, cleaning.FIRST]
+    counts = counts_of(found)
+    assert counts["rules_unjudged"] == (2, len(texts[0]) + len(texts[3]))
+    assert counts["document_step"] == (1, len(texts[1]))
+
+
+def test_a_document_that_a_step_fails_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(step: str, parts: list[memoryview]) -> Any:
+        yield parts[0]
+        error = StepError("--step failed: no")
+        error.document = 1
+        raise error
+
+    texts = [b"the end of one", b"stays", b"fails", b"last"]
+    monkeypatch.setattr(cleaning, "apply_step", fail)
+    data = b"\0".join(texts)
+    block = TextBlock(0, 0, "text", data, (Segment(3, 500, 0, len(data)),), continues=True)
+    chosen = CleaningSettings(filter=False)
+    object.__setattr__(chosen, "step", "rules.py:keep")
+    with pytest.raises(StepError) as caught:
+        clean_block(block, ReadingSettings(separator=b"\0"), chosen, paths={3: Path("a.txt")})  # type: ignore[arg-type]
+    place = 500 + data.index(b"fails")
+    assert caught.value.message == (
+        f"--step failed: no, on the document at {place} (byte or row) of this file"
+    )
+    assert caught.value.path == Path("a.txt")
+
+
+def test_what_a_step_made_is_cleaned_and_hashed_as_other_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the options of the block, but for rules of quality, which have judged it."""
+    made = "e\u0301cole A  \nsame line of words\nsame line of words".encode()
+    found, _ = take_step(
+        monkeypatch, [b"change"], lambda _: made, lowercase=True, collect_characters=True
+    )
+    whole = "\u00e9cole a\nsame line of words\nsame line of words"
+    assert bytes(found.text).decode() == whole
+    bits = int.from_bytes(found.characters, "little")
+    assert {chr(at) for at in range(bits.bit_length()) if bits >> at & 1} == set(whole)
+    data = whole.encode()
+    block = TextBlock(0, 0, "text", data, (Segment(3, 500, 0, len(data)),))
+    plain = clean_block(block, ReadingSettings(), CleaningSettings(filter=False), paths={})
+    assert bytes(found.hashes) == bytes(plain.hashes) and len(plain.hashes) > 0
+    for name, value in (("dedup", False), ("min_dedup_chars", 1000), ("normalize", False)):
+        other, _ = take_step(monkeypatch, [b"change"], lambda _: made, **{name: value})
+        assert (bytes(other.hashes) == bytes(plain.hashes)) is False
