@@ -9,6 +9,7 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import xxhash
@@ -280,3 +281,156 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_not_whole(
     monkeypatch.setattr(deduplication, "os", SimpleNamespace(fstat=lambda descriptor: status))
     assert deduplication.is_removed_whole(path) is False
     assert deduplication.is_removed_whole(tmp_path / "not there") is False
+
+
+ROW = deduplication.TABLE_ROW_BYTES
+
+
+@pytest.mark.parametrize(
+    ("counts", "room", "workers", "expected"),
+    [
+        ({}, 10, 1, []),
+        ({0: 3, 9: 2, 255: 5}, 10, 1, [(0, 256, 1, 10)]),
+        ({0: 3, 9: 2, 255: 6}, 10, 1, [(0, 255, 1, 5), (255, 256, 1, 6)]),
+        ({4: 10, 5: 10, 6: 1}, 10, 1, [(0, 5, 1, 10), (5, 6, 1, 10), (6, 256, 1, 1)]),
+        ({4: 6, 5: 5}, 100, 2, [(0, 5, 1, 6), (5, 256, 1, 5)]),  # one for each worker
+        ({4: 6, 5: 1, 6: 5}, 100, 2, [(0, 6, 1, 7), (6, 256, 1, 5)]),
+        ({4: 11}, 10, 1, [(0, 5, 2, 11)]),  # in passes of three quarters of a table
+        ({4: 14}, 10, 1, [(0, 5, 2, 14)]),
+        ({255: 15}, 10, 1, [(0, 256, 3, 15)]),
+        ({3: 1, 4: 15, 5: 2}, 10, 1, [(0, 4, 1, 1), (4, 5, 3, 15), (5, 256, 1, 2)]),
+        ({4: 3}, 1, 1, [(0, 5, 3, 3)]),
+        ({4: 3}, 0, 1, [(0, 5, 3, 3)]),
+        ({4: 12}, 100, 3, [(0, 5, 1, 12)]),
+        ({4: 30}, 12, 3, [(0, 5, 4, 30)]),
+    ],
+    ids=str,
+)
+def test_hashes_are_cut_into_partitions_that_fit(
+    counts: dict[int, int], room: int, workers: int, expected: list[tuple[int, int, int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """From one byte to another, in so many passes, so many rows; a table has room for `room`."""
+    known = [counts.get(value, 0) for value in range(256)]
+    monkeypatch.setattr(deduplication, "_count_radixes", lambda _: known)
+    table: Any = None
+    found = deduplication.plan_partitions(
+        table, table_bytes=room * ROW + ROW - 1, num_workers=workers
+    )
+    wanted = [
+        (first, last, at, passes, rows)
+        for first, last, passes, rows in expected
+        for at in range(passes)
+    ]
+    assert [part.number for part in found] == list(range(len(wanted)))
+    assert [
+        (part.first, part.last, part.pass_index, part.num_passes, part.num_rows) for part in found
+    ] == wanted
+
+
+def test_a_modest_table_is_enough_until_there_would_be_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 MiB for all workers, more where it saves partitions beyond 64."""
+    size = deduplication.partition_bytes
+    assert [size(1000, num_workers=count) for count in (1, 2, 3)] == [
+        16 << 20, 8 << 20, (16 << 20) // 3,
+    ]  # fmt: skip
+    assert size(100_000_000, num_workers=1) == 100_000_000 * 19 // 64
+    modest = (16 << 20) // 19
+    known = [modest // 2] * 256
+    monkeypatch.setattr(deduplication, "_count_radixes", lambda _: known)
+    table: Any = None
+    found = deduplication.plan_partitions(table, table_bytes=1 << 40, num_workers=1)
+    most = size(sum(known), num_workers=1) // 19
+    assert max(part.num_rows for part in found) <= most
+    assert len(found) == -(-256 // (most // (modest // 2)))
+
+
+def test_partitions_that_are_done_are_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_corpus(tmp_path / "in", seed=0)
+    reading = ReadingSettings(block_bytes=4000)
+    job = CleanJob(
+        plan_streams(expand_inputs(paths), reading), reading, CleaningSettings(), tmp_path / "work"
+    )
+    given: list[int] = []
+
+    def leave_out(block: int, rows: memoryview) -> memoryview:
+        given.append(block)
+        return rows
+
+    def find() -> tuple[deduplication.RemovedLines, list[int]]:
+        done: list[int] = []
+        found = deduplication.find_duplicates(
+            table, tmp_path / "deep" / "er", pool, table_bytes=40 * ROW, on_done=done.append,
+            leave_out=leave_out,
+        )  # fmt: skip
+        return found, done
+
+    with WorkerPool(1) as pool:
+        clean_corpus(job, pool, on_done=lambda _: None)
+        table = load_block_table(job)
+        total = sum(table.num_hashes)
+        parts = deduplication.plan_partitions(table, table_bytes=40 * ROW, num_workers=1)
+        first, done = find()
+        files = sorted((tmp_path / "deep" / "er").iterdir())
+        assert len(files) == len(parts) == len(done) and total - len(parts) <= sum(done) <= total
+        assert all(map(deduplication.is_removed_whole, files))
+        assert given == [n for n in range(len(table)) if table.num_hashes[n]] * len(parts)
+        times = [path.stat().st_mtime_ns for path in files]
+        capacities: list[int] = []
+        finder = _native.DuplicateFinder
+        files[0].unlink()
+        monkeypatch.setattr(
+            deduplication._native, "DuplicateFinder",
+            lambda capacity: capacities.append(capacity) or finder(capacity),
+        )  # fmt: skip
+        again, told = find()
+    assert told == done and len(capacities) == 1
+    assert [path.stat().st_mtime_ns for path in files[1:]] == times[1:]
+    whole = [bytes(first.load(block)) for block in range(len(table))]
+    assert [bytes(again.load(block)) for block in range(len(table))] == whole and any(whole)
+    for lines in whole:
+        numbers = memoryview(lines).cast("I").tolist()
+        assert numbers == sorted(numbers)
+
+
+def test_a_table_has_room_for_what_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows of a partition; in passes twice their share, or what the memory allows."""
+    capacities: list[int] = []
+
+    class Finder:
+        def __init__(self, capacity: int) -> None:
+            capacities.append(capacity)
+
+    monkeypatch.setattr(deduplication._native, "DuplicateFinder", Finder)
+
+    class Table(SimpleNamespace):
+        def __len__(self) -> int:
+            return 0
+
+    table: Any = Table(paths=[], num_hashes=[])
+    for number, (rows, passes, room) in enumerate(((50, 1, 10), (50, 3, 100), (50, 3, 20))):
+        part = deduplication.Partition(number, 0, 256, 0, passes, rows)
+        path = tmp_path / f"{number}.removed"
+        told = deduplication._find_in_partition(table, part, path, room * ROW, None)
+        assert told == rows // passes
+        assert deduplication._find_in_partition(table, part, path, room * ROW, None) == told
+        assert deduplication.is_removed_whole(path)
+    assert capacities == [50, 34, 20]
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    index = struct.pack("<3Q", 0, 1, 3)
+    lines = struct.pack("<3I", 7, 9, 8)
+    path = tmp_path / "0.removed"
+    path.write_bytes(lines + index + bytes(16))
+    removed = deduplication.RemovedLines([path], 2)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert removed.load(0).cast("I").tolist() == [7]
+    assert removed.load(1).cast("I").tolist() == [8, 9]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

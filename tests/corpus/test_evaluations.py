@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,15 @@ import pytest
 
 from lowtide import _native
 from lowtide.corpus import evaluations
-from lowtide.corpus.evaluations import load_items
-from lowtide.errors import BudgetError, DataError
+from lowtide.corpus.evaluations import (
+    checksum_items,
+    find_item_files,
+    load_items,
+    planned_item_bytes,
+    smallest_item_budget,
+)
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.files import checksum_bytes
 from lowtide.memory import smallest_budget
 
 ROWS = b"".join(
@@ -82,3 +90,77 @@ def test_an_item_is_named_by_its_file_and_its_row_there() -> None:
     assert [items.name(item) for item in (0, 2, 3, 4, 8)] == [
         ("a", 0), ("a", 2), ("b", 0), ("c", 0), ("c", 4),
     ]  # fmt: skip
+
+
+def test_names_and_patterns_mean_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.jsonl", "a.jsonl", "[odd].jsonl"):
+        Path(name).write_bytes(ROWS)
+    found = find_item_files(["b.jsonl", "*.jsonl", "[odd].jsonl"])
+    names = ("b.jsonl", "[odd].jsonl", "a.jsonl")
+    assert found == tuple(str(tmp_path / name) for name in names)
+    with pytest.raises(UsageError) as caught:
+        find_item_files(["a.jsonl", "none*"])
+    assert caught.value.message == (
+        "--decontaminate 'none*' names no file, and no file matches it as a pattern"
+    )
+    os.mkfifo("pipe.jsonl")
+    with pytest.raises(OSError, match=r"pipe\.jsonl"):
+        find_item_files(["pipe*"])
+
+
+def test_what_items_take_is_known_by_their_sizes(tmp_path: Path) -> None:
+    plain, packed = str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl.gz")
+    Path(plain).write_bytes(b"x" * 1003)
+    Path(packed).write_bytes(b"x" * 200)
+    assert planned_item_bytes([plain]) == 1003 // 6 * 32
+    assert planned_item_bytes([plain, packed]) == 2003 // 6 * 32
+    assert smallest_item_budget([plain, packed]) == 3 * (2003 // 6 * 32)
+    sums = [evaluations.files.checksum_file(Path(path)) for path in (plain, packed)]
+    assert checksum_items([plain, packed]) == checksum_bytes(" ".join(sums).encode())
+
+
+def test_a_budget_of_three_times_the_table_is_enough(tmp_path: Path) -> None:
+    path = tmp_path / "items.jsonl"
+    path.write_bytes(ROWS)
+    least = smallest_item_budget([str(path)])
+    assert load_items([str(path)], budget_bytes=least).first_items == (0, 50)
+    with pytest.raises(BudgetError) as caught:
+        load_items([str(path)], budget_bytes=least - 1)
+    assert caught.value.next_step == f"{smallest_budget(least)}, or fewer files"
+
+
+def test_items_are_counted_over_all_files(tmp_path: Path) -> None:
+    """Texts wherever they stand in a row; those without eight words are short, blank lines none."""
+    rows = [
+        {"a": ["one two three four five six seven eight"], "b": {"c": "short"}, "d": 7, "e": None},
+        {"a": "too short"},
+        ["nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen", "  "],
+    ]
+    paths = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    Path(paths[0]).write_text("\n".join(["", *map(json.dumps, rows), "  ", ""]))
+    Path(paths[1]).write_text(json.dumps(rows[0]))
+    items = load_items(paths)
+    assert items.files == tuple(paths) and items.first_items == (0, 3, 4)
+    assert items.num_short == 1
+    assert len(items.table) == 2 and items.count_bytes == 2 * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no evaluation item is in this file"),
+        ("\n \n", "no evaluation item is in this file"),
+        ('{"a": "short"}\n{"a": "short too"}', "none of 2 evaluation items has a text of eight"),
+        ('{"a": "b"}\n\n{"a": 7}', "line 3 has no text"),
+        ('{"a": "b"}\n{"a": " "}', "line 2 has no text"),
+        ('{"a": "b"}\nno json', "line 2 is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON"),
+    ],
+)
+def test_items_that_are_none_are_named(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "items.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=why) as caught:
+        load_items([str(path)])
+    assert caught.value.path == str(path)

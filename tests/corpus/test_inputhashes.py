@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import xxhash
 
-from lowtide.corpus.inputhashes import InputHashes
+from lowtide.corpus.inputhashes import InputHashes, hash_content
+from lowtide.corpus.reading import ReadingSettings, Segment, TextBlock
 
 
 def folded(*parts: str) -> str:
@@ -28,3 +29,14 @@ def test_inputs_that_came_have_a_hash_and_those_between_none(first: int) -> None
 
 def test_without_parts_there_are_none() -> None:
     assert [InputHashes().finish().get(number) for number in (-1, 0, 1)] == [None] * 3
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl", "rows"])
+def test_the_field_of_jsonl_counts_and_of_nothing_else(kind: str) -> None:
+    data = b"firstsecond"
+    block = TextBlock(0, 0, kind, data, (Segment(3, 0, 0, 5), Segment(4, 0, 5, 11)))
+    for field in ("text", "body"):
+        seed = xxhash.xxh3_64_intdigest(field.encode()) if kind == "jsonl" else 0
+        expected = [(3, xxhash.xxh3_128_hexdigest(b"first", seed)),
+                    (4, xxhash.xxh3_128_hexdigest(b"second", seed))]  # fmt: skip
+        assert hash_content(block, ReadingSettings(text_field=field)) == expected

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lowtide.corpus.inputs import InputFile, InputList, expand_inputs, is_our_output
+from lowtide.corpus import inputs
+from lowtide.corpus.inputs import (
+    InputFile,
+    InputList,
+    as_input_list,
+    changed_input,
+    expand_inputs,
+    has_changed,
+    hash_inputs,
+    is_our_output,
+    names_files,
+)
 from lowtide.errors import DataError, LowtideError
+from lowtide.stores.objects import ObjectInfo
+from lowtide.stores.urls import store_url
 from lowtide.tokenizer.training import train_tokenizer
 
 
@@ -137,3 +152,161 @@ def test_a_part_of_a_part_of_inputs_is_one_again(tmp_path: Path) -> None:
     part = found[1:3]
     assert [source.index for source in part] == [2, 3]
     assert (len(part), part.total_bytes) == (2, 5)
+
+
+def objects(monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
+    """A bucket of these objects, under any prefix."""
+    urls = [store_url(f"s3://bucket/{key}") for key in keys]
+    rows = [ObjectInfo(url, 10 + at, f"tag{at}") for at, url in enumerate(urls) if url is not None]
+    monkeypatch.setattr(inputs, "find_objects", lambda _: iter(rows))
+
+
+def test_objects_under_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = ("in/a.txt", "in/.b.txt", "in/c.png", "in/d.jsonl.gz", "in/e.bin")
+    objects(monkeypatch, *keys)
+    notices: list[str] = []
+    found = expand_inputs(["s3://bucket/in/", "s3://bucket/in/"], on_notice=notices.append)
+    rows = [(str(row.path), row.kind, row.compression, row.size_bytes) for row in found]
+    assert rows == [
+        ("s3://bucket/in/a.txt", "text", None, 10),
+        ("s3://bucket/in/d.jsonl.gz", "jsonl", "gzip", 13),
+    ]
+    assert all(row.modified_ns == row.changed_ns != 0 for row in found)
+    assert notices == [
+        "s3://bucket/in: 3 objects of other kinds ignored",
+        "s3://bucket/in/a.txt is named twice: read once",
+        "s3://bucket/in/d.jsonl.gz is named twice: read once",
+        "s3://bucket/in: 3 objects of other kinds ignored",
+    ]
+
+
+@pytest.mark.parametrize("key", ["in/c.png", "in/.b.txt"])
+def test_an_object_that_is_named_is_read_whatever_its_name(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    objects(monkeypatch, key)
+    notices: list[str] = []
+    (found,) = expand_inputs([f"s3://bucket/{key}"], on_notice=notices.append)
+    assert (found.kind, notices) == ("text", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("in/", "no text under this prefix (txt, md, jsonl, parquet, plain or compressed)"),
+        ("in/*", "no object matches this pattern"),
+        ("in/a?", "no object matches this pattern"),
+        ("in/[a]", "no object matches this pattern"),
+    ],
+)
+def test_a_prefix_without_text_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    objects(monkeypatch, "in/c.png")
+    with pytest.raises(DataError) as caught:
+        expand_inputs([f"s3://bucket/{name}"])
+    assert caught.value.message == why
+    assert caught.value.path == f"s3://bucket/{name.rstrip('/')}"
+
+
+def test_a_change_of_a_file_is_noticed_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("twelve bytes")
+    (source,) = expand_inputs([path])
+    assert has_changed(source) is False
+    hub = InputFile(0, Path("some/texts"), "hub", None, 0)
+    assert has_changed(hub) is False
+    path.write_text("other bytes!")
+    assert has_changed(source) is True
+    assert changed_input(source).message == (
+        "this file was changed while it was read: its bytes are other ones"
+    )
+    path.write_text("fewer")
+    error = changed_input(source, next_step="try again")
+    assert error.message == "this file was changed while it was read: it had 12 bytes, now 5"
+    assert (error.path, error.next_step) == (path, "try again")
+    path.unlink()
+    assert has_changed(source) is True
+    assert changed_input(source).message == "this file was changed while it was read: it is gone"
+    assert "when nothing writes to it any more" in str(changed_input(source).next_step)
+
+
+def test_any_time_or_size_is_a_change(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (source,) = expand_inputs([tmp_path])
+    assert not has_changed(source)
+    for name in ("size_bytes", "modified_ns", "changed_ns"):
+        assert has_changed(dataclasses.replace(source, **{name: getattr(source, name) + 1}))
+
+
+def test_a_hash_of_inputs_is_of_paths_sizes_and_times() -> None:
+    row = InputFile(0, Path("a.txt"), "text", None, 10, 1, 2)
+    known = hash_inputs([row])
+    same = [dataclasses.replace(row, index=5), dataclasses.replace(row, changed_ns=7)]
+    assert [hash_inputs([one]) for one in same] == [known] * 2
+    others: list[dict[str, Any]] = [
+        {"path": Path("b.txt")}, {"split": "train"}, {"size_bytes": 11}, {"modified_ns": 2},
+    ]  # fmt: skip
+    found = {hash_inputs([dataclasses.replace(row, **other)]) for other in others}
+    assert len({known, hash_inputs([]), hash_inputs([row, row]), *found}) == 7
+
+
+def test_a_list_keeps_the_numbers_of_its_first(tmp_path: Path) -> None:
+    rows = [InputFile(7 + at, tmp_path / f"{at}.txt", "text", None, at) for at in range(3)]
+    found = as_input_list(rows)
+    assert [row.index for row in found] == [7, 8, 9]
+    assert as_input_list(found) is found
+    assert len(as_input_list([])) == 0
+
+
+def test_which_files_only_one_worker_can_read(tmp_path: Path) -> None:
+    rows = [
+        ("text", None),
+        ("text", "xz"),
+        ("jsonl", None),
+        ("jsonl", "zstd"),
+        ("parquet", None),
+        ("hub", None),
+    ]
+    found = [InputFile(0, tmp_path, kind, packing, 1).is_read_in_order for kind, packing in rows]
+    assert found == [False, True, False, True, True, False]
+
+
+def test_names_of_files(tmp_path: Path) -> None:
+    names = [
+        str(tmp_path),
+        str(tmp_path / "none"),
+        "s3://bucket/a",
+        "a*",
+        "a?",
+        "[a]",
+        "owner/name",
+    ]
+    assert [names_files(name) for name in names] == [True, False, True, True, True, True, False]
+
+
+def test_a_folder_says_what_it_leaves_out(tmp_path: Path) -> None:
+    """Hidden files and folders, other kinds, links to nothing; the next file is read."""
+    for name in ("a.txt", ".hidden.txt", "b.png", "z.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "none")
+    (tmp_path / "metrics.jsonl").write_text('{"time": 1}\n')
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "c.txt").write_text("x")
+    notices: list[str] = []
+    assert names(expand_inputs([tmp_path], on_notice=notices.append)) == ["a.txt", "z.txt"]
+    assert notices == [
+        f"{tmp_path / 'metrics.jsonl'} is an output of lowtide: left out",
+        f"{tmp_path}: 3 files of other kinds ignored",
+    ]
+
+
+def test_a_folder_of_a_saved_dataset_says_how_to_name_it(tmp_path: Path) -> None:
+    for name, step in (
+        ("a.png", "name the files themselves, they are then read as text"),
+        ("state.json", f"name it as hf://{tmp_path}: a Hugging Face dataset is in it"),
+    ):
+        (tmp_path / name).write_text("x")
+        with pytest.raises(DataError, match="no text in this folder") as caught:
+            expand_inputs([tmp_path])
+        assert caught.value.next_step == step
