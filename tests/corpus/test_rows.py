@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
+import itertools
 import lzma
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from hypothesis import strategies as st
 
 from lowtide.corpus import reading, rows
 from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.largepages import StoredText
+from lowtide.corpus.longrows import iter_text_parts
 from lowtide.corpus.rows import iter_row_blocks
 from lowtide.errors import BudgetError, DataError
 
@@ -124,3 +129,78 @@ def test_millions_of_empty_rows_are_blocks_too(tmp_path: Path) -> None:
     documents = list(reading.iter_documents(reading.expand_inputs([path]), options))
     assert [row.ordinal for row in documents[:4]] == [2, 3, 6, 7]
     assert documents[-1].ordinal == 1999
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.just(b""),
+            st.binary(max_size=40),
+            st.sampled_from([b"x" * 96, b"y" * 97, b"z" * 300]),
+        ),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_blocks_are_those_of_gathering_by_hand(texts: list[bytes], stored: bool) -> None:
+    """A block is full with 64 bytes or 16 rows; a text beyond 96 bytes ends it, and is alone."""
+    expected: list[tuple[int, list[bytes], int]] = []
+    held: list[bytes] = []
+    pending = 0
+
+    def end(last: int) -> None:
+        nonlocal pending
+        if held:
+            expected.append((last - len(held), list(held), pending))
+            held.clear()
+            pending = 0
+
+    for row, text in enumerate(texts):
+        pending += row + 1
+        if len(text) > 96:
+            end(row)
+            for part in iter_text_parts(io.BytesIO(text).read, len(text), SMALL):
+                expected.append((row, [part], pending))
+                pending = 0
+            continue
+        held.append(text)
+        if sum(map(len, held)) >= 64 or len(held) >= 16:
+            end(row + 1)
+    end(len(texts))
+    blocks = iter_row_blocks(STREAM, SMALL, as_rows(texts, stored))
+    shown = []
+    for block in blocks:
+        assert block.row_ends is not None
+        ends = [0, *block.row_ends.tolist()]
+        pieces = [block.data[a:b] for a, b in itertools.pairwise(ends)]
+        shown.append((block.segments[0].offset, pieces, block.stored_bytes))
+        (segment,) = block.segments
+        assert (segment.input_index, segment.begin, segment.end) == (3, 0, len(block.data))
+        assert (block.stream, block.kind) == (0, "rows")
+    assert shown == expected
+
+
+def as_rows(texts: list[bytes], stored: bool) -> Iterator[tuple[Any, int]]:
+    """Each row counts its number from 1 on; long texts as they lie in a file, or as views."""
+    for row, text in enumerate(texts, 1):
+        if stored and len(text) > 96:
+            yield StoredText(io.BytesIO(b"before" + text + b"after"), 6, len(text)), row
+        else:
+            yield memoryview(text), row
+
+
+def test_short_texts_are_copied_and_long_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view keeps its batch in memory; a copy of a long text would be a second one."""
+    kinds: list[type] = []
+    make = rows._rows_block
+
+    def note(stream: Any, number: int, texts: Any, *more: Any) -> Any:
+        kinds.extend(map(type, texts))
+        return make(stream, number, texts, *more)
+
+    monkeypatch.setattr(rows, "_rows_block", note)
+    options = reading.ReadingSettings(block_bytes=1 << 20)
+    sizes = (0, 1024, 1025, 5000)
+    given_rows = iter([(memoryview(b"x" * size), 1) for size in sizes])
+    assert len(list(iter_row_blocks(STREAM, options, given_rows))) == 1
+    assert kinds == [bytes, bytes, memoryview, memoryview]
