@@ -22,6 +22,7 @@ from lowtide.generation.textstreams import (
     _overlap,
     encode_prompt,
     iter_texts,
+    not_text,
     note_unknown,
 )
 from lowtide.model.config import GPTConfig
@@ -418,3 +419,66 @@ def test_as_many_rows_as_there_are_texts(
     monkeypatch.setattr(decoding, "iter_starts", lambda *given, **options: iter(()))
     generate_text(model, larger, prompts, num_samples=samples, batch_size=wanted)
     assert asked[1] == (rows, model.config.vocab_size)
+
+
+def test_an_empty_prompt_becomes_the_first_that_there_is_of_an_end_a_line_break_and_zero():
+    def stand_in(kind, end, line, unknown=None, vocab_size=9):
+        special = {} if unknown is None else {"<unk>": unknown}
+        return SimpleNamespace(
+            kind=kind, end_of_text_id=end, special_tokens=special, vocab_size=vocab_size,
+            encode=lambda text, special: torch.tensor([] if not len(text) else line),
+        )  # fmt: skip
+
+    tokenizers = [
+        stand_in("char", 5, [3]), stand_in("char", 5, [8], unknown=8), stand_in("bpe", 5, [3]),
+        stand_in("bpe", None, [3]), stand_in("bpe", None, []),
+    ]  # fmt: skip
+    found = [encode_prompt(one, Prompt(""), 4) for one in tokenizers]
+    assert found == [[3], [5], [5], [3], [0]]
+    # An id beyond the vocabulary stands for nothing that a model could write.
+    assert [not_text(stand_in("char", 5, [3], unknown=n)) for n in (None, 8, 9)] == [[], [8], []]
+
+
+@pytest.mark.parametrize(("kind", "unknown", "asked"), [
+    ("char", 3, ["a", "b"]), ("char", None, []), ("bpe", 3, []), ("bpe", None, []),
+])  # fmt: skip
+def test_only_characters_that_may_be_unknown_are_looked_up(kind, unknown, asked, capsys):
+    looked_up = []
+
+    def encode(text, special):
+        looked_up.append(text)
+        return [3 if text == "b" else 1]
+
+    special = {} if unknown is None else {"<unk>": unknown}
+    one = SimpleNamespace(kind=kind, special_tokens=special, vocab_size=4, encode=encode)
+    note_unknown(one, Prompt("aba"))
+    assert looked_up == asked
+    said = "note: not in the model's vocabulary, read as <unk>: b\n" if asked else ""
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("prompts", "samples", "rows"), [("a", 2, 2), ("a", 9, 8), ([Prompt("a")], 2, 8)]
+)
+def test_a_single_prompt_has_a_row_for_each_sample(
+    monkeypatch, model, tokenizer, prompts, samples, rows
+):
+    asked = []
+
+    def stream_pieces(*given, **options):
+        asked.append(options["batch_size"])
+        return iter([(0, "x"), (0, "")])
+
+    monkeypatch.setattr(decoding, "stream_pieces", stream_pieces)
+    assert list(stream_text(model, tokenizer, prompts, num_samples=samples)) == [(0, "x")]
+    assert asked == [rows]
+    assert list(decoding.WRITER.stream(model, tokenizer, [], batch_size=3)) == [(0, "x"), (0, "")]
+    assert asked == [rows, 3]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_samples_of_a_prompt_are_a_list(model, tokenizer, samples):
+    options = {"num_samples": samples, "max_new_tokens": 2, "seed": 1}
+    one, several = (generate_text(model, tokenizer, p, **options) for p in ("a", ["a", "b"]))
+    assert isinstance(one, str) if samples == 1 else len(one) == samples
+    assert several[0] == one and len(several) == 2

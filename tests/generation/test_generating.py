@@ -101,3 +101,71 @@ def test_as_much_is_written_at_once_as_the_budget_holds(
     calls = [("context", ("config", 77), {**shared, "wanted": 50})]
     calls += [("rows", ("config", rows, 77), {**shared, **more})] if rows > 1 else []
     assert asked == calls
+
+
+class NotingWriter:
+    """Stands for a backend: notes what it is asked for."""
+
+    most_rows = 5
+
+    def __init__(self, is_cpu):
+        self.networks = SimpleNamespace(
+            open=lambda device: f"place of {device}", is_cpu=lambda place: is_cpu,
+            device_memory=lambda place: None, load=lambda folder, place: (folder, place),
+        )  # fmt: skip
+
+    def stream(self, model, tokenizer, prompts, **options):
+        self.asked = model, [one.text for one in prompts], options
+        return iter([(1, "y"), (1, ""), (0, "x"), (0, "")])
+
+
+@pytest.mark.parametrize(
+    ("is_cpu", "num_prompts", "options", "rows"),
+    [
+        (True, 1, {"num_samples": 2}, 2),  # as many as there are texts
+        (True, 1, {"num_samples": 2, "batch_size": 1}, 1),
+        (True, 9, {"num_samples": 2}, 5),  # as many as the backend writes
+        (False, 1, {"num_samples": 2}, 2),
+        (False, 0, {"num_samples": 2}, 1),  # no prompt: no row, and still a cache of one
+    ],
+)
+def test_what_a_backend_is_asked_for(monkeypatch, tmp_path, is_cpu, num_prompts, options, rows):
+    writer, asked = NotingWriter(is_cpu), []
+    given = GenerateSettings(model_name="m", prompt="ab", backend="native", seed=3, **options)
+
+    def fit(settings, room, config, folder, program, progress):
+        asked.append((settings, room, config, folder, program))
+        return generating._Room(room.context - 1, room.rows)
+
+    def program_here(*given, **options):
+        asked.append((given, options))
+        return "program"
+
+    config = SimpleNamespace(context_length=20)
+    tokenizer = SimpleNamespace(kind="bpe", special_tokens={}, vocab_size=3)
+    for name, stand_in in {
+        "find_model_dir": lambda name, folder: tmp_path,
+        "_open_writer": lambda settings: writer,
+        "count_prompts": lambda settings: num_prompts,
+        "program_here": program_here,
+        "Tokenizer": SimpleNamespace(load=lambda folder: tokenizer),
+        "load_config": lambda folder: config,
+        "require_vocabulary": lambda *given: asked.append(given),
+        "read_sections": lambda *given: given,
+        "begin_token": lambda given: 17 if given == (tokenizer, tmp_path) else 0,
+        "_fit_budget": fit,
+        "sleep_while_waiting": lambda: asked.append("sleep"),
+    }.items():
+        monkeypatch.setattr(generating, name, stand_in)
+    text = "".join(generating.generate(given))
+    assert text == "--- 1.1\nabx\n--- 1.2\naby\n"
+    wanted = min(options.get("batch_size", 8), 2 * num_prompts, 5)
+    program = ((0,), {"device": "auto", "backend": "native"})
+    assert asked[:3] == ["sleep", program, (tokenizer, config, tmp_path)]
+    fitted = [(given, generating._Room(20, wanted), config, tmp_path, "program")]
+    assert asked[3:] == (fitted if is_cpu else [])
+    assert writer.asked == (
+        (tmp_path, "place of auto"), ["ab"],
+        {"num_samples": 2, "max_new_tokens": 100, "sampling": given.sampling(), "stop": (),
+         "seed": 3, "context": 19 if is_cpu else 20, "begin": 17, "batch_size": rows},
+    )  # fmt: skip

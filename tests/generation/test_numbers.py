@@ -11,7 +11,7 @@ from typing import Any
 from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
-    "generation.continuations": {"_Row.written": 0, "_Read.slot": -1},
+    "generation.continuations": {"_Row.is_begun": False, "_Read.slot": -1},
     "generation.decoding": {
         "iter_tokens(num_samples)": 1,
         "iter_tokens(max_new_tokens)": 100,

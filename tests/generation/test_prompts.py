@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +22,7 @@ from lowtide.generation.prompts import (
     count_prompts,
     encode_end,
     iter_prompts,
+    longest_prompt,
 )
 from lowtide.generation.settings import GenerateSettings
 from lowtide.tokenizer import Tokenizer
@@ -185,3 +189,24 @@ def test_where_lines_begin_and_end(tmp_path: Path, content: bytes, lines: list[o
     path = tmp_path / "lines.txt"
     path.write_bytes(content)
     assert list(_iter_lines(path, len(content))) == lines
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\r\n"])
+def test_a_file_without_a_line_has_no_prompt(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "empty.txt"
+    path.write_bytes(content)
+    given = settings(prompt_file=path, each_line=True)
+    assert (count_prompts(given), list(iter_prompts(given)), longest_prompt(given)) == (0, [], 8)
+    assert longest_prompt(settings(prompt_file=path)) == len(content) + 8
+
+
+@pytest.mark.parametrize(("context", "ids"), [(1, [6]), (4, [3, 4, 5, 6]), (9, [1, 2, 3, 4, 5, 6])])
+def test_what_only_a_package_can_cut_is_encoded_whole(context: int, ids: list[int]) -> None:
+    asked: list[str] = []
+
+    def iter_encoded(texts: Any, special: str) -> Any:
+        asked.extend(texts)
+        return iter([np.array([1, 2, 3]), np.array([4]), np.array([5, 6])])
+
+    package: Any = SimpleNamespace(kind="package", iter_encoded=iter_encoded)
+    assert encode_end(package, Prompt("a text"), context) == ids and asked == ["a text"]

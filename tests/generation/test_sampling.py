@@ -84,7 +84,10 @@ def test_presets_give_values_and_flags_beat_them():
     ("options", "message"),
     [
         ({"temperature": -1.0}, "temperature is -1.0, expected 0 or more"),
+        ({"top_k": -1}, "top_k is -1, expected 0 or more"),
         ({"top_p": -0.1}, "top_p is -0.1, expected from 0 to 1"),
+        ({"top_p": 1.1}, "top_p is 1.1, expected from 0 to 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0, expected more than 0"),
         ({"top_p": float("nan")}, "top_p is nan"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"each_line": True}, "each_line is True, expected --prompt-file"),
@@ -93,6 +96,13 @@ def test_presets_give_values_and_flags_beat_them():
 def test_values_that_make_no_sense_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         GenerateSettings(model_name="m", **options)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.01])
+def test_the_smallest_values_are_taken(value):
+    chosen = SamplingSettings(value, 0, value, 0.01)
+    assert (chosen.temperature, chosen.top_k, chosen.top_p) == (value, 0, value)
+    assert SamplingSettings(1.0, 1, 1.0, 0.5).top_k == 1
 
 
 def test_the_presets_are_what_the_help_says():
@@ -120,6 +130,8 @@ def test_borders_of_top_k_and_top_p():
     assert sum(kept(even, top_p=0.51)) == 3
     assert sum(kept(even, top_p=0.0)) == 1
     assert sum(kept(even, top_p=1.0)) == 4
+    # All of a probability that is rounded to 1 before the last token.
+    assert kept([0.0, -40.0], top_p=1.0) == [True, True]
     assert kept([0.0, 5.0, 1.0], top_p=0.1) == [False, True, False]
 
 
@@ -173,3 +185,17 @@ def test_a_seed_gives_the_same_tokens_and_none_gives_others():
 
     assert draw(3) == draw(3) != draw(4)
     assert draw(None) != draw(None)
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.5, 2.0, 3.0])
+def test_every_penalty_but_one_counts(penalty):
+    settings = sampling(temperature=0.0, repetition_penalty=penalty)
+    logits, seen = torch.tensor([[2.0, 1.9], [1.9, 2.0]]), torch.tensor([[0], [0]])
+    found = choose_tokens(logits, seen, settings, vocab_size=2).tolist()
+    assert found == ([0, 0] if penalty < 1 else [1, 1])
+
+
+@pytest.mark.parametrize(("top_k", "vocabulary"), [(0, 5), (2, 5)])
+def test_one_token_is_drawn_for_each_row(top_k, vocabulary):
+    logits, seen = torch.zeros(3, vocabulary), torch.zeros(3, 1, dtype=torch.long)
+    assert choose_tokens(logits, seen, sampling(top_k=top_k), vocab_size=vocabulary).shape == (3,)

@@ -67,7 +67,8 @@ class _Row:
     chooser: Chooser
     banned: tuple[int, ...]
     """Never the first token."""
-    written: int = 0
+    is_begun: bool = False
+    """True once a token of it is written."""
 
 
 @dataclass
@@ -138,7 +139,7 @@ class Rows:
         for slot, row in enumerate(self._rows):
             if row is None:
                 continue
-            if row.written == 0:
+            if not row.is_begun:
                 fresh[slot] = row.prompt
             elif self._steps.cache.lengths[slot] >= self.context:
                 # Emptied and filled with the newer half: the cost of a token stays bounded.
@@ -186,8 +187,8 @@ class Rows:
     def _choose(self, slot: int, logits: Any) -> int:
         row = self._rows[slot]
         assert row is not None
-        banned = self.banned if row.written else (*self.banned, *row.banned)
+        banned = self.banned if row.is_begun else (*self.banned, *row.banned)
         token = row.chooser.choose(logits, banned)
-        row.written += 1
+        row.is_begun = True
         row.ids.append(token)
         return token

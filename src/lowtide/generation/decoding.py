@@ -168,7 +168,7 @@ def generate_text(
     tokenizer: Tokenizer,
     prompt: str = "",
     *,
-    num_samples: Literal[1] = 1,
+    num_samples: Literal[1] = ...,
     **options: Unpack[GenerateKeywords],
 ) -> str: ...
 @overload
@@ -186,7 +186,7 @@ def generate_text(
     tokenizer: Tokenizer,
     prompt: Sequence[str],
     *,
-    num_samples: Literal[1] = 1,
+    num_samples: Literal[1] = ...,
     **options: Unpack[GenerateKeywords],
 ) -> list[str]: ...
 @overload

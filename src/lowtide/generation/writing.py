@@ -48,14 +48,13 @@ def write_texts(
     An empty piece follows the last of each text.
     """
     texts: dict[int, _Text] = {}
-    count, is_more = 0, True
+    count = 0
     while True:
         first = min((text.number for text in texts.values()), default=count)
         # Texts that are over wait for an earlier one: only so many begin before it has ended.
-        while is_more and not rows.is_full and count - first < 4 * rows.num_rows:
+        while not rows.is_full and count - first < 4 * rows.num_rows:
             start = next(starts, None)
             if start is None:
-                is_more = False
                 break
             slot = rows.begin(
                 start.ids,
