@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from lowtide.loader import tokenblocks
+from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.tokenblocks import (
     BlockStart,
     TokenBlock,
     Windowing,
     _HeldTokens,
+    iter_token_blocks,
     windows_before,
 )
 
@@ -77,3 +83,90 @@ def test_a_block_begins_in_the_text_its_first_token_is_of() -> None:
     assert held.start == BlockStart(number=2, place=(2, 0, 0), skip_tokens=0, documents=2)
     rest = held.cut(windowing, seed=0, num_windows=None)
     assert rest.tokens.tolist() == list(range(20, 40)) and rest.num_windows == 5
+
+
+def texts_of(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> list[dict[str, Any]]:
+    """Texts of so many tokens, numbered on; every third is the rest of the one before it."""
+    asked: list[dict[str, Any]] = []
+
+    def iterate(source: Any, encoder: Any, **more: Any) -> Any:
+        assert (source, encoder) == ("source", "encoder")
+        asked.append(more)
+        begin = 0
+        for number, size in enumerate(sizes):
+            place = (number - (number % 3 == 2), 0, 0)
+            ids = np.arange(begin, begin + size, dtype=np.int32)
+            begin += size
+            if more["place"] is None or place >= more["place"]:
+                yield SimpleNamespace(place=place, ends_document=number % 3 != 1), ids
+
+    monkeypatch.setattr(tokenblocks, "iter_encoded", iterate)
+    return asked
+
+
+def blocks_of(windowing: Windowing, **more: Any) -> list[TokenBlock]:
+    source: Any = "source"
+    encoder: Any = "encoder"
+    given = {"seed": 3, "order_files": True, **more}
+    return list(iter_token_blocks(source, encoder, windowing, **given))
+
+
+@pytest.mark.parametrize("buffer", [0, 1, 3])
+@pytest.mark.parametrize("stride", [2, 4])
+@pytest.mark.parametrize("total", [0, 4, 5, 6, *range(17, 40, 3)])
+def test_blocks_are_cut_when_a_whole_window_is_there_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, total: int, stride: int, buffer: int
+) -> None:
+    sizes = [size for size in (7, 1, 9, 0, 5, total) if size <= total]
+    sizes = [*sizes[:-1], total - sum(sizes[:-1])] if sum(sizes[:-1]) <= total else [total]
+    texts_of(monkeypatch, sizes)
+    windowing = Windowing(seq_len=4, stride=stride, buffer_windows=buffer)
+    windows = max(1, buffer)
+    expected, begin, held = [], 0, 0
+    for size in sizes:
+        held += size
+        while held - begin >= windows * stride + 5:
+            count = windows_before(1, windowing, seed=3) if not expected else windows
+            expected.append((begin, begin + (count - 1) * stride + 5, count))
+            begin += count * stride
+    if held - begin >= 5:
+        expected.append((begin, held, windowing.count_windows(held - begin)))
+    found = blocks_of(windowing)
+    shown = [(int(one.tokens[0]), int(one.tokens[-1]) + 1, one.num_windows) for one in found]
+    assert shown == expected
+    assert [one.start.number for one in found] == list(range(len(found)))
+    for one in found:
+        assert (one.windowing, one.seed) == (windowing, 3)
+        assert one.tokens.tolist() == list(range(int(one.tokens[0]), int(one.tokens[-1]) + 1))
+
+
+@pytest.mark.parametrize("buffer", [1, 2, 5])
+def test_a_block_is_read_again_from_its_start(monkeypatch: pytest.MonkeyPatch, buffer: int) -> None:
+    asked = texts_of(monkeypatch, [7, 1, 9, 0, 5, 30, 2, 2, 40])
+    windowing = Windowing(seq_len=4, stride=4, buffer_windows=buffer)
+    whole = blocks_of(windowing, max_documents=50)
+    assert asked[-1] == {"seed": 3, "place": None, "max_documents": 50}
+    for number, block in enumerate(whole):
+        again = blocks_of(windowing, start=block.start, max_documents=50, order_files=False)
+        shown = [(one.start, one.num_windows, one.tokens.tolist()) for one in again]
+        assert shown == [
+            (one.start, one.num_windows, one.tokens.tolist()) for one in whole[number:]
+        ]
+        assert asked[-1] == {
+            "seed": None, "place": block.start.place,
+            "max_documents": 50 - block.start.documents,
+        }  # fmt: skip
+    blocks_of(windowing)
+    assert asked[-1]["max_documents"] is None
+
+
+def test_the_order_of_a_block_is_that_of_its_number() -> None:
+    tokens = np.arange(41, dtype=np.int32)
+    for number in (0, 4):
+        block = TokenBlock(BlockStart(number=number), tokens, 10, Windowing(4, 4, 2), seed=5)
+        inputs, targets = np.zeros((2, 6, 4), np.int32)
+        block.fill(3, inputs, targets)
+        seed = derive_seed(5, f"block {number}")
+        order = order_indices("shuffle", seed=seed, size=10, first=3, count=6).tolist()
+        assert inputs[:, 0].tolist() == [4 * place for place in order]
+        assert targets[:, 0].tolist() == [4 * place + 1 for place in order]

@@ -113,3 +113,20 @@ def test_of_two_stretches_the_one_that_holds_more_is_kept() -> None:
         for in_stream in (False, True)
     ]
     assert sizes == [1000, 2000, 4000, 4000]
+
+
+def test_what_shrinks_to_less_than_a_share_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[int] = []
+
+    def compress(text: bytes, level: int) -> bytes:
+        levels.append(level)
+        return text[: len(text) // 1000]
+
+    monkeypatch.setattr(stretches, "zlib", SimpleNamespace(compress=compress))
+    shrinks = stretches._SHRINKS
+    assert stretches._is_same(b"x" * (1000 * shrinks)) is True
+    assert stretches._is_same(b"x" * 1000) is (shrinks < 1000)
+    assert levels == [1, 1]  # the quickest
+    for size, same in ((shrinks * 3, False), (shrinks * 3 + 1, True)):
+        monkeypatch.setattr(stretches, "zlib", SimpleNamespace(compress=lambda text, level: b"abc"))
+        assert stretches._is_same(b"x" * size) is same
