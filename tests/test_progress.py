@@ -19,6 +19,7 @@ import pytest
 from lowtide import progress as progress_module
 from lowtide.answers import shown_as
 from lowtide.intervals import Intervals
+from lowtide.memory import PeakMeter
 from lowtide.progress import Phase, Progress, format_count, format_seconds, run_metrics_path
 
 pytestmark = pytest.mark.usefixtures("events_only")
@@ -396,3 +397,198 @@ def test_metrics_follow_no_link(tmp_path: Path, capsys: pytest.CaptureFixture[st
         progress.write_metrics({"a": 1})
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert "no more metrics" in capsys.readouterr().err
+
+
+def test_only_the_last_bytes_of_metrics_say_whether_a_job_ended(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    ended = progress_module._ends_with_end
+    assert ended(None) is False
+    assert ended(path) is False
+    assert ended(tmp_path) is False
+    path.write_text('{"event": "end"}')
+    assert ended(path) is True
+    path.write_text('{"event": "end"}\n{"loss": 1}\n')
+    assert ended(path) is False
+    path.write_text('{"loss": 1}\n{"event": "end"}\n\n')
+    assert ended(path) is True
+    path.write_text('{"event": "end", "text": "' + "a" * 4096 + '"}\n')
+    assert ended(path) is False  # no more than 4096 bytes are read
+
+
+def test_metrics_that_cannot_be_read_are_not_those_of_an_ended_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "end"}\n')
+
+    def refuse(self: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert progress_module._ends_with_end(path) is False
+
+
+def test_nobody_is_warned_through_a_job_without_a_stream(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with shown_as(as_json=False, quiet=True):
+        Progress("train", stream=None).note("warning: nobody asked")
+        stream = io.StringIO()
+        Progress("train", stream=stream).note("as asked for")
+    assert capsys.readouterr().err == ""
+    assert stream.getvalue() == "as asked for\n"
+
+
+def test_a_job_is_timed_from_where_it_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    with monkeypatch.context() as patch:
+        patch.setattr(progress_module.time, "monotonic", lambda: now[0])
+        progress = Progress("count", stream=None, is_brief=True)
+        now[0] += 3
+        assert progress.seconds == 3
+        with progress:
+            now[0] += 4
+            assert progress.seconds == 4
+    assert progress._thread.daemon
+
+
+def test_a_passed_budget_is_said_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peak = 3 << 20
+    monkeypatch.setattr("lowtide.memory.process_peak_bytes", lambda: peak)
+    for budget, over in ((1 << 20, 2 << 20), (3 << 20, 0), (None, None)):
+        path, stream = tmp_path / f"{budget}.jsonl", io.StringIO()
+        with Progress("job", budget_bytes=budget, metrics_path=path, stream=stream) as progress:
+            assert PeakMeter._outermost is progress._meter
+            assert progress.peak_bytes == peak
+        assert PeakMeter._outermost is None
+        (row,) = rows_of(path)
+        assert row.get("over_budget_bytes") == over
+        assert (row["peak_memory_bytes"], row["budget_bytes"]) == (peak, budget)
+        words = {
+            1 << 20: " of 1.0 MiB budget: OVER BUDGET by 2.0 MiB",
+            3 << 20: " of 3.0 MiB budget",
+        }
+        assert stream.getvalue().endswith(f", peak memory 3.0 MiB{words.get(budget or 0, '')}\n")
+
+
+def test_the_bar_of_a_terminal_is_one_that_leaves_stdout_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import rich.live
+
+    told: list[Any] = []
+    drawn = threading.Event()
+
+    class Bar:
+        is_started = False
+
+        def __init__(self, **options: Any) -> None:
+            told.append({key: options[key] for key in sorted(options) if key != "console"})
+            self.console = options["console"]
+
+        def start(self) -> None:
+            self.is_started = True
+
+        def stop(self) -> None:
+            self.is_started = False
+            told.append("stop")
+
+        def update(self, line: Any, *, refresh: bool) -> None:
+            told.append((line.plain.split()[0], line.no_wrap, line.overflow, refresh))
+            drawn.set()
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(rich.live, "Live", Bar)
+    stream = Terminal()
+    with Progress("count", stream=stream, intervals=QUICK) as progress:
+        with progress.phase("reading", total=2):
+            assert drawn.wait(100)
+        progress.note("[b]above[/b]")
+        assert isinstance(progress._live, Bar) and progress._live.console.file is stream
+    options = {"auto_refresh": False, "redirect_stderr": False, "redirect_stdout": False}
+    assert told[0] == {**options, "transient": True}
+    assert set(told[1:-1]) == {("reading", True, "ellipsis", True)}
+    assert told[-1] == "stop"
+    assert "[b]above[/b]" in stream.getvalue()
+
+
+def test_a_line_of_a_phase_says_what_there_is_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "tree_resident_bytes", lambda: 2 << 20)
+    progress = Progress("job", budget_bytes=4 << 20, stream=None)
+    progress.phase_seconds["reading"] = 61
+    row = {"phase": "reading", "done": 3, "rate": 0.5, "unit": "texts", "total": 4}
+    more = {"seconds_left": 2.0, "doing": "looking", "loss": 1.25}
+    memory = "memory 2.0 MiB of 4.0 MiB"
+    rate = "3 of 4 texts  0.5 texts/s"
+    bar, full, left = "█" * 15 + "░" * 5 + "  75%", "█" * 20 + " 100%", "2.0s left"
+    for given, finished, expected in (
+        (row, False, f"reading       {bar}  {rate}  {memory}"),
+        (row | more, False, f"reading       looking  {bar}  {rate}  {left}  loss 1.25  {memory}"),
+        (row | more, True, f"reading       1:01  {rate}  loss 1.25  {memory}"),
+        (row | {"seconds_left": 0.0}, False, f"reading       {bar}  {rate}  0.0s left  {memory}"),
+        (row | {"done": 9}, False, f"reading       {full}  9 of 4 texts  0.5 texts/s  {memory}"),
+        (row | {"total": None}, False, f"reading       3 texts  0.5 texts/s  {memory}"),
+        (row | {"total": None, "done": 0}, False, f"reading       {memory}"),
+        (row | {"done": 0}, True, f"reading       1:01  0 of 4 texts  0.5 texts/s  {memory}"),
+    ):  # fmt: skip
+        assert progress._describe(given, finished=finished) == expected
+    plain = Progress("job", stream=None)
+    assert plain._describe(row, finished=False).endswith("memory 2.0 MiB")
+
+
+def test_a_line_comes_after_its_time_and_never_for_a_phase_that_is_new(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A stand-in for the clock: lines every ten seconds, rows of metrics every second."""
+    now = [0.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    usual = Intervals(refresh_seconds=0.25, metrics_seconds=1.0, line_seconds=10.0)
+    progress = Progress("job", stream=io.StringIO(), intervals=usual)
+    lines: list[float] = []
+    written: list[tuple[float, str]] = []
+    monkeypatch.setattr(progress, "note", lambda text: lines.append(now[0]))
+    monkeypatch.setattr(
+        progress, "write_metrics", lambda row: written.append((now[0], row.get("phase", "")))
+    )
+    moments = iter([0.5, 1.0, 1.5, 2.0, 9.75, 10.0, 10.25, 12.0, 19.75, 20.0, 22.0])
+
+    def wait(seconds: float) -> bool:
+        assert seconds == 0.25
+        now[0] = next(moments, -1.0)
+        if now[0] == 2.0:
+            progress._phase = Phase("first", total=None, unit="", start=0, poll=None)
+            progress._phase.started = 0.0
+        if now[0] == 12.0:
+            progress._phase = Phase("second", total=None, unit="", start=0, poll=None)
+        return now[0] < 0
+
+    monkeypatch.setattr(progress._stop, "wait", wait)
+    progress._run()
+    assert lines == [10.0, 22.0]
+    assert written == [
+        (1.0, ""), (2.0, "first"), (9.75, "first"), (12.0, "second"), (19.75, "second"),
+        (22.0, "second"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(np.float32(0.5), 0.5), (np.int64(3), 3), (float("inf"), None), (np.float64("nan"), None),
+     (2.5, 2.5), ("text", "text"), (None, None), (True, True)],
+)  # fmt: skip
+def test_values_as_json_has_them(value: Any, expected: Any) -> None:
+    found = progress_module._json_number(value)
+    assert found == expected and type(found) is type(expected)
+
+
+def test_amounts_of_nothing_and_of_one() -> None:
+    with_unit = progress_module._with_unit
+    assert with_unit(None, "B") == "0 B"
+    assert with_unit(None, "steps") == "0 steps"
+    assert with_unit(1, "steps") == "1 step"
+    assert with_unit(1.5, "") == "1.5"

@@ -47,10 +47,6 @@ def format_count(count: float) -> str:
     """
     for unit in ("", "k", "M", "G", "T"):
         if abs(count) < 999.5 or unit == "T":
-            if unit == "":
-                return (
-                    f"{count:.0f}" if float(count).is_integer() or count >= 100 else f"{count:.3g}"
-                )
             return f"{count:.3g}{unit}"
         count /= 1000
     raise AssertionError("unreachable")
