@@ -442,3 +442,124 @@ def test_a_folder_is_listed_once_for_many_files(
     assert len(lists) == 1
     assert files.list_leftovers(tmp_path / "a*.npy", "partial") == [other]
     assert len(lists) == 2
+
+
+def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of files are written by one process, and refused ones are tried again."""
+    path = tmp_path / "file"
+    (tmp_path / "partial").write_bytes(b"1")
+    os.mkfifo(tmp_path / "pipe")
+    leftover = files.unused_name(path, "partial")
+
+    def refused() -> None:
+        with hold_lock(path):
+            with pytest.raises(UsageError), hold_lock(path):
+                pass
+            with pytest.raises(OSError), files.open_file(tmp_path / "pipe"):
+                pass
+
+    def failed() -> None:
+        with pytest.raises(ValueError), files.atomic_file(path):
+            raise ValueError
+
+    def leave_and_remove() -> None:
+        leftover.write_bytes(b"")
+        with hold_lock(path):
+            assert not leftover.exists()
+
+    def take_again() -> None:
+        """The lock that was opened is removed before it is locked, once."""
+        lock = fcntl.flock
+        tried: list[int] = []
+
+        def flock(descriptor: int, operation: int) -> None:
+            lock(descriptor, operation)
+            tried.append(1)
+            if len(tried) == 1:
+                (tmp_path / ".file.lock").unlink()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files.fcntl, "flock", flock)
+            with hold_lock(path):
+                assert len(tried) == 2
+
+    for use in (
+        lambda: files.publish(tmp_path / "partial", tmp_path / "partial"),
+        lambda: files.sync_directory(tmp_path),
+        lambda: files.write_bytes(path, b"1"),
+        lambda: files.checksum_file(path),
+        lambda: files.read_whole(path),
+        refused,
+        failed,
+        leave_and_remove,
+        take_again,
+    ):
+        before = sorted(Path("/proc/self/fd").iterdir())
+        use()
+        assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_lock_holds_its_owner_alone_whatever_stood_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / ".out.lock"
+    lock.write_text("x" * 1000)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/lowtide", "prepare", "--out-dir", "out"])
+    with hold_lock(tmp_path / "out"):
+        owner = json.loads(lock.read_bytes())
+        assert (owner["pid"], owner["command"]) == (os.getpid(), "lowtide prepare --out-dir out")
+        with pytest.raises(UsageError) as caught, hold_lock(tmp_path / "out"):
+            pass
+    assert caught.value.message == (
+        f"another lowtide command is at work here: process {owner['pid']} on {owner['host']} since "
+        f"{owner['since']} (lowtide prepare --out-dir out)"
+    )
+    assert not lock.exists()
+
+
+def test_a_link_put_in_the_place_of_a_lock_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking: the file that is locked has another name by then."""
+    lock, flock = tmp_path / ".out.lock", fcntl.flock
+
+    def replace(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        if not lock.is_symlink():
+            lock.rename(tmp_path / "moved")
+            lock.symlink_to("moved")
+
+    monkeypatch.setattr(files.fcntl, "flock", replace)
+    with pytest.raises(DataError, match="this is a link"), hold_lock(tmp_path / "out"):
+        pass
+
+
+def test_an_address_is_no_output(tmp_path: Path) -> None:
+    for path in ("s3://bucket/a", tmp_path / "gs:/bucket/a", "abfss://c@h/a", "s3a:/bucket"):
+        with pytest.raises(UsageError, match="is an address"), hold_lock(path, create_folder=True):
+            pass
+    with hold_lock(tmp_path / "s3", create_folder=True):
+        assert (tmp_path / "s3").is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_may_write_what_the_mask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with hold_lock(tmp_path / "out"):
+            assert (tmp_path / ".out.lock").stat().st_mode & 0o777 == 0o666
+        os.close(files.create_file(tmp_path / "new"))
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o666
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(("free", "full"), [((1 << 20) - 1, True), (1 << 20, False)])
+def test_an_error_without_a_number_is_a_full_disk_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, full: bool
+) -> None:
+    monkeypatch.setattr(files, "free_disk_bytes", lambda path: free)
+    with pytest.raises(OSError) as caught, files.atomic_file(tmp_path / "file"):
+        raise OSError("5 requested and 3 written")
+    assert (caught.value.errno == errno.ENOSPC) is full
+    assert caught.value.filename == (str(tmp_path / "file") if full else None)

@@ -393,3 +393,102 @@ def test_blocks_of_a_megabyte_and_more_are_returned(monkeypatch: pytest.MonkeyPa
     assert told == [(-3, 1 << 20), (-1, 1 << 20)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
     monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace())
     memory.return_large_blocks()  # another C library has no such call
+
+
+def test_the_kernel_is_asked_for_any_child_and_none_is_taken_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "waitid", lambda *given: asked.append(given))
+    assert memory._has_children() is True
+    assert asked == [(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)]
+
+    def none(*given: int) -> None:
+        raise ChildProcessError
+
+    monkeypatch.setattr(os, "waitid", none)
+    assert memory._has_children() is False
+
+
+def test_which_processes_share_their_memory_is_asked_only_where_sizes_agree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, ...]] = []
+    answers = iter([0, 1])
+    library = types.SimpleNamespace(syscall=lambda *given: asked.append(given) or next(answers))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    sizes = {5: 10, 6: 10, 7: 11}
+    fields: list[bytes] = []
+    monkeypatch.setattr(
+        memory, "_status_kib", lambda field, pid: fields.append(field) or sizes[pid]
+    )
+    machine = ["x86_64"]
+    monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(machine=machine[0]))
+    assert memory._is_in_same_memory(5, 7) is False
+    assert asked == []
+    assert memory._is_in_same_memory(5, 6) is True
+    assert memory._is_in_same_memory(5, 6) is False
+    assert asked == [(312, 5, 6, 1, 0, 0)] * 2  # kcmp of KCMP_VM
+    assert set(fields) == {b"VmSize"}
+    machine[0] = "riscv64"
+    assert memory._is_in_same_memory(5, 6) is False
+    assert len(asked) == 2
+
+
+def test_children_in_their_parents_memory_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpid()
+    children = {"self": [1, 2], 1: [3], 2: [4], 3: [], 4: [5], 5: []}
+    monkeypatch.setattr(memory, "_child_pids", lambda pid="self": children[pid])
+    monkeypatch.setattr(
+        memory, "_is_in_same_memory", lambda parent, pid: (parent, pid) in {(own, 2), (1, 9)}
+    )
+    assert sorted(memory._descendant_pids()) == [1, 3]
+
+
+def test_memory_of_pyarrow_is_given_back_where_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    pool = types.SimpleNamespace(release_unused=lambda: calls.append("pyarrow"))
+    loaded = types.SimpleNamespace(default_memory_pool=lambda: pool)
+    monkeypatch.setitem(sys.modules, "pyarrow", loaded)
+    library = types.SimpleNamespace(malloc_trim=lambda pad: calls.append(f"trim {pad}"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    release_free_memory()
+    assert calls == ["pyarrow", "trim 0"]
+
+
+def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "quota_cores", lambda: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {0, 1, 2}, 1: {0}}[pid])
+    assert usable_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_cores() == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
+def test_the_kernels_peak_is_forgotten_by_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, str]] = []
+    monkeypatch.setattr(Path, "write_text", lambda self, text: written.append((str(self), text)))
+    memory.reset_process_peak()
+    assert written == [("/proc/self/clear_refs", "5")]
+
+
+def test_what_the_machine_has_is_read_from_the_kernel_or_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "headroom_bytes", lambda: None)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: b"MemFree: 1 kB\nMemAvailable:   7 kB\n")
+    assert available_bytes() == 7 << 10
+    there = types.SimpleNamespace(available=12345)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: there)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: b"MemFree: 1 kB\n")
+    assert available_bytes() == 12345
+
+    def gone(self: Path) -> bytes:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_bytes", gone)
+    assert available_bytes() == 12345
