@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide.loader import inspection
 from lowtide.loader.inspection import inspect
 
 
@@ -31,3 +32,41 @@ def test_each_kind_is_found(dataset_dir: Path, tmp_path: Path) -> None:
     found = inspect(tmp_path / "ids.npy")
     assert found.kind == "tokens" and found.facts["description"] == found.text
     assert inspect(tmp_path / "ids.npy", test_loading=True).kind == "loading"
+
+
+def test_facts_are_those_of_the_files(dataset_dir: Path, tmp_path: Path) -> None:
+    tokenizer = lowtide.Tokenizer.load(dataset_dir)
+    found = inspect(dataset_dir / "tokenizer.json")
+    assert found.facts == {
+        "kind": "char tokenizer",
+        "path": dataset_dir / "tokenizer.json",
+        "vocab_size": tokenizer.vocab_size,
+        "special_tokens": tokenizer.special_tokens,
+        "fingerprint": tokenizer.fingerprint,
+    }
+    np.save(tmp_path / "ids.npy", np.arange(300, dtype=np.uint16))
+    found = inspect(tmp_path / "ids.npy", start=7, tokens=3, split="val")
+    assert found.facts["kind"] == "tokens" and found.facts["path"] == tmp_path / "ids.npy"
+    assert found.text.endswith("val tokens 7 to 10:\n277 278 279")
+    found = inspect(tmp_path / "ids.npy", test_loading=True)
+    assert found.facts["kind"] == "loading" and found.facts["num_tokens"] == 270
+    assert "exactly once" in found.text
+
+
+@pytest.mark.parametrize(
+    ("terminal", "plain", "color"),
+    [(True, False, True), (True, True, False), (False, False, False), (False, True, False)],
+)
+def test_colors_are_for_terminals_that_want_them(
+    dataset_dir: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool, plain: bool, color: bool
+) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(
+        inspection, "inspect_tokenizer", lambda *_, color, **__: given.append(color) or "text"
+    )
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if plain:
+        monkeypatch.setenv("NO_COLOR", "")
+    assert inspect(dataset_dir / "tokenizer.json").text == "text"
+    assert given == [color]

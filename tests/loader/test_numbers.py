@@ -55,6 +55,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "check_loading(seconds)": 2.0,
         "describe_tokens(first)": 0,
         "describe_tokens(count)": 100,
+        "_check_order(chunk_windows)": 65_536,
+        "_check_order(most_windows)": 536_870_912,
     },
     "loader.shuffledblocks": {
         "BLOCK_TOKENS": 4_194_304,

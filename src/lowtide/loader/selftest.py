@@ -124,13 +124,18 @@ def _check_batch(data: TokenDataset, batch: Any, batch_size: int) -> None:
         raise DataError("targets are not the inputs moved by one token", path=data.source.path)
 
 
-def _check_order(data: TokenDataset) -> int:
+def _check_order(
+    data: TokenDataset,
+    *,
+    chunk_windows: int = _CHUNK_WINDOWS,
+    most_windows: int = _MAX_CHECKED_WINDOWS,
+) -> int:
     """See that an epoch takes every window once, by marking each as it comes."""
-    if len(data) > _MAX_CHECKED_WINDOWS:
+    if len(data) > most_windows:
         return 0
     seen = np.zeros(-(-len(data) // 8), dtype=np.uint8)
-    for first in range(0, len(data), _CHUNK_WINDOWS):
-        count = min(_CHUNK_WINDOWS, len(data) - first)
+    for first in range(0, len(data), chunk_windows):
+        count = min(chunk_windows, len(data) - first)
         (plan,) = data.plan_rows("shuffle", seed=0, first=first, count=count)
         indices = -(-plan.starts.astype(np.int64) // data.stride)  # the last window may begin early
         bits = (1 << (indices & 7)).astype(np.uint8)
