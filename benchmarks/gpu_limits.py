@@ -23,6 +23,7 @@ import psutil
 import torch
 
 from gpu import BASE, BLOCKS, CONTEXT, FLOAT8, SHAPES, WaitedFeed, append_row, free, make_steps
+from hostlimits import drop_caches, limit_memory
 from lowtide.dataset.layout import ShardInfo, shard_name, write_metadata
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
@@ -200,7 +201,8 @@ def check_shards(options: argparse.Namespace) -> dict[str, Any]:
         make_shards(options.data, options.folder, count=options.shards, shard_tokens=100_000_000)
     size = sum(path.stat().st_size for path in options.folder.rglob("*.bin"))
     command = [sys.executable, __file__, "inner", "--folder", str(options.folder)]
-    limited = _limit_memory(options.limit_bytes)
+    limited = limit_memory("lowtide-shards", options.limit_bytes)
+    drop_caches()
     # The compiler's own processes, one a core, would not fit under the limit.
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, preexec_fn=limited, timeout=240,
@@ -217,20 +219,6 @@ def check_shards(options: argparse.Namespace) -> dict[str, Any]:
         f"{row['tokens_per_second']:,.0f} tokens/s; resident {before:.2f} GB, later {after:.2f}"
     )
     return row
-
-
-def _limit_memory(limit_bytes: int) -> Any:
-    """Return what puts a new process under a limit that counts its file pages; None if none can."""
-    group = Path("/sys/fs/cgroup/lowtide-bench")
-    try:
-        Path("/sys/fs/cgroup/cgroup.subtree_control").write_text("+memory")
-        group.mkdir(exist_ok=True)
-        (group / "memory.max").write_text(str(limit_bytes))
-        Path("/proc/sys/vm/drop_caches").write_text("3")
-    except OSError as error:
-        print(f"no limit: {error}", flush=True)
-        return None
-    return lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def main() -> None:

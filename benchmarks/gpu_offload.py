@@ -43,9 +43,10 @@ CONTEXT_GIB = 0.6
 
 
 def first_weights(config: GPTConfig, seed: int, *, zero_init: bool) -> Iterator[tuple[str, Tensor]]:
-    """Draw weights on the GPU, some at a time."""
+    """Draw weights on the GPU, some at a time; each is in the memory of the one before."""
     with torch.device("meta"):
         outline = GPT(config)
+    room = torch.empty(max(parameter.numel() for parameter in outline.parameters()))
     generator = torch.Generator("cuda").manual_seed(seed)
     for name, parameter in outline.named_parameters():
         if parameter.ndim < 2:
@@ -53,10 +54,10 @@ def first_weights(config: GPTConfig, seed: int, *, zero_init: bool) -> Iterator[
             continue
         residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
         std = 0.02 / math.sqrt(2 * config.num_layers) if residual else 0.02
-        value = torch.empty(parameter.shape)
-        for part in value.flatten().split(1 << 24):
+        value = room[: parameter.numel()]
+        for part in value.split(1 << 24):
             part.copy_(torch.randn(part.numel(), generator=generator, device="cuda") * std)
-        yield name, value
+        yield name, value.view(parameter.shape)
 
 
 def batch(path: Path, rows: int, seed: int) -> tuple[Tensor, Tensor]:
