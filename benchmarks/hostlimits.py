@@ -11,6 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+_PEAKS = ("memory.peak", "memory.max_usage_in_bytes")
+
+
+def _group(name: str) -> tuple[int, Path]:
+    """Which of both kinds of control groups this machine has (0 is the second version), and one."""
+    if (ROOT / "cgroup.controllers").is_file():
+        return 0, ROOT / name
+    return 1, ROOT / "memory" / name
 
 
 def limit_memory(name: str, limit_bytes: int) -> Callable[[], object] | None:
@@ -18,23 +27,29 @@ def limit_memory(name: str, limit_bytes: int) -> Callable[[], object] | None:
 
     File pages count too, as everywhere in a control group.
     """
-    group = ROOT / name
+    kind, group = _group(name)
     try:
-        (ROOT / "cgroup.subtree_control").write_text("+memory")
+        if kind == 0:
+            (ROOT / "cgroup.subtree_control").write_text("+memory")
         group.mkdir(exist_ok=True)
-        (group / "memory.max").write_text(str(limit_bytes))
+        if not (group / _LIMITS[kind]).is_file():
+            raise OSError(f"{group} has no {_LIMITS[kind]}")
+        (group / _LIMITS[kind]).write_text(str(limit_bytes))
     except OSError as error:
         print(f"no limit: {error}", flush=True)
         return None
     return lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def peak_bytes(name: str) -> int | None:
-    """Return the most that a group held; None where the kernel does not say."""
+def end_group(name: str) -> int | None:
+    """Remove a group whose processes have ended; return the most it held, if the kernel says so."""
+    kind, group = _group(name)
     try:
-        return int((ROOT / name / "memory.peak").read_text())
+        peak = int((group / _PEAKS[kind]).read_text())
+        group.rmdir()
     except (OSError, ValueError):
         return None
+    return peak
 
 
 def drop_caches() -> None:

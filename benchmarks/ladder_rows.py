@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from hostlimits import limit_memory, peak_bytes
+from hostlimits import end_group, limit_memory
 
 HERE = Path(__file__).parent
 GIB = 1 << 30
@@ -101,7 +101,7 @@ def finish(running: Running, options: argparse.Namespace) -> None:
     """Say how a row ended, and show the end of what it printed."""
     running.log.close()
     row, took = running.row, time.monotonic() - running.began
-    held = peak_bytes(f"lowtide-{row.name}")
+    held = end_group(f"lowtide-{row.name}")
     about: dict[str, Any] = {
         "row": row.name,
         "status": running.process.returncode,
