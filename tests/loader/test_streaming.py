@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
+from lowtide.loader import streaming as module
 from lowtide.loader import texts
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
 from lowtide.loader.streaming import EndlessBatches, StreamingDataLoader
 from lowtide.loader.texts import FileTexts, make_encoder
-from lowtide.loader.tokenblocks import Windowing, iter_token_blocks
+from lowtide.loader.tokenblocks import Windowing, iter_token_blocks, windows_before
 from lowtide.tokenizer import Tokenizer
 
 
@@ -420,3 +422,159 @@ def test_without_an_estimate_whole_epochs_are_counted(monkeypatch: pytest.Monkey
 def test_endless_batches_are_their_own_iterator(text_files: list[Path]) -> None:
     endless = EndlessBatches(make(text_files))
     assert iter(endless) is endless
+
+
+def encoded(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[int, int, bool]]) -> list[Any]:
+    """Texts of so many bytes and tokens, ends of documents or not; what is asked for."""
+    asked: list[Any] = []
+
+    def iterate(source: Any, encoder: Any, **more: Any) -> Any:
+        asked.append(more)
+        for size, tokens, ends in rows:
+            yield SimpleNamespace(data=b"x" * size, ends_document=ends), np.zeros(tokens, np.int32)
+
+    monkeypatch.setattr(module, "iter_encoded", iterate)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("total", "most", "sample", "tokens"),
+    [
+        (10_000, None, 300, 10_000 * 120 / 300),  # by bytes: 300 of them have 120 tokens
+        (10_000, None, 100, 10_000 * 50 / 100),
+        (10_000, None, 101, 10_000 * 120 / 300),
+        (10_000, 30, 300, 30 * 120 / 2),  # by documents, where these are fewer
+        (1000, 30, 300, 1000 * 120 / 300),
+        (None, 30, 300, 30 * 120 / 2),
+        (None, 30, 100, 30 * 50 / 1),  # no document has ended yet: as if one had
+        (10_000, None, 301, 120),  # that was all
+        (None, 30, 301, 120),
+    ],
+)
+def test_windows_of_an_epoch_by_a_sample(
+    text_files: list[Path], monkeypatch: pytest.MonkeyPatch, total: int | None, most: int | None,
+    sample: int, tokens: float,
+) -> None:  # fmt: skip
+    loader = make(text_files, max_examples=most)
+    asked = encoded(monkeypatch, [(100, 50, False), (150, 50, True), (50, 20, True)])
+    loader._source = SimpleNamespace(text_bytes=total)  # type: ignore[assignment]
+    expected = Windowing(16, 16, 10).count_windows(int(tokens))
+    assert loader.estimate_windows(sample_bytes=sample) == max(1, expected)
+    assert asked == [{"seed": None, "max_documents": most}]
+
+
+def test_there_is_one_window_at_least_and_nobody_knows_of_streams(
+    text_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = make(text_files)
+    for rows in ([], [(5, 2, True)], [(0, 0, True)]):
+        encoded(monkeypatch, rows)
+        assert loader.estimate_windows() == 1
+    assert loader.estimate_windows(sample_bytes=0) == 1
+    loader._source = SimpleNamespace(text_bytes=None)  # type: ignore[assignment]
+    assert loader.estimate_windows() is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "number", "delivered", "windows", "done"),
+    [(0, 0, 0, 200, 0), (3, 0, 50, 200, 50), (2, 3, 7, 200, None), (1, 0, 999, 1000, 999),
+     (1, 0, 1000, 1000, 999), (4, 0, 5000, 1000, 999)],
+)  # fmt: skip
+def test_epochs_that_are_done_at_a_state(
+    text_files: list[Path], epoch: int, number: int, delivered: int, windows: int, done: int | None
+) -> None:
+    """Below the next whole number until the epoch is over, whatever the estimate says."""
+    loader = make(text_files)
+    loader.estimated_windows = windows
+    if done is None:
+        seed = texts.epoch_seed(42, epoch)
+        done = windows_before(number, Windowing(16, 16, 10), seed=seed) + delivered
+    state = {"epoch": epoch, "block": {"number": number}, "delivered": delivered}
+    assert loader.epochs_done(state) == epoch + min(done / windows, 0.999)
+
+
+def test_a_state_is_a_place_and_a_few_counts(text_files: list[Path]) -> None:
+    loader = make(text_files, shuffle_buffer_size=1, batch_size=3)
+    begin = {"number": 0, "place": None, "skip_tokens": 0, "documents": 0}
+    assert loader.state_dict() == {
+        "version": 1, "epoch": 0, "block": begin, "delivered": 0,
+        "fingerprint": loader.fingerprint,
+    }  # fmt: skip
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    assert (state["epoch"], state["block"]["number"], state["delivered"]) == (0, 3, 0)
+    for _ in batches:
+        pass
+    assert loader.state_dict() == {**state, "epoch": 1, "block": begin, "delivered": 0}
+    assert loader.epoch == 1
+
+
+def test_the_last_batch_has_what_is_left_or_is_dropped(text_files: list[Path]) -> None:
+    total = len(all_windows(stream_of(text_files), 16, 16))
+    for batch in (total - 1, total, total + 1):
+        sizes = [len(one["input_ids"]) for one in make(text_files, batch_size=batch)]
+        assert sizes == ([batch, 1] if batch < total else [total])
+        kept = make(text_files, batch_size=batch, drop_last=True)
+        if batch > total:
+            with pytest.raises(DataError) as caught:
+                list(kept)
+            assert caught.value.message == f"the texts give {total} windows, fewer than one batch"
+        else:
+            assert [len(one["input_ids"]) for one in kept] == [batch]
+    halves = [
+        make(text_files, batch_size=total // 2 + 1, rank=rank, world_size=2) for rank in (0, 1)
+    ]
+    rows = [[len(one["input_ids"]) for one in half] for half in halves]
+    assert sum(map(sum, rows)) == total
+
+
+def test_fractions_and_types(text_files: list[Path]) -> None:
+    for fraction in (-0.1, 1.0, 1.5):
+        with pytest.raises(UsageError, match=r"expected a share in \[0, 1\)"):
+            make(text_files, val_fraction=fraction)
+    whole, kept = make(text_files), make(text_files, val_fraction=0.5)
+    assert 0 < len(windows_of(kept)) < len(windows_of(whole))
+    for kind in ("int32", "int64"):
+        for stream in (True, False):
+            loader = make(text_files, output_dtype=kind, streaming=stream)
+            batch = next(iter(loader))
+            assert batch["input_ids"].dtype == batch["targets"].dtype == np.dtype(kind)
+    for name in ("seq_len", "batch_size", "stride", "max_examples"):
+        make(text_files, **{name: 1})
+        with pytest.raises(UsageError, match=f"{name} is 0, expected at least 1"):
+            make(text_files, **{name: 0})
+    with pytest.raises(UsageError, match="give either dataset_id or files"):
+        make(None)
+
+
+def test_tokens_are_stored_once_and_in_order(text_files: list[Path]) -> None:
+    loader = make(text_files, streaming=False, shuffle_buffer_size=1, stride=5)
+    stored = loader._store_tokens()
+    assert loader._store_tokens() is stored
+    assert stored.read_tokens(0, stored.num_tokens).tolist() == stream_of(text_files)
+    assert windows_of(loader) == all_windows(stream_of(text_files), 16, 5)
+    assert loader.estimate_windows() == len(stored)
+    few = make(text_files, streaming=False, max_examples=3)._store_tokens()
+    documents = text_files[0].read_bytes().split(b"<|endoftext|>")[:3]
+    assert few.num_tokens == sum(len(document) + 1 for document in documents)
+    shuffled = make(text_files, streaming=False, shuffle_buffer_size=2)
+    epochs = [windows_of(shuffled) for _ in range(2)]
+    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])
+
+
+def test_files_are_named_in_any_way(text_files: list[Path]) -> None:
+    expected = windows_of(make(text_files[:1]))
+    for given_files in (text_files[0], str(text_files[0]), (text_files[0],)):
+        assert windows_of(make(given_files)) == expected
+
+
+def test_the_fingerprint_is_of_all_that_decides_windows(text_files: list[Path]) -> None:
+    known = make(text_files).fingerprint
+    assert make(text_files, batch_size=9, drop_last=True, output_dtype="int64").fingerprint == known
+    others: list[dict[str, Any]] = [
+        {"seed": 1}, {"stride": 5}, {"max_examples": 9}, {"streaming": False}, {"seq_len": 8},
+        {"shuffle_buffer_size": 3}, {"val_fraction": 0.5},
+    ]  # fmt: skip
+    found = {make(text_files, **other).fingerprint for other in others}
+    assert len({known, *found}) == len(others) + 1
