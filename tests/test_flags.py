@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Annotated, Any, Literal
 
 import pytest
+import tyro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide import arguments
+from lowtide import arguments, flags
 from lowtide.dataset.settings import (
     AppendSettings,
     ConvertSettings,
@@ -109,3 +111,73 @@ def test_kinds_of_fields_that_are_not_read_here() -> None:
 def test_values_are_checked_as_ever() -> None:
     with pytest.raises(UsageError, match="val-fraction"):
         read_plain_flags(PrepareSettings, [*NEEDED, "--val-fraction", "2"])
+
+
+@dataclasses.dataclass
+class Kinds:
+    first: Annotated[str, tyro.conf.Positional]
+    rest: Annotated[tuple[int, ...], tyro.conf.Positional] = ()
+    choice: Literal["a", "b"] = "a"
+    either: Literal["a"] | bool = "a"
+    pair: tuple[int, str] = (1, "")
+    sizes: tuple[int, ...] | None = None
+    fast: bool = False
+    often: tuple[bool, ...] = ()
+    tasks: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["x"], Kinds("x")),
+        (["x", "1", "2"], Kinds("x", (1, 2))),
+        (["x", "--choice", "b"], Kinds("x", choice="b")),
+        (["x", "--sizes", "1", "2k"], Kinds("x", sizes=(1, 2000))),
+        (["x", "--fast"], Kinds("x", fast=True)),
+        (["x", "--no-fast"], Kinds("x")),
+        (["x", "1", "a"], None),
+        (["--first", "x"], None),
+        (["x", "--either", "a"], None),
+        (["x", "--pair", "1", "a"], None),
+        (["x", "--choice", "a", "b"], None),
+        (["x", "--often"], None),
+        (["x", "--no-choice"], None),
+        (["x", "--no-fast", "x"], None),
+        (["x", "-f"], None),
+        ([], None),
+    ],
+)
+def test_words_by_the_kind_of_their_field(words: list[str], expected: Kinds | None) -> None:
+    assert read_plain_flags(Kinds, words) == expected
+
+
+def test_words_of_position_are_known_and_one_too_many_is_named() -> None:
+    @dataclasses.dataclass
+    class One:
+        first: Annotated[str, tyro.conf.Positional]
+        size: int = 1
+
+    assert flags.positional_names(Kinds) == ["first", "rest"]
+    assert flags.positional_names(One) == ["first"]
+    assert flags.stray_word(One, ["a", "b", "--size", "1"]) == "b"
+    assert flags.stray_word(One, ["a", "--size", "1", "2"]) is None
+    assert flags.stray_word(One, []) is None
+    assert flags.stray_word(Kinds, ["a", "1", "2"]) is None
+
+
+def test_settings_as_words_and_back() -> None:
+    settings = Kinds("x", choice="b", sizes=(1, 2), fast=True, tasks=("s", "t"))
+    words = ["--first", "x", "--choice", "b", "--sizes", "1", "2", "--fast"]
+    tasks = ["--tasks", "s", "--tasks", "t"]
+    assert flags.settings_as_flags(settings) == [*words, *tasks]
+    assert flags.settings_as_flags(settings, leave_out=("tasks", "first")) == words[2:]
+    assert flags.repeat_flags(Kinds, ["--tasks", "s", "t", "u", "--fast", "v", "w"]) == [
+        "--tasks", "s", "--tasks", "t", "--tasks", "u", "--fast", "v", "w"
+    ]  # fmt: skip
+    assert flags.repeat_flags(Kinds, ["a", "b"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("word", ["", "a\0b", "\0"])
+def test_a_path_that_names_nothing_is_refused(word: str) -> None:
+    with pytest.raises(ValueError):
+        flags.read_path(word)

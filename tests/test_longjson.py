@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,106 @@ def test_rows_are_taken_as_of_a_list() -> None:
     assert rows != [0, *range(2, 10)]
     assert (rows == "012345678") is False
     assert rows.__eq__(5) is NotImplemented
+
+
+def test_parts_of_rows_are_rows_again() -> None:
+    rows = lazy(list(range(9)))
+    part = rows[3:7]
+    assert isinstance(part, Rows)
+    assert (len(part), list(part), part[1], part[-1]) == (4, [3, 4, 5, 6], 4, 6)
+    empty = rows[7:3]
+    assert isinstance(empty, Rows)
+    assert (len(empty), list(empty)) == (0, [])
+    assert isinstance(rows[0:9:2], list)
+
+
+NESTED = {
+    "first": {"rows": ["not at the top", 1]},
+    "rows": [{"a": [1, {"b": []}], "c": {}}, [], "]", 5, [["x"]], {"file": "}", "n": [2, 3]}],
+    "events": [{"name": "e", "rows": [[1, 2], {"z": "[\n"}]}, {"rows": ["only"]}, {"rows": []}],
+    "empty": [],
+    "last": ["rows that stay in the file: 0"],
+    "text": "rows",
+}
+
+
+def test_lists_are_found_at_their_depths_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, NESTED)
+    found = longjson._read_parts(path, ("rows",))
+    assert found == NESTED
+    assert type(found["first"]["rows"]) is list
+    assert isinstance(found["rows"], StoredRows) and len(found["rows"]) == 6
+    assert [type(event["rows"]) for event in found["events"]] == [StoredRows, StoredRows, list]
+    assert [len(event["rows"]) for event in found["events"]] == [2, 1, 0]
+    assert found["rows"][5] == NESTED["rows"][5]  # the last line of it closes two brackets
+    assert longjson._read_parts(path, ()) == NESTED
+    assert longjson._read_parts(path, ("last", "events")) == {
+        **NESTED, "last": ["rows that stay in the file: 0"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n  "rows": [\n    1,\n    2\n',  # cut off
+        '{\n  "rows": [\n    1,\n   2\n  ]\n}\n',  # another indent
+        '[\n  "rows"\n]\n',
+        "3\n",
+        '{\n  "rows": [\n    1\n  ]\n',
+    ],
+)
+def test_what_lowtide_does_not_write_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(ValueError):
+        longjson._read_parts(path, ("rows",))
+
+
+def test_rows_are_read_in_steps_and_longer_ones_whole(tmp_path: Path) -> None:
+    """A row that reaches over several steps of 256 KiB, and one that ends where a step does."""
+    step = longjson._STEP_BYTES
+    rows = ["a", "b" * (3 * step), "c", "d" * step, {"e": "f" * (step // 2)}, 7]
+    path = tmp_path / "a.json"
+    write_long_json(path, {"rows": lazy(rows), "z": "y" * step})
+    assert path.read_bytes() == files.json_bytes({"rows": rows, "z": "y" * step})
+    found = read_long_json(path, ("rows",))
+    assert isinstance(found["rows"], StoredRows)
+    assert list(found["rows"]) == rows and found["z"] == "y" * step
+
+
+def test_a_file_is_long_beyond_a_mebibyte(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for more, kind in ((0, list), (1, StoredRows)):
+        frame = len(files.json_bytes({"rows": [""]}))
+        files.write_json(path, {"rows": ["a" * (longjson._LONG_BYTES - frame + more)]})
+        assert path.stat().st_size == longjson._LONG_BYTES + more
+        assert type(read_long_json(path, ("rows",))["rows"]) is kind
+
+
+def test_rows_close_their_file_when_nobody_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"rows": [1, 2]})
+
+    def opened() -> list[str]:
+        links = Path("/proc/self/fd").iterdir()
+        return [link.name for link in links if os.path.realpath(link) == str(path.resolve())]
+
+    found = longjson._read_parts(path, ("rows",))
+    assert len(opened()) == 1
+    del found
+    gc.collect()
+    assert opened() == []
+
+
+def test_what_is_no_file_is_refused_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a device that says it is long: it is not read as one of our files."""
+    path = tmp_path / "a.json"
+    files.write_json(path, {"rows": ["a" * longjson._LONG_BYTES]})
+    asked: list[Path] = []
+    real = files.require_file
+    monkeypatch.setattr(files, "require_file", lambda path: asked.append(path) or real(path))
+    read_long_json(path, ("rows",))
+    assert asked == [path]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
+from lowtide import settings as settings_module
 from lowtide.errors import DataError, UsageError
 from lowtide.settings import (
     build_settings,
@@ -160,3 +161,144 @@ def test_a_module_that_only_annotations_name_is_run_when_something_of_it_is_aske
     monkeypatch.delitem(sys.modules, "named_only")
     with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
         import_when_used("not_there_at_all")
+
+
+PAST = 1 << 63
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        ("a", Any, "a"),
+        ([1], "int", [1]),  # an annotation that was not evaluated
+        (3, Path | float, 3.0),
+        ("x", str | Path, "x"),
+        (Path("x"), str | Path, "x"),
+        (Path("x"), str | int, "x"),
+        (None, int | None, None),
+        ("7", int | None, 7),
+        ("a", Literal["a", 2], "a"),
+        ((1, "2"), tuple[int, int], (1, 2)),
+        (iter("ab"), tuple[str, ...], ("a", "b")),
+        ([1, 2], tuple, (1, 2)),
+        ((1, "a"), list, [1, "a"]),
+        ("ab", list[str], ["ab"]),
+        ({"a": 1, "b": "c"}, tuple[str, ...], ("a=1", "b=c")),
+        ({"a": 1}, dict[str, float], {"a": 1.0}),
+        ({"a"}, set[str], {"a"}),  # no mapping: as it is
+        (PAST - 1, int, PAST - 1),
+        (-PAST + 1, int, -PAST + 1),
+        (float(1 << 62), int, 1 << 62),
+        (2.0, int, 2),
+        (2, float, 2.0),
+        ("1k", int, 1000),
+        ("1e-3", float, 0.001),
+        (True, bool, True),
+        (1.5, float, 1.5),
+        (b"x", bytes, b"x"),
+        (7, bytes, 7),  # no kind of a setting: whoever made it knows better
+        (Inner(3), Inner, Inner(3)),
+        ({"width": "5"}, Inner, Inner(5)),
+    ],
+)  # fmt: skip
+def test_a_value_becomes_one_of_its_fields_type(value: Any, kind: Any, expected: Any) -> None:
+    found = settings_module._convert(value, kind, "x")
+    assert found == expected and type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (PAST, int, "a number below 2^63"),
+        (-PAST, int, "a number below 2^63"),
+        (PAST, float, "a number below 2^63"),
+        (PAST, str, "text"),
+        (float(PAST), int, "a whole number"),
+        (2.5, int, "a whole number"),
+        (float("inf"), int, "a whole number"),
+        ("a", int, "a whole number"),
+        ("a", float, "a number"),
+        (True, float, "a number"),
+        (1, str, "text"),
+        ("", Path, "a path"),
+        ("a\0b", Path, "a path"),
+        (1, bool, "true or false"),
+        ([1], str | Path, "text or a path"),
+        ([1], dict[str, int] | int, "dict or a whole number"),
+        ("c", Literal["a", 2], "a or 2"),
+        (1, tuple[int, ...], "a list"),
+        ("ab", tuple[int, ...], "a list"),
+        (b"ab", tuple[int, ...], "a list"),
+        ({"a": 1}, tuple[int, ...], "a list"),
+        ((1, 2, 3), tuple[int, int], "2 values"),
+        ([1], dict[str, int], "an object of names and values"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused_with_what_was_expected(
+    value: Any, kind: Any, expected: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings_module._convert(value, kind, "x")
+    assert caught.value.message == f"setting x is {value!r}, expected {expected}"
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    for text, shown in (("a" * 198, "'" + "a" * 198 + "'"), ("a" * 199, "'" + "a" * 199 + "…")):
+        with pytest.raises(UsageError) as caught:
+            settings_module._convert(text, int, "x")
+        assert caught.value.message == f"setting x is {shown}, expected a whole number"
+
+
+def test_one_near_name_is_proposed_or_all_are_named() -> None:
+    message = settings_module.unknown_name_message
+    known = ("seed", "seq_len", "rate")
+    assert message("sead", known, kind="flag") == "unknown flag 'sead'; did you mean seed?"
+    assert message("rat", known, kind="flag") == "unknown flag 'rat'; did you mean rate?"
+    assert message("zz", known, kind="key") == "unknown key 'zz'; known are rate, seed, seq_len"
+    # Half of the letters are enough: 2 * 2 of 4 + 4.
+    assert message("seXX", ("seed",), kind="key").endswith("did you mean seed?")
+    assert message("sXXX", ("seed",), kind="key").endswith("known are seed")
+
+
+def test_a_name_may_be_given_once_by_whichever_of_its_names() -> None:
+    with pytest.raises(UsageError) as caught:
+        build_settings(Settings, {"input": ["a"], "input_files": ["b"]})
+    assert caught.value.message == "input_files is another name of input_files"
+    assert caught.value.next_step == "give one of them"
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    rate: float = 0.0
+    name: str = ""
+    config_file: str = ""
+    presets_dir = Path()
+
+
+def test_presets_are_read_by_name_below_the_config_file_and_keywords(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Preset, "presets_dir", tmp_path)
+    (tmp_path / "slow.json").write_text('{"rate": 0.5, "name": "slow one", "description": "d"}')
+    (tmp_path / "fast.json").write_text('{"rate": 2}')
+    assert build_settings(Preset, {"preset": "slow"}) == Preset(0.5, "slow one")
+    assert build_settings(Preset, {"preset": "slow", "rate": 3}) == Preset(3.0, "slow one")
+    assert build_settings(Preset, {"config_file": "kept"}) == Preset(config_file="kept")
+    with pytest.raises(UsageError) as caught:
+        build_settings(Preset, {"preset": "slwo"})
+    assert caught.value.message == "unknown preset 'slwo'; did you mean slow?"
+    assert caught.value.next_step == "--preset fast"
+    with pytest.raises(UsageError, match="unknown setting 'preset'"):
+        build_settings(Inner, {"preset": "slow"})
+
+
+def test_settings_as_json_are_plain_all_the_way_down() -> None:
+    settings = Settings((Path("a"),), names={"b": Path("c")}, inner=Inner(2))
+    found = settings_as_json(settings)
+    assert (found["input_files"], found["names"], found["inner"]) == (
+        ["a"],
+        {"b": "c"},
+        {"width": 2},
+    )
+    assert found["pair"] == [1, "a"] and found["out_dir"] is None
+    json.dumps(found)
