@@ -312,3 +312,61 @@ def test_a_large_text_is_better_tokenized_once(tmp_path: Path, text: Path) -> No
     pretokenize_file(file=text, tokenization=str(folder))
     data, notes = open_data(tmp_path, input_file=text, model_name="third")
     assert str(text.with_suffix(".npy")) in notes and data.tokenizer.kind == "char"
+
+
+def test_a_cache_that_costs_something_and_ids_without_validation_are_told(
+    tmp_path: Path, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset: Any = data_module.TokenDataset
+
+    class Costly(dataset):
+        def __init__(self, path: Path, **options: Any) -> None:
+            super().__init__(path, **options)
+            if options["split"] == "val":
+                raise DataError("too short for a row")
+
+        def require_cache(self, order: str) -> str:
+            return f"by {order} it is read twice"
+
+    monkeypatch.setattr(data_module, "TokenDataset", Costly)
+    Tokenizer.from_characters("ab").save(tmp_path / "d")
+    data, notes = open_data(tmp_path, dataset_dir=tmp_path / "d")
+    assert data.val is None
+    folder = tmp_path / "d"
+    assert notes.splitlines() == [
+        f"described {folder}", "by shuffle it is read twice", "no validation: too short for a row"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_tokenizer_of_a_dataset_in_a_store_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    asked: list[Any] = []
+    ab = Tokenizer.from_characters("ab")
+    ab.save(tmp_path / "copy")
+
+    def fetch(url: Any, cache: Any) -> Path | None:
+        asked.append((str(url), cache.folder, cache.size))
+        return tmp_path / "copy" if is_there else None
+
+    monkeypatch.setattr(data_module, "fetch_tokenizer", fetch)
+    options = {"dataset_dir": "s3://b/d", "cache_dir": tmp_path / "c", "cache_size": "3GiB"}
+    settings = settings_of(tmp_path, **options).data
+    found = data_module._tokenizer_beside(Path("s3://b/d"), settings)
+    assert (found and found.fingerprint) == (ab.fingerprint if is_there else None)
+    assert asked == [("s3://b/d", tmp_path / "c", "3GiB")]
+
+
+def test_ids_of_another_program_have_the_tokenizer_of_the_folder_with_their_name(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(2))
+    data = settings_of(tmp_path, train_data_path=path).data
+    assert data_module._tokenizer_beside(path, data) is None
+    Tokenizer.from_characters("a").save(tmp_path)
+    beside = data_module._tokenizer_beside(path, data)
+    Tokenizer.from_characters("abc").save(data_module.tokenizer_dir(path))
+    own = data_module._tokenizer_beside(path, data)
+    assert beside is not None and own is not None and own.vocab_size == beside.vocab_size + 2

@@ -17,6 +17,7 @@ from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.texts import FileTexts, Text
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.training import heldout
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.heldout import HeldOut, HeldOutLimits, hold_out
 from lowtide.training.settings import TrainSettings
@@ -193,3 +194,26 @@ def test_the_share_ends_below_its_border(monkeypatch: pytest.MonkeyPatch) -> Non
         hashes = SimpleNamespace(xxh3_64_intdigest=lambda data, value=value: value)
         monkeypatch.setattr(heldout_texts, "xxhash", hashes)
         assert is_held_out(Text(b"low", ()), fraction) is wanted
+
+
+@pytest.mark.parametrize(("tokens", "has_row"), [(16, False), (17, True)])
+def test_ids_that_give_no_row_are_not_validated_on(
+    tmp_path: Path, tokens: int, has_row: bool
+) -> None:
+    np.arange(tokens, dtype="<u4").tofile(tmp_path / heldout._TOKENS)
+    record = {"fraction": 0.1, "asked": 0.1, "num_tokens": tokens, "documents": 2, "seen": 90}
+    notes: list[str] = []
+    known: Any = SimpleNamespace(vocab_size=99)
+    found = heldout._open(16, tmp_path, known, record, notes.append)
+    assert found.fraction == 0.1 and (found.val is not None) is has_row
+    said = (
+        "validation: 10% of all documents are held out by their content; the first 2 "
+        f"({tokens} tokens) are in {tmp_path}"
+    )
+    assert notes == [said if has_row else "no validation: 16 tokens held out give no row"]
+
+
+def test_what_is_scanned_is_known_by_its_source() -> None:
+    source: Any = SimpleNamespace(fingerprint="of the source")
+    scan = heldout._Scan(source, 0.1, None, HeldOutLimits())
+    assert (scan.fingerprint, scan.text_bytes) == ("of the source", None)

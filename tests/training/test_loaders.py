@@ -8,6 +8,7 @@ import torch
 
 from lowtide import GPT, GPTConfig, prepare_dataset
 from lowtide.errors import DataError, UsageError
+from lowtide.training import loaders
 
 WORDS = ["once", "upon", "a", "time", "little", "cat", "liked", "to", "run", "and", "play", "far"]
 
@@ -112,3 +113,19 @@ def test_another_tokenizer_is_refused(tokenizer):
     config, _ = make_model(tokenizer)
     with pytest.raises(DataError, match="another tokenizer"):
         GPTDataLoader(config, Tokenizer.from_characters("xyz"), dataset_dir="data/domain_corpus")
+
+
+def test_data_of_other_kinds_goes_to_the_trainer_as_it_is(monkeypatch):
+    made = []
+
+    class Noting:
+        def __init__(self, *given, **options):
+            made.append((given, options))
+
+        def fit(self):
+            return "result"
+
+    monkeypatch.setattr(loaders, "Trainer", Noting)
+    found = loaders.fit("model", "rows", eval_data_loaders={"web": "others"}, max_iters=3)
+    others = {"data": "rows", "eval_data": {"web": "others"}, "max_iters": 3}
+    assert found == "result" and made == [(("model",), others)]

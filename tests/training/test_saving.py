@@ -159,3 +159,39 @@ def test_memory_for_a_gpu_is_locked_and_unlocked_where_the_system_allows_it(monk
     assert runtime.calls == [("lock", place, 128, 0), *unlocked]
     copies.close()  # nothing is unlocked twice
     assert len(runtime.calls) == 1 + len(unlocked)
+
+
+class OnGPU(torch.Tensor):
+    """A tensor of this machine that says it is on a GPU."""
+
+    is_cuda = True
+
+
+def test_a_copy_from_a_gpu_is_there_when_its_event_is(monkeypatch):
+    noted = []
+
+    class Event:
+        def record(self):
+            noted.append("record")
+
+        def synchronize(self):
+            noted.append("synchronize")
+
+    runtime = FakeRuntime(0)
+    monkeypatch.setattr(hostcopies, "_cuda_runtime", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    copies = HostCopy()
+    value = {"a": torch.arange(3).as_subclass(OnGPU), "b": [torch.zeros(0), 7]}
+    copy, wait = copies.take(value)
+    assert copy["a"].tolist() == [0, 1, 2] and copy["b"][0].numel() == 0 and copy["b"][1] == 7
+    assert noted == ["record"] and [call[0] for call in runtime.calls] == ["lock"]
+    wait()
+    assert noted == ["record", "synchronize"]
+    copies.take(torch.arange(3))[1]()  # of this machine: there at once, in the same memory
+    assert noted == ["record", "synchronize"] and len(runtime.calls) == 1
+    copies.close()
+
+
+def test_the_runtime_of_cuda_is_torchs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: "runtime")
+    assert hostcopies._cuda_runtime() == "runtime"

@@ -1,5 +1,6 @@
 """`lowtide train` from the command line: every kind of data, sizes, adaptation, resume, errors."""
 
+import contextlib
 import json
 import re
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from lowtide.cli import main
 from lowtide.errors import DataError, UsageError
+from lowtide.model.config import GPTConfig
 from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import start
@@ -318,3 +320,67 @@ def test_text_that_is_streamed_is_not_there_to_be_counted(text, capsys):
     words = ["--dataset-id", text, "--vocab-size", "275", "--first-embedding", "cooccurrence"]
     run("train", *words, "--model-name", "s", *SMALL, *SHORT)
     assert "the embedding begins at random: text that is streamed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("base_dir", [None, Path("base")])
+@pytest.mark.parametrize("counts", [False, True])
+def test_first_weights_are_those_of_the_model_to_start_from(monkeypatch, exists, base_dir, counts):
+    calls, notes = [], []
+    backend = SimpleNamespace(
+        new_model=lambda config, **options: calls.append((config, options)) or "model",
+        load_weights=lambda model, folder: calls.append((model, folder)),
+    )
+    run = SimpleNamespace(exists=lambda: exists, newest_dir=lambda: Path("newest"), source_dir=None)
+    data = SimpleNamespace(tokenizer="tokenizer", train="data")
+    for name, stand_in in {
+        "_shape": lambda *given: "config",
+        "require_weights": lambda *given: calls.append(given),
+        "backend_of": lambda settings: backend,
+        "foreign_note": lambda tokenizer, config: f"{tokenizer} of {config}",
+        "_set_first_embedding": lambda *given: calls.append(("counted", *given[1:5])),
+    }.items():
+        monkeypatch.setattr(start, name, stand_in)
+    how = "cooccurrence" if counts else "random"
+    settings = train_settings(first_embedding=how, seed=7, zero_init=True)
+    assert start._make_model(settings, run, "group", data, base_dir, notes.append) == "model"
+    looked_at = base_dir or Path("newest")
+    expected = [(looked_at, "config")] if exists or base_dir else []
+    expected += [("config", {"seed": 7, "zero_init": True})]
+    if base_dir is not None:
+        expected += [("model", base_dir)]
+    elif counts and not exists:
+        expected += [("counted", "model", "data", 7, "group")]
+    assert calls == expected and run.source_dir == base_dir
+    said = ["--first-embedding: the embedding is that of the model to start from"] * counts
+    said += ["starting from base", "tokenizer of config"]
+    assert notes == (said if base_dir else [])
+
+
+@pytest.mark.parametrize("kind", ["new", "base", "run"])
+@pytest.mark.parametrize("seq_len", [16, 17])
+def test_rows_are_no_longer_than_the_context(monkeypatch, tmp_path, kind, seq_len):
+    """By what is there: the run's own shape, the base model's, or the one that is asked for."""
+    there = GPTConfig(512, 16, 1, 32, 2)
+    asked, checked = [], []
+    run = SimpleNamespace(exists=lambda: kind == "run", load_config=lambda: there, root=tmp_path)
+    data = SimpleNamespace(tokenizer=SimpleNamespace(vocab_size=300))
+    monkeypatch.setattr(start, "load_config", lambda folder: there)
+    monkeypatch.setattr(start, "require_vocabulary", lambda *given: checked.append(given))
+    monkeypatch.setattr(
+        start, "model_config", lambda model, vocabulary: asked.append(vocabulary) or there
+    )
+    settings = train_settings(model_name="m", checkpoints_dir=tmp_path, seq_len=seq_len)
+    settings = start.replace_settings(settings, dropout=0.25)
+    base = tmp_path / "base" if kind != "new" else None
+    refused = pytest.raises(UsageError, match="seq_len is 17, the model's context 16")
+    with refused if seq_len > 16 else contextlib.nullcontext():
+        found = start._shape(settings, run, data, base)
+        assert found == (there if kind == "new" else there.replace(dropout=0.25))
+    assert asked == ([start.padded_vocab_size(300)] if kind == "new" else [])
+    assert [given[0] for given in checked] == [data.tokenizer]
+    assert checked[0][2] == (base or tmp_path / "m")
+    other = start.replace_settings(settings, width=64)
+    if kind != "new":
+        with pytest.raises(UsageError, match="width is 64, this model has 32"):
+            start._shape(other, run, data, base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lowtide.errors import LowtideError
 from lowtide.training import textneeds
 from lowtide.training.settings import train_settings
 
@@ -43,3 +44,13 @@ def test_nothing_is_to_be_made_of_other_data(tmp_path, monkeypatch, data):
     (tmp_path / "ids.npy").write_text("")
     settings = train_settings(checkpoints_dir=tmp_path, **data)
     assert list(textneeds._texts_to_tokenize(settings)) == []
+
+
+def test_text_that_cannot_be_looked_at_is_told_of_by_reading_it(tmp_path, monkeypatch):
+    def fail(*given):
+        raise error
+
+    monkeypatch.setattr(textneeds, "reader_bytes", fail)
+    settings = train_settings(checkpoints_dir=tmp_path, input_file=tmp_path / "text.txt")
+    for error in (OSError("gone"), LowtideError("damaged")):
+        assert textneeds._stages(settings, [], None) == [0]

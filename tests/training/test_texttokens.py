@@ -1,6 +1,7 @@
 """A text file's tokens are made once, the same as pretokenize's, and found again."""
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,3 +105,75 @@ def test_a_vocabulary_of_characters_is_counted_without_making_it(settings, tmp_p
     expected = Tokenizer.load(find_text_tokens(settings(), notes.append, None).parent).vocab_size
     assert count_vocabulary(tmp_path / "text.txt", None) == expected
     assert not list(tmp_path.glob("*.npy"))
+
+
+def made(**changes):
+    fields = {"source": None, "vocab_size": 300, "tokenization": "gpt2"}
+    return SimpleNamespace(**{**fields, "tokenizer_fingerprint": "g", **changes})
+
+
+@pytest.mark.parametrize(
+    ("options", "of", "known", "reason"),
+    [
+        ({}, None, None, None),  # of another program
+        ({"vocab_size": 300}, made(), None, None),
+        ({"vocab_size": 301}, made(), None, "it has a vocabulary of 300, --vocab-size is 301"),
+        ({"tokenization": "gpt2"}, made(), None, None),
+        ({"tokenization": "char"}, made(), None,
+         "it was made with tokenizer gpt2, --tokenization is char"),
+        ({"tokenization": "gpt2"}, made(tokenization="char"), None,
+         "it was made with tokenizer char, --tokenization is gpt2"),
+        ({"tokenization": "mine"}, made(), None,
+         "it was made with tokenizer gpt2, not with loaded mine"),
+        ({"tokenization": "mine"}, made(tokenizer_fingerprint="f"), None, None),
+        ({}, made(), None, None),
+        ({}, made(), SimpleNamespace(name="base", fingerprint="g"), None),
+        ({}, made(), SimpleNamespace(name="base", fingerprint="h"),
+         "it was made with tokenizer gpt2, not with base"),
+        ({}, made(tokenization="char"), SimpleNamespace(name="base", fingerprint="g"), None),
+    ],
+)  # fmt: skip
+def test_why_ids_beside_a_text_do_not_stand_for_it(
+    settings, tmp_path, monkeypatch, options, of, known, reason
+):
+    def load(name):
+        return SimpleNamespace(name=f"loaded {name}", fingerprint="f")
+
+    monkeypatch.setattr(texttokens, "Tokenizer", SimpleNamespace(load=load))
+    monkeypatch.setattr(texttokens, "describe_source_change", lambda source, path: None)
+    data = settings(**{"tokenization": None, **options}).data
+    assert texttokens._why_not_beside(data, tmp_path / "text.txt", of, known) == reason
+    if of is not None:
+        monkeypatch.setattr(texttokens, "describe_source_change", lambda source, path: "changed")
+        assert texttokens._why_not_beside(data, tmp_path / "text.txt", of, known) == "changed"
+        assert texttokens._why_not_beside(data, tmp_path / "no.txt", of, known) == reason
+
+
+@pytest.mark.parametrize(
+    ("options", "known", "found"),
+    [
+        ({"tokenization": "gpt2"}, "base", "loaded gpt2"),
+        ({}, "base", "base"),
+        ({"vocab_size": 300}, "base", "all of text.txt"),
+        ({"vocab_size": 300}, None, "all of text.txt"),
+        ({}, None, "head of FileTexts"),
+        ({"dataset_id": "some/texts", "vocab_size": 300}, None, "head of HubTexts"),
+    ],
+)
+def test_where_the_tokenizer_of_a_stream_comes_from(
+    settings, tmp_path, monkeypatch, options, known, found
+):
+    class HubTexts:
+        def __init__(self, name, *, split, text_field):
+            assert (name, split, text_field) == ("some/texts", "train", "text")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(texttokens, "HubTexts", HubTexts)
+    load = SimpleNamespace(load=lambda name: f"loaded {name}")
+    monkeypatch.setattr(texttokens, "Tokenizer", load)
+    monkeypatch.setattr(texttokens, "learn_tokenizer", lambda _, name, note: f"all of {name}")
+    monkeypatch.setattr(
+        texttokens, "learn_from_head", lambda _, texts, note: f"head of {type(texts).__name__}"
+    )
+    given = {"input_file": None, "dataset_id": "text.txt", "tokenization": None, **options}
+    assert texttokens.find_stream_tokenizer(settings(**given), print, known) == found
