@@ -46,11 +46,11 @@ def test_nothing_is_to_be_made_of_other_data(tmp_path, monkeypatch, data):
     assert list(textneeds._texts_to_tokenize(settings)) == []
 
 
-def test_text_that_cannot_be_looked_at_is_told_of_by_reading_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("gone"), LowtideError("damaged")])
+def test_text_that_cannot_be_looked_at_is_told_of_by_reading_it(tmp_path, monkeypatch, error):
     def fail(*given):
         raise error
 
     monkeypatch.setattr(textneeds, "reader_bytes", fail)
     settings = train_settings(checkpoints_dir=tmp_path, input_file=tmp_path / "text.txt")
-    for error in (OSError("gone"), LowtideError("damaged")):
-        assert textneeds._stages(settings, [], None) == [0]
+    assert textneeds._stages(settings, [], None) == [0]
