@@ -1,6 +1,9 @@
 """Peaks of tokenizer training are foreseen from a sample (compared with runs: tests/planning)."""
 
+import math
 from pathlib import Path
+
+import pytest
 
 from lowtide import _native
 from lowtide.corpus.inputs import expand_inputs
@@ -85,3 +88,41 @@ def test_slices_are_spread_over_all_files(tmp_path: Path) -> None:
     assert few == [data[: size // 2]]
     two = list(footprint._iter_slices(files[2:], size))
     assert two == [data]
+
+
+@pytest.mark.parametrize("size", [1, 16_383, 16_384, 16_385, 40_000, 300 * 16_384])
+def test_every_slice_lies_where_it_is_looked_for(tmp_path: Path, size: int) -> None:
+    data = bytes(number * 7 // 5 % 251 for number in range(size))
+    cut = size // 3
+    for name, part in (("a", data[:cut]), ("b", b""), ("c", data[cut:])):
+        (tmp_path / f"{name}.txt").write_bytes(part)
+    files = expand_inputs([tmp_path])
+    count = min(256, -(-size // 16_384))
+    last = max(0, size - 16_384)
+    places = [last * number // max(count - 1, 1) for number in range(count)]
+    expected = []
+    for place in places:
+        end = cut if place < cut else size
+        expected.append(data[place : min(place + 16_384, end)])
+    assert list(footprint._iter_slices(files, size)) == expected
+
+
+def test_growth_is_what_half_of_the_slices_says_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices in turn; where all was seen, or nothing, no more is expected."""
+    (tmp_path / "a.txt").write_text("x" * 100)
+    inputs = expand_inputs([tmp_path])
+    slices = [b"aa bb", b"aa cccc", b"aa bb", b"dd"]
+    monkeypatch.setattr(footprint, "_iter_slices", lambda files, size: iter(slices))
+    half = len("aa") + len(" bb")
+    whole = half + len(" cccc") + len("dd")
+    sampled = sum(map(len, slices))
+    grown = whole * (1000 / sampled) ** (0.93 * math.log2(whole / half))
+    assert estimate_distinct_bytes(inputs, 1000) == int(grown)
+    assert estimate_distinct_bytes(inputs, sampled + 1) == int(
+        whole * ((sampled + 1) / sampled) ** (0.93 * math.log2(whole / half))
+    )
+    assert estimate_distinct_bytes(inputs, sampled) == whole
+    monkeypatch.setattr(footprint, "_iter_slices", lambda files, size: iter([b"", b"dd"]))
+    assert estimate_distinct_bytes(inputs, 1000) == 2

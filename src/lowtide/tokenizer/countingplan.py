@@ -101,11 +101,7 @@ def plan_counting(
     fixed["threads"] = num_workers * _THREAD_BYTES
     for name, size in fixed.items():
         budget.reserve(name, wanted_bytes=size)
-    table_bytes = budget.reserve(
-        "counting tables",
-        wanted_bytes=budget.remaining_bytes * 3 // 4,
-        minimum_bytes=min(_SMALLEST_TABLES, budget.remaining_bytes),
-    )
+    table_bytes = budget.reserve("counting tables", wanted_bytes=budget.remaining_bytes * 3 // 4)
 
     def make_counter(folder: Path) -> _native.PieceCounter:
         return _native.PieceCounter(
