@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,3 +122,63 @@ def test_memory_is_what_was_said(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 8_000_000  # ten times the tokens, 3.6 MB more of them
     assert 0.5 * first_embedding_bytes(shape) < peaks[1] < first_embedding_bytes(shape)
+
+
+class Noted:
+    """Stands for a dataset of so many ids; notes what is read of it."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        self.read: list[tuple[int, int]] = []
+
+    def read_tokens(self, first: int, count: int) -> Any:
+        self.read.append((first, count))
+        return np.zeros(count, np.uint16)
+
+
+LARGE = 1 << 18  # what is read at once
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tokens_each", "read"),
+    [
+        ([100], 10, [[(0, 100)]]),  # all of it: 640 are wanted
+        ([640], 10, [[(0, 640)]]),
+        ([641], 10, [[(start, 9) for start in range(0, 640, 10)] + [(640, 1)]]),
+        ([1280], 10, [[(start, 10) for start in range(0, 1280, 20)]]),
+        ([60, 580], 10, [[(0, 60)], [(0, 580)]]),
+        (
+            [60, 1220],
+            10,
+            [[(n, 1) for n in range(60)], [*((n, 9) for n in range(0, 1216, 19)), (1216, 4)]],
+        ),
+        ([2 * LARGE + 3], LARGE, [[(0, LARGE), (LARGE, LARGE), (2 * LARGE, 3)]]),
+    ],
+)
+def test_which_stretches_are_read(sizes: list[int], tokens_each: int, read: Any) -> None:
+    datasets: Any = [Noted(size) for size in sizes]
+    found = list(firstembedding._iter_stretches(datasets, 64, tokens_each))
+    expected = [part for parts in read for part in parts]
+    assert [part for one in datasets for part in one.read] == expected
+    assert [len(ids) for ids in found] == [count for _, count in expected]
+    assert all(ids.dtype == np.int64 for ids in found)
+
+
+def test_counts_become_positive_information() -> None:
+    """Tokens that stand beside each other as often as by chance, or less, have none."""
+    counts = np.array([[1, 0], [3, 1], [0, 0], [2, 6]], np.uint32)
+    shares = np.array([0.4, 0.6])
+    totals = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    wanted = np.log(np.maximum(counts / totals / shares, 1))
+    np.testing.assert_allclose(firstembedding._inform(counts, shares), wanted, rtol=1e-6)
+
+
+def test_directions_are_those_that_say_most_and_are_damped() -> None:
+    information = np.random.default_rng(3).random((50, 6), np.float32)
+    found = firstembedding._leading_directions(information, 4)
+    assert found.shape == (6, 4)
+    sizes = np.linalg.svd(information, compute_uv=False)
+    damped = np.linalg.svd(information @ found, compute_uv=False)
+    np.testing.assert_allclose(damped, sizes[:4] ** 0.25, rtol=1e-5)
+    largest = np.abs(found).argmax(axis=0)
+    assert (found[largest, np.arange(4)] > 0).all()

@@ -256,3 +256,36 @@ def test_questions_come_in_groups_by_number_and_by_length():
     assert sizes(2, 2, 2) == [3]
     assert sizes(10, 10, 9, 10, 2) == [2, 3]  # 20 is enough; 19 is not, and each group counts anew
     assert sizes(20, 19, 19) == [1, 2]
+
+
+def test_questions_that_are_answered_are_told(monkeypatch):
+    told, asked = [], []
+
+    def score(scorer, tokenizer, pairs, *, rows, max_tokens):
+        asked.append((len(pairs), rows, max_tokens))
+        return [likelihood.Score(-float(n), False) for n in range(len(pairs))]
+
+    monkeypatch.setattr(likelihood, "score_choices", score)
+    questions = [Question("c", ("a", "b"), 0) for _ in range(2 * 128 + 1)]
+    sizes = [len(group) for group in likelihood._iter_groups(questions)]
+    likelihood.answer_questions(
+        None, None, questions, rows=3, max_tokens=9, on_questions=told.append
+    )
+    assert told == sizes and sum(sizes) == len(questions) and len(sizes) > 1
+    assert asked == [(2 * size, 3, 9) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "share", "error"),
+    [
+        (0, 0, 0.0, 0.0),
+        (1, 1, 1.0, 0.0),
+        (1, 2, 0.5, 0.5),
+        (1, 3, 1 / 3, 1 / 3),
+        (3, 5, 0.6, 6**0.5 / 10),
+    ],
+)
+def test_the_error_of_a_share_is_that_of_a_samples_mean(right, count, share, error):
+    counts = likelihood._Counts()
+    counts.questions, counts.by["plain"] = count, right
+    assert counts._share("plain") == pytest.approx((share, error))

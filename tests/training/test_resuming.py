@@ -252,3 +252,33 @@ def test_losses_of_other_data_are_not_compared(make_trainer, tmp_path, capsys):
     more.val_data, more.eval_data = other, again.eval_data
     more.fit()
     assert "other windows than before: val, eval_general;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({"optimizer": "auto"}, {"optimizer": "muon"}, {}),  # what the run had chosen by itself
+        ({"optimizer": "adamw"}, {"optimizer": "muon"}, {"optimizer": ("adamw", "muon")}),
+        ({"precision": None}, {"precision": "bf16"}, {}),
+        ({"precision": "bf16"}, {}, {}),
+        ({"precision": "fp16"}, {}, {"precision": ("fp16", None)}),
+        ({"max_iters": 4}, {"max_iters": 4}, {}),
+        ({"max_iters": 4}, {"max_iters": 5}, {"max_iters": (4, 5)}),
+        ({"gone": 4}, {}, {}),
+    ],
+)
+def test_what_counts_as_a_change(tmp_path, before, now, changed):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(before))
+    said = []
+    settings = train_settings(use_mixed_precision=True, **now)
+    change_settings(tmp_path, settings, step=3, note=said.append)
+    kept = json.loads(path.read_text())
+    named = {name: {"from": old, "to": new} for name, (old, new) in changed.items()}
+    if not changed:
+        assert kept == before and said == []
+        return
+    assert kept["history"] == [{"step": 3, "changed": named}]
+    applied = [f"{name} {old} -> {new}" for name, (old, new) in changed.items()
+               if RESUME_RULES[name] == "applied"]  # fmt: skip
+    assert said == ([f"changed from step 3 on: {', '.join(applied)}"] if applied else [])

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 
 from lowtide.model.config import GPTConfig
+from lowtide.training import spelling
 from lowtide.training.spelling import find_spelling, search_bytes, sharing_bytes
 
 WORDS = [
@@ -141,3 +142,13 @@ def test_lists_stay_within_what_is_said():
     # Its parts, its place, its scale.
     assert sharing_bytes(config).lists == 64 * (2 * 4 * each + 12)
     assert search_bytes(1) > 5 * 8 * each
+
+
+def test_what_parts_take_is_said():
+    for vocabulary, tied in ((100, True), (100, False), (300, True)):
+        config = GPTConfig(vocabulary, 8, 1, 16, 1, tie_weights=tied)
+        found = sharing_bytes(config)
+        table = 4 * vocabulary * 16
+        assert found.moments == (2 if tied else 4) * table and found.step == 3 * table
+        assert found.lists == vocabulary * (8 * spelling._MOST_FOUND + 12)
+        assert search_bytes(vocabulary) == vocabulary * (48 * spelling._MOST_FOUND + 256)
