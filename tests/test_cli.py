@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lowtide import cli
-from lowtide.errors import BudgetPassedError, DataError
+from lowtide.answers import is_quiet, wants_json
+from lowtide.errors import BudgetError, BudgetPassedError, DataError
+from lowtide.progress import Progress
 from lowtide.verbs import VERBS, Verb
 
 ROOT = Path(__file__).parent.parent
@@ -415,3 +419,161 @@ def test_a_pool_of_threads_that_is_left_open_does_not_keep_the_command_from_endi
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0 and "joined" in done.stdout
+
+
+def test_a_command_ends_its_process_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals end it as they end any program; then threads, exit functions, streams, the end."""
+    calls: list[Any] = []
+    monkeypatch.setattr(cli, "main", lambda *, whole_process: calls.append(whole_process) or 5)
+    monkeypatch.setattr(signal, "signal", lambda *given: calls.append(given))
+    monkeypatch.setattr(cli.threading, "_shutdown", lambda: calls.append("threads"))
+    monkeypatch.setattr(cli.atexit, "_run_exitfuncs", lambda: calls.append("exit functions"))
+
+    def leave(code: int) -> None:
+        calls.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "_exit", leave)
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    stderr.close()  # which is no error by now
+    with pytest.raises(SystemExit):
+        cli.run()
+    ends = [(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert calls == [True, *ends, "threads", "exit functions", 5]
+    assert stdout.errors == "backslashreplace"
+
+
+def test_what_is_printed_last_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+
+    class Stream(io.StringIO):
+        def flush(self) -> None:
+            flushed.append(self.getvalue())
+
+    monkeypatch.setattr(sys, "stdout", Stream())
+    assert cli.main(["--version"]) == 0
+    assert flushed[-1].startswith("lowtide ")
+    flushed.clear()
+    monkeypatch.setattr(cli, "main", lambda *, whole_process: 0)
+    monkeypatch.setattr(cli.threading, "_shutdown", lambda: None)
+    monkeypatch.setattr(cli.atexit, "_run_exitfuncs", lambda: print("last words"))
+    monkeypatch.setattr(signal, "signal", lambda *given: None)
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    cli.run()
+    assert flushed[-1].endswith("last words\n")
+
+
+def test_only_verbs_of_text_keep_numpy_to_one_thread(
+    verb: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = cli.VERBS["count-words"]
+    monkeypatch.setattr(cli, "VERBS", {"count-words": row, "train-tokenizer": row})
+    for words, threads in (
+        (["count-words", "--input-files", "a"], None),
+        (["train_tokenizer", "--input-files", "a"], "1"),
+        ([], None),
+    ):
+        for name in ("OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        assert cli.main(words) == 0
+        assert os.environ.get("OPENBLAS_NUM_THREADS") == threads
+        assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    assert cli.main(["train-tokenizer", "--input-files", "a"]) == 0
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
+
+
+def test_a_forked_worker_ends_by_the_signal_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(signal, "signal", lambda *given: calls.append(given))
+    monkeypatch.setattr(os, "kill", lambda *given: calls.append(given))
+    stop = cli._StopRequest()
+    with pytest.raises(KeyboardInterrupt):
+        stop._interrupt(signal.SIGTERM, None)
+    assert stop.asked and calls == []
+    stop = cli._StopRequest()
+    stop._owner = -1  # as after a fork
+    stop._interrupt(signal.SIGTERM, None)
+    assert not stop.asked
+    assert calls == [(signal.SIGTERM, signal.SIG_DFL), (os.getpid(), signal.SIGTERM)]
+
+
+def test_signals_are_heeded_by_the_main_thread_and_never_instead_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(signal, "signal", lambda number, handler: calls.append(number))
+    stop = cli._StopRequest()
+    thread = threading.Thread(target=stop.heed_signals)
+    thread.start()
+    thread.join()
+    assert calls == []
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    stop.heed_signals()
+    assert calls == [signal.SIGTERM, signal.SIGINT]
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
+    stop.heed_signals()
+    assert calls[2:] == [signal.SIGTERM]
+
+
+def test_a_size_that_is_none_is_refused_before_the_verb_runs(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["count-words", "--input-files", "a", "--memory", "much"]) == 2
+    assert "'much' is not a size" in capsys.readouterr().err
+    assert verb.settings is None
+    assert cli.main(["count-words", "--input-files", "a", "--memory", "1GiB"]) == 0
+    assert verb.settings.memory == "1GiB"
+
+
+@pytest.mark.parametrize(
+    ("words", "as_json", "quiet"),
+    [([], False, False), (["--json"], True, False), (["--quiet"], False, True),
+     (["--quiet", "--json"], True, True)],
+)  # fmt: skip
+def test_a_verb_is_shown_as_its_flags_say(
+    verb: Recorder, monkeypatch: pytest.MonkeyPatch, words: list[str], as_json: bool, quiet: bool
+) -> None:
+    shown: list[tuple[bool, bool]] = []
+
+    def look(settings: Any) -> None:
+        """Look."""
+        shown.append((wants_json(), is_quiet()))
+
+    row = Verb(look, "count_settings_module:CountSettings")
+    monkeypatch.setattr(cli, "VERBS", {"count-words": row})
+    assert cli.main(["count-words", "--input-files", "a", *words]) == 0
+    assert shown == [(as_json, quiet)]
+    assert (wants_json(), is_quiet()) == (False, False)
+
+
+def test_an_end_without_a_number_is_a_success(verb: Recorder) -> None:
+    for given, expected in ((SystemExit(4), 4), (SystemExit(None), 0), (SystemExit("words"), 0)):
+        verb.error = given
+        assert cli.main(["count-words", "--input-files", "a"]) == expected
+
+
+def test_a_budget_that_was_refused_is_told_once(
+    verb: Recorder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that was passed is told after what else went wrong, whose exit code counts."""
+
+    def work(settings: Any) -> None:
+        """Work."""
+        with Progress("work", budget_bytes=1, stream=None):
+            if verb.error is not None:
+                raise verb.error
+
+    row = Verb(work, "count_settings_module:CountSettings")
+    monkeypatch.setattr(cli, "VERBS", {"count-words": row})
+    for error, code, passed in (
+        (None, 3, True),
+        (BudgetError("too small", next_step="more"), 1, False),
+        (DataError("no tokens"), 1, True),
+    ):
+        verb.error = error
+        assert cli.main(["count-words", "--input-files", "a"]) == code
+        assert ("passed the budget of 1 B" in capsys.readouterr().err) is passed
