@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +14,24 @@ from hypothesis import strategies as st
 
 from lowtide import Tokenizer, _native
 from lowtide.errors import DataError
-from lowtide.tokenizer import formats, huggingface
+from lowtide.tokenizer import bytelevel, formats, huggingface
 from lowtide.tokenizer.bytelevel import (
+    MAX_TOKENS,
+    check_ids,
     format_merges,
     format_vocab,
     merge_texts,
+    package_ids,
     printable,
+    read_bpe,
+    read_bpe_text,
+    split_merge,
+    token_texts,
     unprintable,
     vocab_section,
 )
-from lowtide.tokenizer.vocabulary import Vocabulary
+from lowtide.tokenizer.patterns import UnknownPartError
+from lowtide.tokenizer.vocabulary import AddedToken, Vocabulary
 
 MERGES = [
     (b"t", b"h"),
@@ -143,3 +153,198 @@ def test_a_huge_id_makes_no_huge_table() -> None:
     assert (
         _native.read_byte_level(b'{"a":16000000}', b"", merges_are_json=False, specials=[]) is None
     )
+
+
+@pytest.mark.parametrize("ranked", [False, True])
+def test_what_native_code_does_not_write_is_written_the_same(
+    monkeypatch: pytest.MonkeyPatch, ranked: bool
+) -> None:
+    vocabulary = small(['<"\u00e9\n>', "<|endoftext|>"])
+    if ranked:
+        vocabulary = dataclasses.replace(vocabulary, merge_ids=None)
+    expected = [
+        format_vocab(vocabulary), format_vocab(vocabulary, between=",\n", colon=":"),
+        format_merges(vocabulary, as_json=True), format_merges(vocabulary, as_json=False),
+    ]  # fmt: skip
+    assert expected[2].startswith(b"[[") and expected[3].startswith(b"t h\n")
+    monkeypatch.setattr(bytelevel._native, "write_vocab_json", lambda *_, **__: None)
+    monkeypatch.setattr(bytelevel._native, "write_merges", lambda *_, **__: None)
+    found = [
+        format_vocab(vocabulary), format_vocab(vocabulary, between=",\n", colon=":"),
+        format_merges(vocabulary, as_json=True), format_merges(vocabulary, as_json=False),
+    ]  # fmt: skip
+    assert found[:2] == expected[:2] and found[3] == expected[3]
+    assert json.loads(found[2]) == json.loads(expected[2])
+    assert found[2].count(b"\n") == len(MERGES) - 1 == expected[2].count(b"\n")
+
+
+def test_characters_are_written_as_they_are() -> None:
+    vocabulary = Vocabulary.from_characters("b\u00e9\ud800")
+    texts = ["<|endoftext|>", "<unk>", "b", "\u00e9", "\ud800"]
+    assert token_texts(vocabulary) == texts
+    written = format_vocab(vocabulary).decode("utf-8", "surrogatepass")
+    assert written == json.dumps({text: id for id, text in enumerate(texts)}, ensure_ascii=False)
+
+
+WORDS = {"a": 0, "b": 1, "ab": 2, "<s>": 3}
+
+
+def read_both(
+    specials: dict[str, int], vocab: dict[str, int] | None = None, merges: Any = (("a", "b"),),
+    **more: Any,
+) -> Vocabulary | str | None:  # fmt: skip
+    """A vocabulary as both ways read it; what is wrong where the quick one leaves it."""
+    vocab = WORDS if vocab is None else vocab
+    given: dict[str, Any] = {"pattern": "gpt2", "whole_pieces": False, **more}
+    text = "".join(f"{a} {b}\n" for a, b in merges)
+    quick = read_bpe_text(
+        json.dumps(vocab).encode(), text.encode(), specials, merges_are_json=False, **given
+    )
+    try:
+        slow = read_bpe(vocab, merges, specials, path="tokenizer.json", **given)
+    except DataError as error:
+        assert quick is None
+        return error.message
+    if quick is not None:
+        assert_same(quick, slow)
+    return slow
+
+
+@pytest.mark.parametrize(
+    ("specials", "tokens"),
+    [
+        ({}, (b"a", b"b", b"ab", b"<s>")),
+        ({"<s>": 3}, (b"a", b"b", b"ab", b"<s>")),
+        ({"<t>": 4}, (b"a", b"b", b"ab", b"<s>", b"<t>")),
+        ({"<s>": 3, "<t>": 4, "<u>": 5}, (b"a", b"b", b"ab", b"<s>", b"<t>", b"<u>")),
+        ({"<t>": 4, "<s>": 3}, (b"a", b"b", b"ab", b"<s>", b"<t>")),
+    ],
+)
+def test_special_tokens_are_in_the_vocabulary_or_behind_it(
+    specials: dict[str, int], tokens: tuple[bytes, ...]
+) -> None:
+    found = read_both(specials)
+    assert isinstance(found, Vocabulary)
+    assert found.tokens == tokens and dict(found.special_tokens) == specials
+    assert found.merges is not None and found.merges.tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"specials": {"<t>": 5}}, "added token '<t>' with the id 5, which becomes 4"),
+        ({"specials": {"<s>": 4}}, "added token '<s>' with the id 4, which becomes 3"),
+        ({"specials": {"<t>": 4, "<u>": 4}}, "added token '<u>' with the id 4, which becomes 5"),
+        ({"specials": {}, "merges": (("a", "a"),)}, "merge of b'a' and b'a': no token b'aa'"),
+        ({"specials": {}, "merges": (("a", "x"),)}, "merge of b'a' and b'x': no token b'x'"),
+        ({"specials": {"<s>": 3}, "merges": (("a", "b"), ("a", "<s>"))},
+         "b'<s>' is a special token, and an ordinary one of the merge of b'a' and b'<s>': it can "
+         "be one of them"),
+        ({"specials": {}, "vocab": {"a": 0, "\u4e2d": 1}, "merges": ()},
+         "token '\u4e2d' (id 1) is not byte-level: it has the character '\u4e2d'"),
+        ({"specials": {}, "vocab": {"a": 0}, "merges": (("\u4e2d", "a"),)},
+         "a merge is not byte-level: character '\u4e2d'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_vocabulary_is_said(given: dict[str, Any], why: str) -> None:
+    assert read_both(**given) == why
+
+
+def test_a_token_with_the_id_of_a_special_one_is_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        read_bpe(
+            {"a": 0, "b": 0}, [], {"a": 0}, pattern="gpt2", whole_pieces=False, path="vocab.json"
+        )
+    assert caught.value.message == "token 'b' has the id of the special token 'a': 0"
+    assert caught.value.path == "vocab.json"
+
+
+def test_gaps_are_filled_and_ids_that_are_far_away_are_left_to_the_plain_way() -> None:
+    vocab = {"a": 0, "b": 5}
+    found = read_both({"<t>": 2}, vocab, merges=())
+    assert isinstance(found, Vocabulary)
+    assert found.tokens == (b"a", b"", b"<t>", b"", b"", b"b")
+    named: dict[str, int | None] = {"<s>": None, "<t>": None}
+    quick = read_bpe_text(
+        json.dumps(WORDS).encode(), b"", named, merges_are_json=False, pattern="gpt2",
+        whole_pieces=False,
+    )  # fmt: skip
+    assert quick is not None and dict(quick.special_tokens) == {"<s>": 3}
+    far = read_both({"<t>": 1 << 23}, vocab, merges=())
+    assert isinstance(far, str)
+
+
+def test_merges_that_are_those_of_ranks_are_known_as_such() -> None:
+    for merges, whole, ranked in (
+        ((("a", "b"),), True, True),
+        ((("a", "b"),), False, False),
+        ((), True, False),
+    ):
+        found = read_both({}, merges=merges, whole_pieces=whole)
+        assert isinstance(found, Vocabulary)
+        assert (found.merges is None) is ranked
+
+
+@pytest.mark.parametrize("id", [-1, MAX_TOKENS, True, 1.0, "1", None])
+def test_ids_are_whole_numbers_below_a_limit(id: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        check_ids({"a": 0, "b": id}, "vocab.json")
+    assert caught.value.message == (
+        f"token 'b' has the id {id!r}, expected a whole number from 0 to {MAX_TOKENS - 1}"
+    )
+    good = {"a": 0, "b": MAX_TOKENS - 1}
+    assert check_ids(good, "vocab.json") is good
+
+
+def test_ids_are_given_once() -> None:
+    with pytest.raises(DataError, match="tokens 'a' and 'b' share the id 7"):
+        check_ids({"a": 7, "b": 7}, "vocab.json")
+    with pytest.raises(DataError, match="expected tokens with their ids"):
+        check_ids([1], "vocab.json")
+
+
+@pytest.mark.parametrize("row", ["a", "a b c", "", ["a"], ["a", "b", "c"], ["a", 1], {"a": "b"}, 5])
+def test_merges_have_two_parts(row: Any) -> None:
+    assert split_merge("a b", "x") == split_merge(["a", "b"], "x") == ("a", "b")
+    with pytest.raises(DataError) as caught:
+        split_merge(row, "merges.txt")
+    assert caught.value.message == f"a merge has two parts, this one is {row!r}"
+
+
+@pytest.mark.parametrize(
+    ("texts", "known", "ids"),
+    [
+        ("ab", {}, [10, 11]),
+        ("abc", {"b": 4}, [10, 4, 11]),
+        ("abc", {"a": 20}, [20, 21, 22]),
+        ("abc", {"a": 9}, [9, 10, 11]),
+        ("abc", {"a": 10}, [10, 11, 12]),
+    ],
+)
+def test_ids_that_the_package_gives(texts: str, known: dict[str, int], ids: list[int]) -> None:
+    assert package_ids(texts, known, 10) == dict(zip(texts, ids, strict=True))
+
+
+def test_a_special_token_that_is_written_like_another_is_named() -> None:
+    for tokens, special in (((b" ", b"x"), 1), ((b"x", b" "), 0)):
+        vocabulary = Vocabulary(kind="bpe", tokens=tokens, special_tokens={"\u0120": special})
+        with pytest.raises(DataError) as caught:
+            vocab_section(vocabulary)
+        assert caught.value.message == (
+            "the special token '\u0120' is how files write the ordinary token b' '"
+        )
+    same = Vocabulary(kind="bpe", tokens=(b"a", b"", b"a"), special_tokens={})
+    assert vocab_section(same) == {"a": 0}
+
+
+def test_an_unknown_part_is_left_to_the_package() -> None:
+    for specials, vocab in (({"<t>": 9}, WORDS), ({"<s>": 3}, WORDS)):
+        merges = [("a", "<s>")] if "<s>" in specials else []
+        with pytest.raises(UnknownPartError):
+            read_bpe(
+                {**vocab, "a<s>": 4}, merges, specials, pattern="gpt2", whole_pieces=False,
+                path="tokenizer.json",
+            )  # fmt: skip
+    added = (AddedToken("<x>", 1),)
+    vocabulary = Vocabulary(kind="bpe", tokens=(b"a", b"b"), special_tokens={}, added_tokens=added)
+    assert token_texts(vocabulary) == ["a", "<x>"]

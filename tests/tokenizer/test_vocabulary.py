@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import _native
-from lowtide.errors import DataError
-from lowtide.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, merges_by_rank
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer.vocabulary import (
+    END_OF_TEXT,
+    AddedToken,
+    Vocabulary,
+    find_end,
+    id_bytes,
+    merges_by_rank,
+    require_dense,
+    source_fingerprint,
+)
 
 MERGES = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"a", b"bc")]
 
@@ -95,3 +107,94 @@ def test_special_tokens_count_for_how_large_an_id_may_be() -> None:
     assert len(Vocabulary.from_rows(tokens, [], special_tokens=special_tokens).tokens) == most
     with pytest.raises(DataError, match=f"the id {most} is too large for 5 tokens"):
         Vocabulary.from_rows(tokens, [], special_tokens={**special_tokens, "<c>": most})
+
+
+def test_ids_take_two_bytes_while_they_fit() -> None:
+    assert [id_bytes(size) for size in (1, 65_535, 65_536, 65_537, 1 << 20)] == [2, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 1000])
+def test_ids_may_leave_some_unused_and_not_most(tokens: int) -> None:
+    largest = 4 * tokens + (1 << 18)
+    require_dense(largest - 1, tokens)
+    with pytest.raises(DataError) as caught:
+        require_dense(largest, tokens)
+    assert caught.value.message == (
+        f"the id {largest} is too large for {tokens} tokens: expected ids below {largest}"
+    )
+
+
+def test_the_first_name_of_an_end_counts() -> None:
+    assert find_end({"[SEP]": 0, "</s>": 1, "<eos>": 2}) == "</s>"
+    assert find_end({"<s>": 1}) is None
+
+
+def test_of_equal_tokens_merges_mean_the_first_that_is_not_special() -> None:
+    tokens = {0: b"a", 1: b"", 2: b"b", 3: b"ab", 4: b"a", 5: b"ab", 6: b"b"}
+    found = Vocabulary.from_tokens(tokens, [(b"a", b"b")], special_tokens={"a": 0})
+    assert found.merges is not None and found.merges.tolist() == [[4, 2, 3]]
+    with pytest.raises(DataError, match="no token b''"):
+        Vocabulary.from_tokens(tokens, [(b"", b"b")], special_tokens={})
+    with pytest.raises(DataError, match="b'x' is a special token, and an ordinary one"):
+        Vocabulary.from_tokens({0: b"a", 1: b"x"}, [(b"a", b"x")], special_tokens={"x": 1})
+
+
+def test_ids_of_special_tokens_lie_in_the_vocabulary() -> None:
+    for id in (-1, 2):
+        with pytest.raises(DataError) as caught:
+            Vocabulary(kind="bpe", tokens=(b"a", b"b"), special_tokens={"<s>": id})
+        assert caught.value.message == f"special token '<s>' has id {id}, beyond the vocabulary"
+    for id in (0, 1):
+        Vocabulary(kind="bpe", tokens=(b"a", b"b"), special_tokens={"<s>": id})
+    assert Vocabulary.from_rows({}, [], special_tokens={}).tokens == ()
+
+
+def test_rules_beyond_special_tokens_decide_too() -> None:
+    plain = Vocabulary.from_merges(MERGES, special_tokens=["<s>"])
+    assert plain.has_rules is False and plain.added_ids == {"<s>": 0}
+    token = AddedToken("<t>", 5, special=False)
+    added = dataclasses.replace(plain, added_tokens=(token, AddedToken("<s>", 0)))
+    assert added.has_rules is True and added.added_ids == {"<t>": 5, "<s>": 0}
+    composed = dataclasses.replace(plain, normalizer="nfc")
+    assert composed.has_rules is True
+    turned = dataclasses.replace(added, added_tokens=added.added_tokens[::-1])
+    others = [
+        dataclasses.replace(added, added_tokens=(dataclasses.replace(token, **{name: True}),))
+        for name in ("special", "lstrip", "rstrip", "normalized")
+    ]
+    prints = [plain, added, composed, *others]
+    assert len({one.fingerprint for one in prints}) == len(prints)
+    assert turned.fingerprint == added.fingerprint
+
+
+def packed(**parts: Any) -> bytes:
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "a b": 2}, "merges": ["a b", "a b c"]}
+    whole = {"added_tokens": [], "normalizer": None, "pre_tokenizer": None, "model": model}
+    text = json.dumps({**whole, "decoder": 1, "padding": 2, **parts})
+    return zstandard.ZstdCompressor().compress(text.encode())
+
+
+def test_what_the_package_runs_is_known_by_the_parts_that_decide_ids() -> None:
+    known = source_fingerprint(packed())
+    assert len(known) == 32
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "a b": 2}}
+    pairs = {**model, "merges": [["a", "b"], ["a", "b c"]]}
+    assert source_fingerprint(packed(model=pairs)) == known
+    assert source_fingerprint(packed(decoder=7, padding=None)) == known
+    others: list[dict[str, Any]] = [
+        {"model": {**model, "merges": [["a", "b"], ["a b", "c"]]}}, {"model": model},
+        {"added_tokens": [1]}, {"normalizer": {}}, {"pre_tokenizer": {}},
+    ]  # fmt: skip
+    found = {source_fingerprint(packed(**other)) for other in others}
+    assert len({known, *found}) == len(others) + 1
+
+
+def test_characters_are_single_and_unknown_ones_have_an_id() -> None:
+    found = Vocabulary.from_characters("ba\u00e9a", special_tokens=["<unk>", "<x>", "<unk>"])
+    assert found.tokens == (b"<unk>", b"<x>", b"a", b"b", "\u00e9".encode())
+    assert found.special_tokens == {"<unk>": 0, "<x>": 1}
+    with pytest.raises(UsageError, match="needs <unk> among its special tokens"):
+        Vocabulary.from_characters("a", special_tokens=["<x>"])
+    for wrong in (["ab"], [""]):
+        with pytest.raises(UsageError, match="characters must be single code points"):
+            Vocabulary.from_characters(wrong)
