@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from lowtide import cli
-from lowtide.answers import Answer, is_quiet, print_answer, shown_as, to_json, wants_json
+from lowtide.answers import Answer, is_quiet, print_answer, shown_as, tell, to_json, wants_json
 from lowtide.verbs import VERBS
 
 TINY = ["--num-layers", "1", "--width", "16", "--num-heads", "1", "--seq-len", "8",
@@ -150,3 +152,38 @@ def test_an_error_behind_some_rows_prints_no_half_object(
     with shown_as(as_json=True, quiet=True), pytest.raises(ValueError, match="second"):
         print_answer(Answer([], field="files", rows=rows))
     assert capsys.readouterr().out == ""
+
+
+def test_text_is_printed_as_it_comes_and_lines_when_they_are_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[tuple[str, str, bool]] = []
+
+    def note(text: str, *, end: str, flush: bool) -> None:
+        printed.append((text, end, flush))
+
+    monkeypatch.setattr(builtins, "print", note)
+    print_answer(Answer(["a", "b"], dict))
+    print_answer(Answer(["c"], dict, end=""))
+    assert printed == [("a", "\n", False), ("b", "\n", False), ("c", "", True)]
+
+
+def test_what_is_told_is_told_at_once_and_not_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    def note(text: str, *, file: Any, flush: bool) -> None:
+        told.append((text, file is sys.stderr, flush))
+
+    monkeypatch.setattr(builtins, "print", note)
+    tell("a line\x1b")
+    with shown_as(as_json=False, quiet=True):
+        tell("nothing")
+    assert told == [("a line\\x1b", True, True)]
+
+
+def test_numbers_that_json_lacks_are_refused_or_null(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_as(as_json=True, quiet=False):
+        rows = Answer([], dict, field="rows", rows=lambda: iter([{"a": float("nan")}, [1]]))
+        print_answer(rows)
+        print_answer(Answer([], lambda: {"b": float("inf")}))
+    assert capsys.readouterr().out == '{"rows": [{"a": null}, [1]]}\n{"b": null}\n'

@@ -248,3 +248,41 @@ def test_the_flags_beside_settings_are_named_as_a_verb_has_them() -> None:
     preset = "--preset NAME (settings that belong together; file and flags beat it)"
     assert arguments.common_flags(TrainSettings) == f"{file}, {preset}, {rest}"
     assert arguments.common_flags(PlanSettings) == f"{rest}, {debug}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "metavar", "word", "value"),
+    [
+        (int | None, "INT", "1k", 1000),
+        (float, "FLOAT", "0.5", 0.5),
+        (Path | None, "PATH", "a", Path("a")),
+        (str | int | None, "TEXT", "2GiB", "2GiB"),
+        (str, "TEXT", "a", "a"),
+    ],
+)
+def test_values_are_read_and_shown_as_plain_ones(
+    kind: Any, metavar: str, word: str, value: Any
+) -> None:
+    spec = rule_of(kind)
+    assert (spec.nargs, spec.metavar) == (1, metavar)
+    assert spec.instance_from_str([word]) == value
+    assert [spec.is_instance(one) for one in (None, value, [])] == [True, True, False]
+    assert spec.is_instance(7)  # a whole number may stand for any of them
+    assert spec.str_from_instance(value) == [str(value)]
+    assert spec.str_from_instance(None) == ["none"]
+
+
+@pytest.mark.parametrize("kind", [int | float, bool, tuple[int, ...], int | str | float])
+def test_other_kinds_are_left_as_they_are(kind: Any) -> None:
+    assert rule_of(kind) is None
+
+
+def rule_of(kind: Any) -> Any:
+    from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo
+
+    rules: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConstructorRegistry, "primitive_rule", lambda self, rule: rules.append(rule))
+        arguments._plain_values()
+    (rule,) = rules
+    return rule(PrimitiveTypeInfo.make(kind, set()))

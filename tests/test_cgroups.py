@@ -88,3 +88,48 @@ def test_no_cgroup_no_limit(tmp_path: Path) -> None:
 def test_a_cgroup_that_is_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
     root = fake_cgroup(tmp_path, "0::/\n", {"memory.max": "100", "memory.current": "200"})
     assert headroom_bytes(root) == 0
+
+
+def test_the_lower_of_two_limits_of_a_group_counts(tmp_path: Path) -> None:
+    for number, (most, high) in enumerate(((500, 900), (900, 500))):
+        root = fake_cgroup(
+            tmp_path / str(number),
+            "0::/job\n",
+            {
+                "job/memory.max": str(most),
+                "job/memory.high": str(high),
+                "job/memory.current": "100",
+            },
+        )
+        assert headroom_bytes(root) == 400
+
+
+def test_no_limit_is_what_the_kernel_writes_for_none(tmp_path: Path) -> None:
+    """Of version 1 a number near 2^63, in whole pages; less than 2^60 is a limit."""
+    for number, (limit, expected) in enumerate(
+        ((1 << 60, None), ((1 << 60) - 1, (1 << 60) - 1), ((1 << 63) - 4096, None))
+    ):
+        root = fake_cgroup(
+            tmp_path / str(number), "4:memory:/\n", {"memory/memory.limit_in_bytes": str(limit)}
+        )
+        assert headroom_bytes(root) == expected
+
+
+def test_the_least_of_several_quotas_counts_and_damaged_ones_do_not(tmp_path: Path) -> None:
+    files = {"a/b/cpu.max": "300000 100000", "a/cpu.max": "150000 100000", "cpu.max": "nonsense"}
+    assert quota_cores(fake_cgroup(tmp_path / "1", "0::/a/b\n", files)) == 1.5
+    files = {"a/b/cpu.max": "x 100000", "a/cpu.max": "200000 x", "cpu.max": "0 100000"}
+    assert quota_cores(fake_cgroup(tmp_path / "2", "0::/a/b\n", files)) is None
+    files = {"a/cpu.max": "max", "cpu.max": "50000 100000"}
+    assert quota_cores(fake_cgroup(tmp_path / "3", "0::/a\n", files)) == 0.5
+
+
+def test_what_is_held_is_never_less_than_nothing(tmp_path: Path) -> None:
+    files = {
+        "memory.max": "1000", "memory.current": "200", "memory.stat": "inactive_file 300",
+    }  # fmt: skip
+    assert headroom_bytes(fake_cgroup(tmp_path / "1", "0::/\n", files)) == 1000
+    files = {"memory.max": "1000", "memory.stat": "damaged"}
+    assert headroom_bytes(fake_cgroup(tmp_path / "2", "0::/\n", files)) == 1000
+    files = {"memory.max": "1000", "memory.current": "300", "memory.stat": "anon 5"}
+    assert headroom_bytes(fake_cgroup(tmp_path / "3", "0::/\n", files)) == 700

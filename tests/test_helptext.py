@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
+import tyro
 
 from lowtide import cli
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.helptext import flags_of
+from lowtide.helptext import describe_verb, field_texts, flags_of, has_more
 from lowtide.training.settings import TrainSettings
 from lowtide.verbs import VERBS
 
@@ -82,3 +85,116 @@ def test_switches_that_are_on_are_shown_as_what_switches_them_off(
     text = " ".join(shown(["train", "--help-all"], capsys).split())
     assert "--no-tie-weights switches this off: Use the embedding" in text
     assert "--overwrite Remove an earlier run" in text
+
+
+@dataclasses.dataclass(frozen=True)
+class Kinds:
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Files to look at; more is said here."""
+    # What is looked at.
+    size: int = 4
+    """How many bytes are looked at; more than these are not. They are the first ones of a file, and
+    all of it where it is short."""
+    rate: float | None = None
+    """Share that is looked at."""
+    # How it is shown.
+    kind: Literal["plain", "long"] = "plain"
+    """How it is shown."""
+    names: tuple[str, ...] = ("a", "b")
+    """Names that are shown (abcde)."""
+    others: tuple[int, ...] = (1,)
+    """Others that are shown (abcdef)."""
+    mark: str = "\t"
+    """What stands between."""
+    quick: bool = True
+    """Look at the beginning alone."""
+    slow: bool = False
+    """Look at all of it."""
+    a_long_setting: Path | str = ""
+    """Anything."""
+    a_longer_setting: Path | None = None
+    common_flags: ClassVar[tuple[str, ...]] = ("files", "size", "kind", "quick")
+    flag_words: ClassVar[dict[str, str]] = {"rate": "share"}
+
+
+@dataclasses.dataclass(frozen=True)
+class One:
+    path: Annotated[Path, tyro.conf.Positional]
+    """A file; or a folder."""
+    size: int = 1
+    """A size; in bytes."""
+
+
+HEAD = """usage: lowtide look FILES … [flags]
+
+Look at files.
+
+  lowtide look a.txt
+  lowtide look --slow b.txt
+
+"""
+WHOLE = """Arguments
+  FILES …                 Files to look at; more is said here
+
+What is looked at
+  --size INT              How many bytes are looked at; more than these are not. They are the first
+                          ones of a file, and all of it where it is short (4)
+  --share FLOAT           Share that is looked at
+
+How it is shown
+  --kind plain|long       How it is shown (plain)
+  --names TEXT …          Names that are shown (abcde)
+  --others INT …          Others that are shown (abcdef) (1)
+  --mark TEXT             What stands between (\\t)
+  --no-quick              switches this off: Look at the beginning alone
+  --slow                  Look at all of it
+  --a-long-setting TEXT   Anything
+  --a-longer-setting PATH
+                          \n
+Also: --json"""
+COMMON = """Arguments
+  FILES …                 Files to look at
+
+What is looked at
+  --size INT              How many bytes are looked at (4)
+
+How it is shown
+  --kind plain|long       How it is shown (plain)
+  --no-quick              switches this off: Look at the beginning alone
+
+Also: --json
+lowtide look --help-all shows the other 7 flags."""
+
+
+def test_help_word_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    about: dict[str, Any] = {
+        "program": "lowtide look", "summary": "Look at files",
+        "examples": ("lowtide look a.txt", "lowtide look --slow b.txt"), "also": "--json",
+    }  # fmt: skip
+    assert describe_verb(Kinds, **about, whole=True) == HEAD + WHOLE
+    assert describe_verb(Kinds, **about, whole=False) == HEAD + COMMON
+    one = describe_verb(One, **about, whole=False)
+    assert one.startswith("usage: lowtide look PATH [flags]\n")
+    assert "\nArguments\n  PATH                    A file; or a folder\n\nFlags\n" in one
+    assert "  --size INT              A size; in bytes (1)\n\nAlso: --json" in one
+    assert (has_more(Kinds), has_more(One)) == (True, False)
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = describe_verb(Kinds, **about, whole=True).splitlines()
+    assert max(map(len, narrow)) <= 60
+    assert "  --size INT              How many bytes are looked at; more" in narrow
+    monkeypatch.setenv("COLUMNS", "20")
+    assert "  --size INT              How many bytes are looked at;" in describe_verb(
+        Kinds, **about, whole=True
+    )
+
+
+def test_every_kind_of_setting_is_described() -> None:
+    found = {flag.name: flag for flag in flags_of(Kinds)}
+    several = [name for name, flag in found.items() if flag.repeated]
+    assert several == ["files", "names", "others"]
+    assert [name for name, flag in found.items() if flag.positional] == ["files"]
+    assert {name: flag.choices for name, flag in found.items() if flag.choices} == {
+        "kind": ("plain", "long")
+    }
+    assert field_texts(One) == {"path": "A file; or a folder.", "size": "A size; in bytes."}

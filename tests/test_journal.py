@@ -86,3 +86,20 @@ def test_a_removed_place_is_gone(tmp_path: Path) -> None:
     journal.remove()
     journal.remove()
     assert read(tmp_path / "place.json") == (None, [])
+
+
+def test_a_checksum_stands_at_the_end_and_nowhere_else(tmp_path: Path) -> None:
+    path = tmp_path / "place.json"
+    write_notes(path, {"verb": "prepare"})
+    text = path.read_text()
+    assert read_notes(path) is not None
+    for damaged in (
+        text + "\n",  # something behind it
+        json.dumps(json.loads(text)),  # on one line: not as it is written
+        text.replace('"checksum": "', '"checksum": "0'),
+    ):
+        path.write_text(damaged)
+        with pytest.raises(DataError, match="these notes do not have their checksum"):
+            read_notes(path)
+    with pytest.raises(ValueError, match="notes without a key"):
+        write_notes(path, {})

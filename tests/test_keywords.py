@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import tyro
@@ -88,3 +88,24 @@ def test_the_peak_of_a_call_begins_with_it() -> None:
 
     little, much = (hold(Path("a"), rows=rows, progress=False) for rows in (1, 96))
     assert much - little > 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ((Settings(Path("a")), 1), {}, "show takes settings or keywords, not both"),
+        ((Settings(Path("a")),), {"rows": 2}, "show takes settings or keywords, not both"),
+        ((None, 1), {}, "show takes settings or keywords, not both"),
+        (("a", 2), {}, "show() takes Settings or folder by position, and 2 were given"),
+        (("a",), {"folder": "b"}, "show() got two values for 'folder'"),
+    ],
+)
+def test_mistakes_in_calls_word_by_word(given: Any, options: Any, message: str) -> None:
+    with pytest.raises((UsageError, TypeError)) as caught:
+        show(*given, **options)
+    assert str(caught.value).splitlines()[0] == message
+
+
+def test_none_stands_for_settings_with_keywords() -> None:
+    assert show(None, folder="a", rows=3) == (Path("a"), 3, False)
+    assert show("a") == (Path("a"), 1, False)

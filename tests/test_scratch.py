@@ -120,3 +120,82 @@ def test_a_folder_is_locked_once_and_its_descriptors_are_closed(
     monkeypatch.setattr(scratch.fcntl, "flock", lambda *given: tmp_path.rename(f"{tmp_path}-gone"))
     assert scratch._lock(tmp_path) is None
     assert open_files() == before
+
+
+def test_folders_are_opened_as_such_and_no_link_is_followed(
+    own_tmpdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever takes the place of a folder between looking and opening."""
+    left = own_tmpdir / "lowtide.test.abcdefgh"
+    left.mkdir()
+    opened: list[tuple[Path, int]] = []
+    real = os.open
+    monkeypatch.setattr(scratch.shutil, "rmtree", lambda path, ignore_errors: path.rmdir())
+    monkeypatch.setattr(
+        os, "open", lambda path, flags: opened.append((path, flags)) or real(path, flags)
+    )
+    scratch.remove_leftovers()
+    expected = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    assert opened == [(left, expected)] * 2
+    assert not left.exists()
+
+
+def test_leftovers_are_removed_where_the_folder_is_made(own_tmpdir: Path, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    left = [
+        own_tmpdir / "lowtide.test.abcdefgh",
+        inside / ".lowtide.test.abcdefgh",
+        inside / "lowtide.test.abcdefgh",
+    ]
+    for path in left:
+        path.mkdir()
+    with scratch_folder("dry-run", inside=inside) as folder:
+        assert folder.parent == inside
+        assert [path.exists() for path in left] == [True, False, False]
+    with scratch_folder("dry-run") as folder:
+        assert folder.parent == own_tmpdir and folder.name.startswith("lowtide.dry-run.")
+        assert not left[0].exists()
+
+
+def test_nothing_stays_open_and_all_leftovers_go(
+    own_tmpdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_files() -> set[str]:
+        return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+    before = open_files()
+    held = ScratchFolder("held")
+    during = open_files()
+    for name in ("lowtide.test.abcdefgh", "lowtide.test.bbcdefgh"):
+        (own_tmpdir / name).mkdir()
+    scratch.remove_leftovers()
+    assert list(own_tmpdir.iterdir()) == [held.path]
+    assert open_files() == during
+    held.remove()
+    assert held._descriptor == -1
+    assert open_files() == before
+    # A descriptor of somebody else with the same number is not closed by a second call.
+    again = os.open(own_tmpdir, os.O_RDONLY)
+    held.remove()
+    os.fstat(again)
+    os.close(again)
+
+    def no_locks(*given: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    (own_tmpdir / "lowtide.test.abcdefgh").mkdir()
+    monkeypatch.setattr(scratch.fcntl, "flock", no_locks)
+    scratch.remove_leftovers()
+    assert (own_tmpdir / "lowtide.test.abcdefgh").is_dir()  # a disk without locks
+    assert open_files() == before
+
+
+def test_a_folder_of_another_user_is_let_be(
+    own_tmpdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_tmpdir / "lowtide.test.abcdefgh").mkdir()
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    scratch.remove_leftovers()
+    assert (own_tmpdir / "lowtide.test.abcdefgh").is_dir()

@@ -96,7 +96,7 @@ def print_answer(given: Answer) -> None:
         if not as_json:
             print(part, end=given.end, flush=given.end == "")
     if as_json:
-        print(json.dumps(to_json(given.data()), allow_nan=False))
+        print(json.dumps(to_json(given.data())))
     if given.error is not None:
         raise given.error
 
@@ -113,7 +113,7 @@ def _print_rows(field: str, rows: Iterable[Any]) -> None:
     """Print an object with one list; rows go to a file first, so an error prints none of it."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         for number, row in enumerate(rows):
-            file.write((", " if number else "") + json.dumps(to_json(row), allow_nan=False))
+            file.write((", " if number else "") + json.dumps(to_json(row)))
         file.seek(0)
         sys.stdout.write(f"{{{json.dumps(field)}: [")
         shutil.copyfileobj(file, sys.stdout)
