@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import itertools
 import json
@@ -10,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,8 @@ from lowtide import _native
 from lowtide.corpus.contents import ContentLog
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
-from lowtide.errors import DataError
+from lowtide.errors import BudgetError, DataError
+from lowtide.memory import smallest_budget
 from lowtide.progress import Progress
 from lowtide.tokenizer import counting, reference
 from lowtide.tokenizer.counting import (
@@ -282,8 +285,6 @@ def run_job(
 @pytest.fixture
 def corpus(tmp_path: Path, make_text: MakeText) -> list[Path]:
     """A large and two small text files, a compressed one, and rows."""
-    import gzip
-
     folder = tmp_path / "corpus"
     folder.mkdir()
     texts = [make_text(3 * seed, 15_000) for seed in range(5)]
@@ -451,3 +452,211 @@ def test_files_up_to_a_size_are_counted_many_at_a_time(
     work.mkdir()
     assert run_job(work, paths, small_file_bytes=100)
     assert read == (paths if small else [])
+
+
+# What the counter is given, call by call
+
+
+class NotingCounter:
+    """Counts nothing, and notes what it is asked to count."""
+
+    largest_window = 60
+
+    def __init__(self, ends: list[int] | None = None) -> None:
+        self.calls: list[Any] = []
+        self.bytes_done = 1000
+        self.pieces_done = 7
+        self._ends = ends or []
+
+    def count_texts(self, texts: list[bytes]) -> None:
+        self.calls.append(texts)
+
+    def count_file(self, path: str, offset: int, stop: int, size: int) -> int:
+        self.calls.append((Path(path).name, offset, stop, size))
+        if self._ends:
+            return self._ends.pop(0)
+        raise ValueError("123 bytes without a place to cut")
+
+
+class NotingContents:
+    """A log of contents that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def reach(self, index: int, offset: int = 0) -> None:
+        self.told.append((index, offset))
+
+    def add(self, texts: list[bytes]) -> None:
+        self.told.append(texts)
+
+
+def run_noting(
+    paths: list[Path], counter: Any, place: InputPlace | None = None, **more: Any
+) -> tuple[list[tuple[int, int]], list[float], list[Any]]:
+    """Places, bytes that are done at each of them, and what the log of contents heard."""
+    inputs = expand_inputs(paths)
+    limits = CountingLimits(batch_bytes=20, round_bytes=100, small_file_bytes=50)
+    options = ReadingSettings(block_bytes=40, **more)
+    contents: Any = NotingContents()
+    needs = CountingNeeds(inputs, ["<|x|>"])
+    job = counting._Job(counter, inputs, [b"<|x|>"], options, limits, needs, contents)
+    starts = list(itertools.accumulate((row.size_bytes for row in inputs), initial=0))
+    meter = counting._Meter(counter, 0)
+    reached, done = [], []
+    for at in job.run(place or InputPlace(), meter, starts):
+        reached.append((at.input_index, at.offset))
+        done.append(meter()[0])
+    return reached, done, contents.told
+
+
+def test_small_files_are_counted_together_up_to_a_batch(tmp_path: Path) -> None:
+    """Each counts 64 bytes more than its letters: of 20 bytes a batch, one file."""
+    for name, text in (("a", b"one"), ("b", b""), ("c", b"three")):
+        (tmp_path / f"{name}.txt").write_bytes(text)
+    counter = NotingCounter()
+    reached, done, told = run_noting([tmp_path], counter)
+    assert counter.calls == [[b"one"], [b""], [b"three"]]
+    assert reached == [(1, 0), (2, 0), (3, 0)] and done == [3, 3, 8]
+    assert told == [[b"one"], [b""], [b"three"]]
+
+
+def test_files_that_are_no_text_are_passed_by(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\0b")
+    (tmp_path / "b.txt").write_bytes(b"\0" * 300)
+    packed = gzip.compress(b"\0" * 300)
+    (tmp_path / "c.txt.gz").write_bytes(packed)
+    notices: list[str] = []
+    counter = NotingCounter()
+    reached, done, told = run_noting([tmp_path], counter, skip_bad=True, on_notice=notices.append)
+    assert counter.calls == [[]]
+    assert reached == [(1, 0), (2, 0), (3, 0)] and done == [3, 303, 303 + len(packed)]
+    assert told == [[b"a\0b"], (2, 0), (3, 0)] and len(notices) == 3
+
+
+def test_a_large_file_is_counted_in_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"some words " * 25)  # 275 bytes
+    counter = NotingCounter([90, 190, 275])
+    reached, done, told = run_noting([path], counter)
+    assert counter.calls == [
+        ("a.txt", 0, 100, 275), ("a.txt", 90, 190, 275), ("a.txt", 190, 275, 275),
+    ]  # fmt: skip
+    assert reached == [(0, 90), (0, 190), (0, 275), (1, 0)] and done == [90, 190, 275, 275]
+    assert told == [(0, 90), (0, 190), (0, 275), (1, 0)]
+    again = NotingCounter([275])
+    assert run_noting([path], again, InputPlace(0, 190))[0] == [(0, 275), (1, 0)]
+    assert again.calls == [("a.txt", 190, 275, 275)]
+    with pytest.raises(BudgetError, match="there is no place to cut in 123 B of text"):
+        run_noting([path], NotingCounter())
+
+
+def test_the_meter_follows_the_counter_while_it_works() -> None:
+    counter: Any = NotingCounter()
+    meter = counting._Meter(counter, 40)
+    assert meter() == (40, {"pieces": 7})
+    meter.follow()
+    counter.bytes_done += 25
+    assert meter() == (65, {"pieces": 7})
+    meter.settle(50)
+    assert meter() == (50, {"pieces": 7})
+
+
+def test_a_stream_is_counted_up_to_its_last_cut(tmp_path: Path) -> None:
+    text = b"word another " * 9 + b"the end"
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(text))
+    counter = NotingCounter()
+    reached, done, told = run_noting([path], counter)
+    parts = [part for (part,) in counter.calls]
+    assert b"".join(parts) == text and len(parts) > 3
+    ends = list(itertools.accumulate(map(len, parts[:-1])))
+    assert reached == [*((0, end) for end in ends), (1, 0)]
+    assert all(len(part) >= 10 for part in parts[:-1])
+    assert done[-1] == path.stat().st_size and sorted(done) == done
+    assert told == [(1, 0)]
+    for end in ends[:3]:
+        again = NotingCounter()
+        run_noting([path], again, InputPlace(0, end))
+        assert b"".join(part for (part,) in again.calls) == text[end:]
+
+
+@pytest.mark.parametrize(("size", "held"), [(20, True), (30, True), (60, False)])
+def test_a_stream_without_a_cut_is_held_up_to_half_a_window(
+    tmp_path: Path, size: int, held: bool
+) -> None:
+    """Of 60 bytes a window; it is looked at for each batch of 20."""
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"x" * size))
+    counter = NotingCounter()
+    if held:
+        run_noting([path], counter)
+        assert counter.calls == [[b"x" * size]]
+    else:
+        with pytest.raises(BudgetError, match="there is no place to cut in 60 B of text"):
+            run_noting([path], counter)
+
+
+def test_rows_are_counted_block_by_block(tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(12))
+    path = tmp_path / "a.jsonl"
+    path.write_text(rows)
+    counter = NotingCounter()
+    reached, done, told = run_noting([path], counter)
+    texts = [text for call in counter.calls for text in call]
+    assert texts == [f"row {number}".encode() for number in range(12)]
+    blocks = len(counter.calls)
+    assert blocks > 3
+    assert reached == [*((0, number) for number in range(1, blocks + 1)), (1, 0)]
+    assert done[-1] == done[-2] == len(rows) and sorted(done) == done and done[0] < len(rows)
+    assert told == [(1, 0)]
+    again = NotingCounter()
+    found = run_noting([path], again, InputPlace(0, 2))[0]
+    assert again.calls == counter.calls[2:] and found == reached[2:]
+
+
+def test_all_inputs_from_the_beginning(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one")
+    (tmp_path / "b.jsonl").write_text('{"text": "two"}\n')
+    inputs = expand_inputs([tmp_path])
+    counter: Any = NotingCounter()
+    counting.count_inputs(
+        counter, inputs, ReadingSettings(), needs=CountingNeeds(inputs, ["<|x|>"]),
+        limits=CountingLimits(),
+    )  # fmt: skip
+    assert counter.calls == [[b"one"], [b"two"]]
+
+
+@pytest.mark.parametrize(
+    ("stretch", "limit", "needed"),
+    [
+        (Stretch(100, repeats=True, text_bytes=100), None, 4 * 11 * 100),
+        (Stretch(100, repeats=True, text_bytes=100), 16, planned_bytes(100, 0)),
+        (Stretch(100, repeats=True, text_bytes=10**6), 16, 80 * 100),
+        (Stretch(100, repeats=True, text_bytes=10**6), None, 80 * 100),
+        (Stretch(1 << 20, repeats=True, text_bytes=1 << 20), 16, planned_bytes(1 << 20, 1)),
+        (Stretch(1 << 20, repeats=True, text_bytes=1 << 20), None, 4 * 11 << 20),
+    ],
+)
+def test_what_a_stretch_takes_that_repeats_itself(
+    stretch: Stretch, limit: int | None, needed: int
+) -> None:
+    assert held_bytes(stretch, limit) == needed
+
+
+def test_a_refusal_names_the_larger_of_both_stretches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x")
+    (source,) = inputs = expand_inputs([tmp_path])
+    needs = CountingNeeds(inputs, [], other_bytes=100 << 20)
+    for found, size in (((20 << 20), (5 << 20)), ((5 << 20), (20 << 20))):
+        stretch = Stretch(found, unseen_bytes=712_000)
+        monkeypatch.setattr(CountingNeeds, "find_stretch", lambda *_, one=stretch: one)
+        error = counting.refuse_stretch(size, source, ReadingSettings(), needs)
+        assert (
+            error.message == "there is no place to cut in 20.0 MiB of text, which are held at once"
+        )
+        least = smallest_budget((100 << 20) + held_bytes(Stretch(20 << 20)))
+        assert error.next_step is not None and error.next_step.startswith(least)
+        assert "695.3 KiB" in error.next_step and error.path == source.path
