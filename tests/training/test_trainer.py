@@ -305,7 +305,8 @@ def test_what_is_evaluated_without_training(make_trainer, monkeypatch, calls, on
     )
     for name, result in {
         "host_budget_bytes": 77, "rows_on_device": 3, "require_same_settings": None,
-        "require_same_data": None, "require_same_checkpoint": None, "DataCheck": contextlib.nullcontext(check),
+        "require_same_data": None, "require_same_checkpoint": None,
+        "DataCheck": contextlib.nullcontext(check),
     }.items():  # fmt: skip
         monkeypatch.setattr(module, name, calls.note(name, result))
     run = SimpleNamespace(newest_dir=lambda: "newest")
