@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -144,3 +146,27 @@ def test_the_border_between_tables_and_ciphers_is_the_native_one(size: int) -> N
         native = order_indices("shuffle", seed=seed, size=size, first=epoch * size, count=size)
         plain = [permuted_index(n, seed=seed, epoch=epoch, size=size) for n in range(size)]
         assert native.tolist() == plain
+
+
+@pytest.mark.parametrize("first", [0, 5, 9, 10, 25, 41])
+@pytest.mark.parametrize("count", [0, 1, 5, 30])
+def test_shifts_are_drawn_for_the_epochs_asked_for(
+    monkeypatch: pytest.MonkeyPatch, first: int, count: int
+) -> None:
+    """As many draws as epochs, from the first of them on; none moves the first epoch."""
+    drawn: list[tuple[int, int]] = []
+    plain = ordering.order_indices
+
+    def draw(order: str, **given: int) -> Any:
+        assert (order, given["size"]) == ("random", 64)
+        assert given["seed"] == derive_seed(3, "shift")
+        drawn.append((given["first"], given["count"]))
+        return plain("random", **given)
+
+    monkeypatch.setattr(ordering, "order_indices", draw)
+    found = epoch_shifts(seed=3, size=10, stride=64, first=first, count=count).tolist()
+    epochs = [sample // 10 for sample in range(first, first + count)]
+    last = max(epochs, default=first // 10)
+    assert drawn == [(first // 10, last - first // 10 + 1)]
+    whole = plain("random", seed=derive_seed(3, "shift"), size=64, first=0, count=9).tolist()
+    assert found == [whole[epoch] if epoch else 0 for epoch in epochs]

@@ -72,3 +72,41 @@ def test_an_eighth_of_the_files_that_may_be_open(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (allowed, allowed))
     assert tokenstreams._max_open_files() == wanted
+
+
+def test_each_kind_of_source_has_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, Any, dict[str, Any]]] = []
+
+    def note(name: str) -> Any:
+        def make(*given: Any, **more: Any) -> str:
+            made.append((name, given, more))
+            return name
+
+        return make
+
+    monkeypatch.setattr(tokenstreams, "ArrayStream", note("array"))
+    monkeypatch.setattr(tokenstreams, "StoreStream", note("store"))
+    monkeypatch.setattr(tokenstreams._native, "TokenStream", note("files"))
+    monkeypatch.setattr(tokenstreams, "_max_open_files", lambda: 5)
+    shard = SimpleNamespace(path=Path("a/b.c.bin"), byte_offset=3, num_tokens=4, num_documents=2)
+    about: dict[str, Any] = {
+        "array": None,
+        "stored": None,
+        "dtype": np.dtype("<u4"),
+        "shards": [shard],
+    }
+    places: Any = "places"
+    for changed, name in (({"array": "ids"}, "array"), ({"stored": "row"}, "store"), ({}, "files")):
+        source: Any = SimpleNamespace(**{**about, **changed})
+        assert tokenstreams.open_tokens(source, id_limit=9, places=places) == name
+    assert made == [
+        ("array", ("ids",), {"id_limit": 9}),
+        ("store", ("row",), {"dtype": np.dtype("<u4"), "id_limit": 9, "windowing": "places"}),
+        ("files", ([("a/b.c.bin", 3, 4, "a/b.c.docs", 2)],),
+         {"item_bytes": 4, "id_limit": 9, "max_open_files": 5}),
+    ]  # fmt: skip
+
+
+def test_an_id_of_0_is_no_negative_one() -> None:
+    error = explain("id_too_large", 7, 0, id_limit=0, vocab_size=0)
+    assert error.message == "shard.bin has id 0 at token 7, the vocabulary ends at -1"

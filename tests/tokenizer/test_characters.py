@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import END_OF_TEXT, UNKNOWN, Tokenizer
-from lowtide.tokenizer.characters import last_character_cut
+from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.limits import EncodingLimits
+from lowtide.tokenizer.vocabulary import Vocabulary
 
 CHARACTERS = "abc é中😀\n'<|endoftx>"
 
@@ -121,3 +122,18 @@ def test_a_cut_is_the_last_place_between_characters_and_tokens(
     data: bytes, specials: tuple[bytes, ...], cut: int
 ) -> None:
     assert last_character_cut(data, specials) == cut
+
+
+def test_a_table_has_a_place_for_all_that_is_beyond_it() -> None:
+    """The largest known character, and one place more."""
+    encoder = CharacterEncoder(Vocabulary.from_characters("a\u00e9"))
+    assert len(encoder._table) == 0xE9 + 2
+    assert encoder.encode("a\u00e9\u00ea\u4e2d\x00").tolist() == [2, 3, 1, 1, 1]
+    nothing = CharacterEncoder(Vocabulary.from_characters(""))
+    assert len(nothing._table) == 2
+    assert nothing.encode("\x00a").tolist() == [1, 1]
+
+
+def test_ids_that_are_not_used_are_no_characters() -> None:
+    vocabulary = Vocabulary(kind="char", tokens=(b"<unk>", b"", b"a"), special_tokens={"<unk>": 0})
+    assert CharacterEncoder(vocabulary).encode("a\x00").tolist() == [2, 0]

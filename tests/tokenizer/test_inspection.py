@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from lowtide.cli import main
@@ -160,3 +163,84 @@ def test_only_characters_can_be_unknown(tmp_path: Path, small_tokenizer: Tokeniz
     assert measure_sample(small_tokenizer, tmp_path / "a.txt").num_unknown == 0
     characters = Tokenizer.from_characters("low tide")
     assert measure_sample(characters, tmp_path / "a.txt").num_unknown == 1
+
+
+class Windows:
+    """A tokenizer that notes the texts it is given, as one stream or one by one."""
+
+    vocab_size, kind = 300, "bpe"
+    special_tokens: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, package: Any) -> None:
+        self.package = package
+        self.streams: list[list[int]] = []
+
+    def last_cut(self, text: bytes) -> int:
+        return text.rfind(b" ") if b" " in text else 0
+
+    def iter_encoded(self, stream: Any) -> Any:
+        self.streams.append([])
+        for text in stream:
+            self.streams[-1].append(len(text))
+            yield np.frombuffer(text, np.uint8).astype(np.int32)
+
+
+@pytest.mark.parametrize("package", [None, "package"])
+def test_a_sample_is_given_in_windows(tmp_path: Path, package: Any) -> None:
+    """Up to the last cut of each megabyte; of a package's as one stream."""
+    mib = 1 << 20
+    data = bytearray(b"x" * (3 * mib + 10))
+    data[mib - 100] = data[2 * mib + 50] = 32
+    (tmp_path / "a.txt").write_bytes(data)
+    tokenizer: Any = Windows(package)
+    found = measure_sample(tokenizer, tmp_path / "a.txt")
+    sizes = [size for stream in tokenizer.streams for size in stream]
+    assert sizes[0] == mib - 100 and sum(sizes) == len(data)
+    assert len(tokenizer.streams) == (1 if package else len(sizes))
+    assert found == inspection.SampleMeasure(len(data), len(data), 2, 0)
+    assert found.bytes_per_token == 1.0
+    assert inspection.SampleMeasure(7, 0, 0, 0).bytes_per_token == 7.0
+
+
+def test_no_more_than_64_mebibytes_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless:
+        reads = 0
+
+        def __enter__(self) -> Endless:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def read(self, size: int) -> bytes:
+            assert size == 1 << 20
+            self.reads += 1
+            return b" " * size
+
+    file = Endless()
+    monkeypatch.setattr(inspection, "open_file", lambda path: file)
+    monkeypatch.setattr(inspection, "_count_ids", lambda ids, size: np.zeros(size, np.int64))
+    tokenizer: Any = Windows(None)
+    tokenizer.iter_encoded = lambda stream: list(stream)[:0]
+    found = measure_sample(tokenizer, tmp_path / "a.txt")
+    assert (file.reads, found.num_bytes) == (64, 64 << 20)
+
+
+def test_a_sample_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer: Any = SimpleNamespace(vocab_size=400)
+    for unknown, last in ((0, []), (1234, ["  1,234 characters are unknown"])):
+        measure = inspection.SampleMeasure(3 << 20, 1_000_000, 100, unknown)
+        monkeypatch.setattr(inspection, "measure_sample", lambda *_, one=measure: one)
+        assert inspection._describe_sample(tokenizer, Path("a.txt")) == [
+            "on 3.0 MiB of a.txt:",
+            "  1,000,000 tokens, 3.146 bytes per token",
+            "  100 different ones, 25.0 % of the vocabulary",
+            *last,
+        ]
+
+
+def test_the_first_characters_of_a_sample_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\u00e9" * 500)
+    assert inspection._first_lines(tmp_path / "a.txt") == "\u00e9" * 240

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from lowtide import _native
 from lowtide.errors import BudgetError
-from lowtide.memory import MemoryBudget
+from lowtide.memory import MemoryBudget, format_size, smallest_budget
 from lowtide.progress import Progress
 from lowtide.tokenizer import learning, reference
 from lowtide.tokenizer.learning import file_bytes, planned_bytes
@@ -146,3 +147,115 @@ def test_rounds_get_most_of_what_is_left(
     total = needed if share < 0.6 else 20 * MIB  # half of full speed's is less there
     picked(total - 8, tmp_path)
     assert given == [needed // 2 if longest else 20 * MIB - 8 - (20 * MIB - 8) // 8]
+
+
+@pytest.mark.parametrize(
+    ("workers", "spare", "threads"),
+    [(8, 100, 8), (9, 100, 8), (4, 100, 4), (3, 100, 1), (8, 16, 4), (8, 15, 1), (8, 20, 5)],
+)  # fmt: skip
+def test_threads_of_full_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, spare: int, threads: int
+) -> None:
+    """Four to eight, 4 MiB each beside what one takes; fewer gain little."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        learning._native, "MergeLearner", lambda tie_break, **more: given.append(more)
+    )
+    needed = planned_bytes(Sizes.distinct_bytes, Sizes.distinct)
+    counter: Any = Sizes()
+    progress: Any = None
+    learning._pick_learner(
+        counter, 1000, "huggingface", {"longest_token": 7},
+        MemoryBudget(needed + spare * MIB, used_bytes=0), progress, tmp_path, workers,
+    )  # fmt: skip
+    assert given == [{"num_threads": threads, "longest_token": 7}]
+
+
+def test_sizes_of_files_and_tables() -> None:
+    assert planned_bytes(1000, 10) == 28_240
+    border = learning._SHORT_SYMBOLS
+    assert file_bytes(5, 1, num_tokens=border - 1) == 14
+    assert file_bytes(5, 1, num_tokens=border) == 28
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [(-257, "RoundLearner"), (-256, "WideRoundLearner"), (0, "WideRoundLearner")],
+)
+def test_symbols_are_short_while_they_fit(tmp_path: Path, target: int, kind: str) -> None:
+    learner, notes = picked(20 * MIB, tmp_path, target=learning._SHORT_SYMBOLS + target)
+    assert type(learner).__name__ == kind
+    on_disk = file_bytes(
+        Sizes.distinct_bytes, Sizes.distinct, num_tokens=256 + learning._SHORT_SYMBOLS + target
+    )
+    assert notes == [
+        f"learning at full speed needs about {format_size(planned_bytes(8_000_000, 1_000_000))}: "
+        f"done in 20.0 MiB, in rounds over a file of {format_size(on_disk)}, same result"
+    ]
+
+
+def test_the_disk_must_hold_the_file_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk = file_bytes(Sizes.distinct_bytes, Sizes.distinct, num_tokens=1256)
+    monkeypatch.setattr(learning, "free_disk_bytes", lambda path: on_disk)
+    picked(20 * MIB, tmp_path)
+    monkeypatch.setattr(learning, "free_disk_bytes", lambda path: on_disk - 1)
+    with pytest.raises(BudgetError) as caught:
+        picked(20 * MIB, tmp_path)
+    assert caught.value.path == tmp_path
+    needed = planned_bytes(Sizes.distinct_bytes, Sizes.distinct)
+    learner, _ = picked(needed, tmp_path)
+    assert type(learner) is _native.MergeLearner
+
+
+@pytest.mark.parametrize("longest", [0, learning._LONG_PIECE, learning._LONG_PIECE + 1])
+def test_one_long_piece_gets_half_of_what_full_speed_takes_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(
+        learning._native, "RoundLearner",
+        lambda tie_break, *, file_dir, memory_bytes: given.append(memory_bytes),
+    )  # fmt: skip
+    monkeypatch.setattr(Sizes, "longest_piece", longest)
+    needed = planned_bytes(Sizes.distinct_bytes, Sizes.distinct)
+    picked(needed - 1, tmp_path)
+    whole = needed - 1 - (needed - 1) // 8
+    assert given == [needed // 2 if longest > learning._LONG_PIECE else whole]
+
+
+@pytest.mark.parametrize(
+    ("byte_bytes", "used", "refused"),
+    [(1000, 0, False), (40_000, 0, False), (40_000, 90 * MIB, True), (20_000, 99 * MIB, False)],
+)
+def test_tokens_that_cannot_be_written_are_refused(
+    byte_bytes: int, used: int, refused: bool
+) -> None:
+    """Of 256 bytes and tokens of 2, 4 and 6 letters; what takes under 8 MiB is never refused."""
+    merges = memoryview(array("I", [97, 97, 256, 256, 256, 257, 257, 256, 258]))
+    written = byte_bytes * (256 + 2 + 4 + 6)
+    budget = MemoryBudget(100 * MIB, used_bytes=used)
+    if not refused:
+        learning._require_room(merges, budget, byte_bytes)
+        return
+    with pytest.raises(BudgetError) as caught:
+        learning._require_room(merges, budget, byte_bytes)
+    assert caught.value.message == (
+        "the text repeats itself without a place to cut: a token has 6 B, and writing all of them "
+        f"takes {format_size(written)}"
+    )
+    least = smallest_budget(used + written + written // 8)
+    assert caught.value.next_step == f"{least}, or put blanks or line ends into the text"
+
+
+def test_a_budget_that_is_just_enough_to_write() -> None:
+    merges = memoryview(array("I", []))
+    written = 40_000 * 256
+    learning._require_room(merges, MemoryBudget(written, used_bytes=0), 40_000)
+    with pytest.raises(BudgetError):
+        learning._require_room(merges, MemoryBudget(written - 1, used_bytes=0), 40_000)
+    little = 8 * MIB // 256
+    learning._require_room(merges, MemoryBudget(0, used_bytes=0), little - 1)
+    with pytest.raises(BudgetError):
+        learning._require_room(merges, MemoryBudget(0, used_bytes=0), little)
