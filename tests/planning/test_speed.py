@@ -149,3 +149,59 @@ def test_nothing_is_measured_that_was_given(monkeypatch: pytest.MonkeyPatch) -> 
     find_rates(PlanSettings(gpu_flops="100T", disk_speed="3GB"))
     find_rates(PlanSettings(link_speed="25GB", disk_speed="3GB"))
     assert len(measured) == 2
+
+
+TRAFFIC: dict[str, Any] = {
+    "weights_in": 30, "gradients_out": 20, "inputs": 800, "update_in": 50, "update_out": 40,
+    "disk_read": 6, "disk_written": 8, "disk_weights": 3, "disk_gradients": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "fixed", "update", "written"),
+    [
+        ({}, 3.0, 5.0, 12),  # the weights over the link, the states in
+        ({"gradients_out": 70}, 7.0, 5.0, 12),
+        ({"update_out": 60}, 3.0, 6.0, 12),
+        ({"disk_weights": 28}, 8.0, 5.0, 12),  # the disk is the slowest
+        ({"disk_gradients": 29}, 8.0, 5.0, 37),
+        ({"disk_read": 50, "disk_written": 10}, 3.0, 15.0, 14),
+    ],
+)
+def test_every_copy_counts_where_it_is_the_slowest(
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, int],
+    fixed: float,
+    update: float,
+    written: int,
+) -> None:
+    traffic = SimpleNamespace(**(TRAFFIC | changes))
+    monkeypatch.setattr(speed, "step_traffic", lambda config, settings: traffic)
+    monkeypatch.setattr(speed, "flops_per_token", lambda config, seq_len: 300 * seq_len)
+    settings = SimpleNamespace(tokens_per_step=16, model=SimpleNamespace(seq_len=4))
+    choice: Any = SimpleNamespace(settings=settings, config=None)
+    rates = Rates(flops=800, link_bytes=10, disk_bytes=4, is_assumed=False)
+    found = estimate_speed(choice, rates)
+    copies = fixed + 80  # 800 / 10 for the inputs of blocks
+    assert found.compute_seconds == pytest.approx(32)  # 4 / 3 * 1200 / 800 * 16
+    assert found.copy_seconds == pytest.approx(copies)
+    assert found.update_seconds == update
+    assert found.tokens_per_second == pytest.approx(16 / (copies + update))
+    assert found.disk_bytes_per_step == written
+    assert found.rates == rates
+
+
+@pytest.mark.parametrize(
+    ("per_token", "fixed", "by_token", "update", "tokens"),
+    [
+        (2.0, 10.0, 1.0, 0.0, 10),  # what is left of computing hides the copies
+        (2.0, 10.0, 2.0, 0.0, 500),  # none is left: at least a hundredth counts
+        (2.0, 10.0, 5.0, 0.0, 500),
+        (2.0, 10.0, 1.0, 4.0, 20),  # the update is a tenth of the computing
+        (2.0, 50.0, 1.0, 4.0, 50),
+    ],
+)
+def test_from_where_on_offloading_is_nearly_free(
+    per_token: float, fixed: float, by_token: float, update: float, tokens: int
+) -> None:
+    assert speed._free_from(per_token, fixed, by_token, update) == tokens

@@ -21,6 +21,8 @@ import pytest
 
 from lowtide.files import write_json
 from lowtide.reporting import datasetfacts, datasets
+from lowtide.reporting.comparisons import ComparisonReader
+from lowtide.reporting.datasetcomparisons import DatasetComparisonReader
 from lowtide.reporting.datasets import DatasetReader
 from lowtide.reporting.jobs import JobReader
 from lowtide.reporting.runs import RunReader
@@ -139,14 +141,18 @@ def shard(root: Path, name: str, ends: list[int], tokens: int, **more: Any) -> S
     return SimpleNamespace(path=path, ends=np.array(ends), num_tokens=tokens, **{**facts, **more})
 
 
-def dataset(folder: Path, metadata: dict[str, Any], shards: dict[str, Any]) -> dict[str, Any]:
-    info = SimpleNamespace(
+def described(metadata: dict[str, Any], shards: dict[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(
         metadata=metadata,
         shards=shards,
         num_tokens=lambda split: sum(one.num_tokens for one in shards[split]),
         vocab_size=50257,
         dtype=np.dtype("uint16"),
     )
+
+
+def dataset(folder: Path, metadata: dict[str, Any], shards: dict[str, Any]) -> dict[str, Any]:
+    info = described(metadata, shards)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load_dataset_info", lambda root: info)
         patch.setattr(datasetfacts, "load_document_ends", lambda one: one.ends)
@@ -205,11 +211,115 @@ def characters(folder: Path) -> dict[str, Any]:
     return read(TokenizerReader(folder, samples=(), text_field="text"))
 
 
+ENVIRONMENT = {
+    "event": "environment", "command": "lowtide train --width 32", "hardware": "1 x NVIDIA H200",
+    "versions": {"python": "3.11", "torch": "2.9"}, "num_parameters": 1_500_000,
+    "tokens_per_step": 1000, "flops_per_token": 9e9, "peak_flops": 989.4e12,
+}  # fmt: skip
+
+
+def write_run(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Path:
+    write(folder / "metrics.jsonl", rows)
+    sizes = {"batch_size": 4, "gradient_accumulation_steps": 2, "seq_len": 64}
+    write_json(folder / "settings.json", {**sizes, "model_name": folder.name, **settings})
+    (folder / "steps").mkdir()
+    return folder
+
+
+def run_with_questions(folder: Path) -> dict[str, Any]:
+    """What it was made with, time beside the steps, and tasks that were asked."""
+    asked = {"num_questions": 1200, "accuracy": 0.25, "accuracy_stderr": 0.0125}
+    rows = [
+        row(0, **ENVIRONMENT),
+        *(step(n, evaluation_seconds=0.5, sample_seconds=0.25, saving_seconds=0) for n in (10, 20)),
+        row(11, event="eval", step=20, val_loss=3.0, eval_a_loss=2.0, eval_b_loss=1.0),
+        row(12, event="eval", step=25, val_loss=3.5, eval_a_loss=2.4, eval_b_loss=1.1,
+            forgetting=True),
+        row(13, event="task", task="arc", **asked),
+        row(14, event="task", task="arc", **asked, accuracy_chars=0.5, accuracy_bytes=0.75),
+        row(15, event="task", task="lambada", num_questions=5, perplexity=1234.56),
+        row(16, job="prepare", event="step", step=999, loss=1.0),
+        row(17, phase="training", done=25, total=40, unit="steps", seconds_left=30.0),
+    ]  # fmt: skip
+    return read(RunReader(write_run(folder, rows, forgetting_tolerance=0.2)), now=NOW + 20)
+
+
+def compared_runs(folder: Path) -> dict[str, Any]:
+    """One that says all, one that says little, one that has not begun; settings that differ."""
+    rows = [row(0, **ENVIRONMENT), evaluation(0, 5.0, 5.0)]
+    rows += [step(number, evaluation_seconds=0.5) for number in range(10, 60, 10)]
+    rows.append(evaluation(50, 3.0, 4.0))
+    slow = [step(number, loss=4.0) for number in (10, 20)] + [evaluation(20, 2.5, 4.0)]
+    roots = [
+        write_run(folder / "first", rows, width=32, lr=None, tags=[]),
+        write_run(folder / "second", slow, width=64, lr=0.1, tags=["a"], resume=True),
+        write_run(folder / "third", [], width=32, seq_len=None),
+    ]
+    return read(ComparisonReader(roots))
+
+
+def judged_dataset(folder: Path) -> dict[str, Any]:
+    """Languages and scores, characters that are unknown, as many shards as are shown."""
+    rules = {"short_line": {"count": 1, "bytes": 105, "examples": []}}
+    cleaning = {
+        "documents_in": 10, "lines_in": 20, "bytes_in": MIB, "rules": rules,
+        "languages": {"en": {"count": 3, "bytes": 9}, "de": {"count": 1, "bytes": 2048}},
+        "unknown_characters": 5,
+    }  # fmt: skip
+    appended = {
+        "tokens": 1, "input_files": ["a"],
+        "cleaning": {"languages": {"de": {"count": 4, "bytes": 1}}, "unknown_characters": 2000},
+    }  # fmt: skip
+    metadata = {
+        "cleaning": cleaning,
+        "appended": [appended],
+        "notices": [str(n) for n in range(60)],
+    }
+    shards = [shard(folder, f"train/{n}.bin", [5], 5) for n in range(200)]
+    return dataset(folder, metadata, {"train": shards, "val": []})
+
+
+def compared_datasets(folder: Path) -> dict[str, Any]:
+    rules = {
+        "short_line": {"count": 7, "bytes": 900, "examples": ["a  b", "a  b", "third"]},
+        "long_line": {"count": 1, "bytes": 9000, "examples": ["x" * 200, "y"]},
+    }
+    first = {
+        "tokenization": "gpt2", "input_files": ["x", "y"],
+        "sources": [{"file": f"f{n}.txt", "tokens": 10 + n, "documents": n} for n in range(41)],
+        "cleaning": {"documents_in": 9, "lines_in": 9, "bytes_in": MIB, "rules": rules,
+                     "languages": {"en": {"count": 1, "bytes": 9}, "de": {"count": 3, "bytes": 2}}},
+        "settings": {"seed": 1, "out_dir": "a", "dedup": True, "lowercase": None},
+    }  # fmt: skip
+    second = {
+        "sources": [{"file": "f40.txt", "tokens": 3, "documents": 1}],
+        "cleaning": {"documents_in": 1, "bytes_in": 1000,
+                     "rules": {"short_line": {"count": 1, "bytes": 500}, "tiny": {"count": 0,
+                               "bytes": 0}},
+                     "languages": {"fr": {"count": 2, "bytes": 1}}},
+        "settings": {"seed": 2, "out_dir": "b", "dedup": True},
+    }  # fmt: skip
+    infos = {
+        "first": described(first, {"train": [shard(folder, "a", [10, 30, 31, 331], 331)],
+                                   "val": [shard(folder, "v", [20], 20)]}),
+        "second": described(second, {"train": [shard(folder, "b", [5000], 5000)], "val": []}),
+        "third": described({}, {"train": [shard(folder, "c", [], 7)], "val": []}),
+    }  # fmt: skip
+    for name in infos:
+        (folder / name).mkdir(parents=True)
+    write(folder / "first" / "metrics.jsonl", [row(0, job="prepare", phase="reading", done=1)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "load_dataset_info", lambda root: infos[root.name])
+        patch.setattr(datasetfacts, "load_document_ends", lambda one: one.ends)
+        return read(DatasetComparisonReader([folder / name for name in infos]))
+
+
 WHOLE: dict[str, Callable[[Path], dict[str, Any]]] = {
     made.__name__: made
     for made in (
         finished_run, long_run_on_a_gpu, run_gone_wrong, job_under_way, job_without_phases,
-        whole_dataset, bare_dataset, learned_tokenizer, characters,
+        whole_dataset, bare_dataset, learned_tokenizer, characters, run_with_questions,
+        compared_runs, judged_dataset, compared_datasets,
     )
 }  # fmt: skip
 
