@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -348,3 +349,145 @@ def test_a_forbidden_token_is_named_with_its_place_wherever_it_is(ours: Tokenize
         for cut in (0, 1, len(before) + 3, len(before) + len(END)):
             with pytest.raises(DataError, match=f"in the text at {len(before)}\n"):
                 list(ours.encode_iterable([text[:cut], text[cut:]], special="forbid"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "least", "found"),
+    [
+        (["ab", "c", "defg", "h"], 3, ["abc", "defg", "h"]),
+        (["ab", b"c\xc3", b"\xa9d"], 3, ["abc", "\u00e9d"]),
+        ([b"a\xc3"], 9, ["a\ufffd"]),
+        (["abc"], 3, ["abc", ""]),
+        ([], 3, [""]),
+    ],
+)
+def test_strings_are_gathered_and_characters_stay_whole(
+    texts: list[str | bytes], least: int, found: list[str]
+) -> None:
+    assert list(package._iter_strings(texts, least)) == found
+
+
+def test_places_to_cut_are_tried_line_by_line_then_blank_by_blank() -> None:
+    text = "a b\nc d\ne f" + "x" * package._CONTEXT
+    assert list(package._iter_places(text, 0, 100)) == [4, 3, 8, 7, 1, 5, 9]
+    assert list(package._iter_places(text, 2, 100)) == [4, 3, 8, 7, 5, 9]
+    assert list(package._iter_places(text, 0, 7)) == [4, 3, 1, 5]
+    assert list(package._iter_places(text[:-7], 0, 100)) == [4, 3, 1]  # context must follow
+    many = " " * 300 + "x" * package._CONTEXT
+    assert list(package._iter_places(many, 0, 300)) == list(range(64))
+
+
+class Letters:
+    """A package's tokenizer of which `_` hangs on to what stands before it."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[Any]:
+        assert not add_special_tokens
+        (text,) = texts
+        self.given.append(text)
+        ids: list[int] = []
+        for letter in text:
+            if letter == "_" and ids:
+                ids[-1] += 1000
+            else:
+                ids.append(ord(letter))
+        return [SimpleNamespace(ids=ids)]
+
+
+def test_a_cut_is_where_what_follows_changes_no_id() -> None:
+    letters = Letters()
+    rest = "x" * package._CONTEXT
+    text = f"ab\n_cd\nef{rest}"
+    assert package._find_cut(letters, text, 0, 50) == 2  # not behind the line end: _ follows
+    assert package._find_cut(letters, text, 3, 50) == 7
+    assert package._find_cut(letters, f"a _b{rest}", 0, 50) == 1
+    assert package._find_cut(letters, f"a_b{rest}", 0, 50) is None
+    long = "y" * 3000 + "\n" + "z" * 3000
+    letters.given.clear()
+    assert package._find_cut(letters, long, 2000, 2000) == 3001
+    assert letters.given == ["y" * 1023 + "\n", "y" * 1023 + "\n" + "z" * 1024]
+    assert package._encode_behind(letters, "ab", "cd").tolist() == [99, 100]
+    assert package._encode_behind(letters, "", "cd").tolist() == [99, 100]
+
+
+def stub_encoder(limits: EncodingLimits, specials: tuple[str, ...] = ()) -> Any:
+    encoder = object.__new__(package.PackageEncoder)
+    encoder._limits, encoder._specials, encoder._pieces = limits, specials, None
+    return encoder
+
+
+@pytest.mark.parametrize("size", [1, 700, 5000])
+def test_a_text_in_pieces_has_the_ids_of_the_whole(size: int) -> None:
+    letters = Letters()
+    text = ("words of a line_ \n_and another\n" * 400)[:9999]
+    encoder = stub_encoder(EncodingLimits(piece_characters=600))
+    parts = [text[at : at + size] for at in range(0, len(text), size)]
+    found = list(encoder._iter_pieces(iter(parts), letters))
+    wanted = letters.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    assert [id for ids in found for id in ids.tolist()] == wanted
+    assert len(found) > 5
+    sizes = [len(ids) for ids in found[:-1]]
+    assert min(sizes) >= 500 and max(sizes) <= 900
+    assert list(encoder._iter_pieces(iter([]), letters)) == []
+
+
+def test_a_place_to_cut_is_looked_for_further_on() -> None:
+    letters = Letters()
+    encoder = stub_encoder(EncodingLimits(piece_characters=2000, most_characters=8000))
+    text = "x" * 6500 + "\n" + "y" * 6000
+    found = [ids.tolist() for ids in encoder._iter_pieces(iter([text]), letters)]
+    assert [len(ids) for ids in found] == [6501, 6000]
+    with pytest.raises(BudgetError) as caught:
+        list(encoder._iter_pieces(iter(["x" * 20_000]), letters))
+    assert caught.value.message.startswith("there is no place to cut in 9,000 characters of text")
+
+
+def test_room_is_what_the_limit_says() -> None:
+    limits = EncodingLimits(most_characters=100)
+    assert package._require_room(100, limits) == 100
+    with pytest.raises(BudgetError, match="no place to cut in 101 characters"):
+        package._require_room(101, limits)
+
+
+@pytest.mark.parametrize(
+    ("parts", "place"),
+    [(["a<s>"], 1), (["a", "<", "s", ">"], 1), (["abcdef", "gh<s", ">"], 8), (["<s>"], 0),
+     (["x" * 50, "y<s>"], 51), (["a", "</s>"], 1)],
+)  # fmt: skip
+def test_a_forbidden_token_is_named_by_its_place_in_the_stream(
+    parts: list[str], place: int
+) -> None:
+    encoder = stub_encoder(EncodingLimits(), ("<s>", "</s>"))
+    with pytest.raises(DataError, match=f"in the text at {place}$|in the text at {place}\\n"):
+        list(encoder._iter_refusing(parts))
+    assert list(encoder._iter_refusing(["a<", "t>"])) == ["a<", "t>"]
+
+
+class Pieces:
+    """Pieces that are cut before blanks, and note what they are given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[str, bool, bool]] = []
+
+    def last_cut(self, text: str) -> int:
+        return max(text.rfind(" "), 0)
+
+    def encode(self, text: str, *, allow: bool, is_first: bool) -> Any:
+        self.given.append((text, allow, is_first))
+        return np.array([len(text)], np.uint32)
+
+
+def test_native_pieces_are_cut_at_their_last_place() -> None:
+    limits = EncodingLimits(native_characters=6, most_characters=24)
+    pieces: Any = Pieces()
+    texts = ["ab cd ef", " gh", "ijklmnopq", " " + "r" * 13]
+    found = list(package._iter_natively(pieces, texts, limits, allow=True))
+    assert "".join(text for text, *_ in pieces.given) == "".join(texts)
+    assert [text for text, *_ in pieces.given] == ["ab cd", " ef", " ghijklmnopq", texts[-1]]
+    assert [first for *_, first in pieces.given] == [True, False, False, False]
+    assert all(allow for _, allow, _ in pieces.given) and len(found) == 4
+    with pytest.raises(BudgetError, match="no place to cut in 48 characters"):
+        list(package._iter_natively(pieces, ["x" * 60], limits, allow=False))
+    assert list(package._iter_natively(pieces, [""], limits, allow=False)) == []

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError
-from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer import Tokenizer, piecefiles
+from lowtide.tokenizer.piecefiles import tokenizer_json_of_pieces
 
 from ..equality.families import llama2
 
@@ -170,3 +171,126 @@ def test_a_piece_that_comes_twice_is_refused(
     path.write_bytes(message([*pieces, pieces[-1]]))
     with pytest.raises(DataError, match="comes twice"):
         Tokenizer.load(path)
+
+
+SMALL = [
+    ("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("a", -1.0, 1), ("b", -2.0, 1), ("c", -9.0, 5),
+    ("ab", -3.0, 1), ("ba", -3.0, 1), ("aba", -4.0, 1), ("ac", -1.0, 1), ("[X]", 0.0, 4),
+    ("<0x41>", 0.0, 6),
+]  # fmt: skip
+
+
+def contents(folder: Path, rows: list[tuple[str, float, int]], **more: bytes) -> dict[str, Any]:
+    path = folder / "tokenizer.model"
+    path.write_bytes(message(rows, **more))
+    return json.loads(tokenizer_json_of_pieces(path))
+
+
+def test_the_whole_of_a_tokenizer_json(tmp_path: Path) -> None:
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    first = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    blank = "\u2581"
+    assert contents(tmp_path, SMALL) == {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": 0, "content": "<unk>", **added, "special": True},
+            {"id": 1, "content": "<s>", **added, "special": True},
+            {"id": 9, "content": "[X]", **added, "special": False},
+        ],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": blank},
+                {"type": "Replace", "pattern": {"String": " "}, "content": blank},
+            ],
+        },
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [
+                first,
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": "<s>", "type_id": 1}},
+                {"Sequence": {"id": "B", "type_id": 1}},
+            ],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": blank}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": "<unk>",
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": {text: id for id, (text, _, _) in enumerate(SMALL)},
+            # The highest score first; of one piece the longest left part. c is not used.
+            "merges": [["a", "b"], ["b", "a"], ["ab", "a"], ["a", "ba"]],
+        },
+    }
+
+
+def test_parts_that_are_not_there(tmp_path: Path) -> None:
+    rows = [row for row in SMALL if row[0] not in ("<unk>", "<s>")]
+    found = contents(tmp_path, rows, rules=field(3, 0) + field(4, 0))
+    assert found["model"]["unk_token"] is None and found["post_processor"] is None
+    assert len(found["normalizer"]["normalizers"]) == 1
+    assert [step["type"] for step in found["decoder"]["decoders"]] == [
+        "Replace", "ByteFallback", "Fuse",
+    ]  # fmt: skip
+
+
+def test_what_a_file_says_nothing_of_is_as_its_library_has_it() -> None:
+    """A piece without score and kind; a file without its rules."""
+    row = field(1, field(1, b"a"))
+    found = piecefiles._read(row)
+    assert (found.texts, found.scores, found.kinds) == (["a"], [0.0], [1])
+    assert (found.model_type, found.has_byte_fallback, found.blank_is_suffix) == (1, False, False)
+    assert (found.charsmap_bytes, found.adds_blank, found.removes_blanks) == (0, True, True)
+    assert piecefiles._read(row + field(2, b"")).model_type == 1
+    empty = piecefiles._read(row + field(2, b"") + field(3, b""))
+    assert (empty.has_byte_fallback, empty.adds_blank, empty.removes_blanks) == (False, True, True)
+    found = piecefiles._read(row + field(3, field(2, b"xyz") + field(3, 0) + field(4, 0)))
+    assert (found.charsmap_bytes, found.adds_blank, found.removes_blanks) == (3, False, False)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no pieces in it"),
+        (field(1, 5), "a number where a part of the message should be"),
+        (field(1, field(1, b"a") + field(3, b"x")), "a part of the message where a number"),
+        (b"\x0b", "a field of kind 3"),
+        (varint(1 << 3 | 2) + varint(9) + b"abc", "it ends too early"),
+        (b"\x80" * 10 + b"\x01", "a number of more than 64 bits"),
+        (field(1, field(1, b"a")) * 2, "a piece comes twice"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "a.model"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=f"not a file of SentencePiece: {why}") as caught:
+        tokenizer_json_of_pieces(path)
+    assert caught.value.path == path
+
+
+def test_fields_of_every_kind() -> None:
+    data = field(1, 300) + varint(2 << 3 | 1) + b"12345678" + field(300, b"text") + field(4, 1.5)
+    assert list(piecefiles._fields(data)) == [
+        (1, 300), (2, b"12345678"), (300, b"text"), (4, struct.pack("<f", 1.5)),
+    ]  # fmt: skip
+    for cut in (1, 3):
+        with pytest.raises(ValueError, match="it ends too early"):
+            list(piecefiles._fields(data[:-cut]))
+    assert piecefiles._varint(b"\xff" * 9 + b"\x01", 0) == ((1 << 64) - 1, 10)
