@@ -12,7 +12,7 @@ import torch
 from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
-from lowtide.training import evaluation
+from lowtide.training import evaluation, results
 from lowtide.training.evaluation import (
     EvalResult,
     ForgettingWatch,
@@ -240,3 +240,71 @@ def test_only_where_something_is_compiled_is_it_kept_from_compiling(monkeypatch)
     assert isinstance(evaluation._uncompiled(), contextlib.nullcontext) and asked == []
     monkeypatch.setitem(sys.modules, "torch._dynamo", torch)
     assert evaluation._uncompiled() is None and asked == ["force_eager"]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "micro_batch", "rows", "at_once", "windows", "total"),
+    [(1, 4, 9, 4, 500, 64), (1, 9, 4, 4, 20, 20), (3, 4, 0, 1, 64, 22), (2, 2, 2, 2, 500, 32)],
+)
+def test_each_process_evaluates_its_share_and_tells_how_far_it_is(
+    monkeypatch, world_size, micro_batch, rows, at_once, windows, total
+):
+    asked, told = [], []
+
+    def evaluate_windows(sums, dataset, *, on_windows, **options):
+        asked.append((sums, dataset, options))
+        on_windows(3)
+        on_windows(2)
+        return "result"
+
+    @contextlib.contextmanager
+    def eval_sums(tokenizer, *, batch_size):
+        yield (tokenizer, batch_size)
+
+    monkeypatch.setattr(results, "evaluate_windows", evaluate_windows)
+    engine = types.SimpleNamespace(
+        state=types.SimpleNamespace(micro_batch=micro_batch), eval_sums=eval_sums
+    )
+    group = types.SimpleNamespace(rank=world_size - 1, world_size=world_size)
+    data = range(windows)
+    evaluator = RunEvaluator(
+        engine, train_settings(eval_iters=2), group, rows=rows, datasets={"a": data, "b": data},
+        tokenizer="tokenizer",
+    )  # fmt: skip
+    assert evaluator.evaluate_all(told.append) == {"a": "result", "b": "result"}
+    options = {"batch_size": at_once, "num_windows": 64, "rank": world_size - 1,
+               "world_size": world_size}  # fmt: skip
+    assert asked == [(("tokenizer", at_once), data, options)] * 2
+    assert told == [
+        f"evaluating {name}: {done} of {total} windows" for name in "ab" for done in (0, 3, 5)
+    ]
+    assert evaluator.identities() == {"a": " 2", "b": " 2"}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "parallel", "tokens", "tokenizer", "shown"),
+    [
+        (1, "ddp", 3, "t", True), (1, "fsdp", 3, "t", True), (2, "ddp", 3, "t", True),
+        (2, "fsdp", 3, "t", False), (1, "ddp", 0, "t", False), (1, "ddp", 3, None, False),
+    ],
+)  # fmt: skip
+def test_who_shows_a_sample(world_size, parallel, tokens, tokenizer, shown):
+    engine = types.SimpleNamespace(sample=lambda tokenizer: "x" * 10_001)
+    group = types.SimpleNamespace(rank=0, world_size=world_size)
+    settings = train_settings(parallel=parallel, sample_tokens=tokens)
+    evaluator = RunEvaluator(
+        engine, settings, group, rows=1, datasets={}, tokenizer=tokenizer
+    )  # fmt: skip
+    assert evaluator.sample() == ("x" * 10_000 if shown else "")
+
+
+@pytest.mark.parametrize(
+    ("num_windows", "wanted", "part", "found"),
+    [
+        (5, None, {}, [0, 1, 2, 3, 4]), (5, 5, {}, [0, 1, 2, 3, 4]), (5, 9, {}, [0, 1, 2, 3, 4]),
+        (10, 4, {}, [0, 2, 5, 7]), (10, 4, {"first": 1, "count": 2}, [2, 5]),
+        (10, 4, {"first": 3, "count": 2}, [7]), (5, None, {"first": 1, "count": 3}, [1, 2, 3]),
+    ],
+)  # fmt: skip
+def test_windows_to_evaluate_by_number(num_windows, wanted, part, found):
+    assert results.evaluation_windows(num_windows, wanted, **part).tolist() == found

@@ -1,6 +1,8 @@
 """One step: micro-batches add up, bad steps change nothing, and less memory means smaller parts."""
 
+import contextlib
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -244,3 +246,88 @@ def test_activation_checkpointing_computes_blocks_again(make_stepper, batch, aga
     stepper.model.blocks[0].register_forward_pre_hook(lambda *given: calls.append(1))
     stepper.compute(*batch)
     assert len(calls) == (2 if again else 1)
+
+
+@pytest.mark.parametrize("over", [0.0, 0.25])
+def test_weights_are_averaged_over_a_share_of_the_run(make_stepper, batch, monkeypatch, over):
+    noted = []
+
+    class Average:
+        def __init__(self, model, over):
+            noted.append(over)
+
+        def add(self, step, share_done):
+            noted.append((step, share_done))
+
+    monkeypatch.setattr(stepping, "WeightAverage", Average)
+    monkeypatch.setattr(stepping, "ahead_weights", lambda weight, share: (weight, share))
+    stepper = make_stepper(average_over=over, ahead_weight=0.5)
+    stepper.state.step = 4
+    stepper._forward_backward = lambda *given: noted.append(stepper.model.ahead_weights)
+    stepper.compute(*batch, share_done=0.75)
+    del stepper._forward_backward
+    assert noted[-1] == (0.5, 0.75)
+    del noted[1 if over else 0 :]
+    stepper.model.ahead_weights = ()
+    stepper.update(torch.tensor(1.0), 1.0)
+    assert noted == ([over, (4, 0.75)] if over else [])
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_gpu_is_waited_for_and_its_cache_emptied(make_stepper, monkeypatch, has_gpu):
+    noted = []
+    stepper = make_stepper()
+    stepper.optimizers = SimpleNamespace(zero_grad=lambda: noted.append("zero"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: noted.append("wait"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: noted.append("empty"))
+    monkeypatch.setattr(
+        stepping, "halve_micro_batch", lambda *given, **options: noted.append(options)
+    )
+    stepper.wait()
+    assert noted == ["wait"] * has_gpu
+    for micro_batch, world_size, can in ((8, 1, True), (2, 1, True), (1, 1, False), (8, 2, False)):
+        noted.clear()
+        stepper.state.micro_batch = micro_batch
+        stepper._group = ProcessGroup(0, world_size, torch.device("cpu"))
+        stepper._halve_micro_batch()
+        asked = {"rows": ROWS, "can_halve": can, "note": stepper._note}
+        assert noted == ["zero", *["empty"] * has_gpu, asked]
+
+
+@pytest.mark.parametrize("attention", ["auto", "flash", "cudnn"])
+def test_attention_is_computed_as_it_was_asked_for(make_stepper, monkeypatch, attention):
+    asked = []
+
+    def kernel(backend, *, set_priority):
+        asked.append((backend, set_priority))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(stepping, "sdpa_kernel", kernel)
+    with make_stepper(attention=attention).autocast():
+        assert not torch.is_autocast_enabled("cpu")
+    assert asked == ([] if attention == "auto" else [(stepping._ATTENTION[attention], True)])
+
+
+def test_a_sample_continues_the_prompt_of_the_run(make_stepper, monkeypatch):
+    def note(*given, **options):
+        return (*given, options)
+
+    monkeypatch.setattr(stepping, "generate_text", note)
+    stepper = make_stepper(sample_prompt="once", sample_tokens=7, seed=5)
+    wanted = {"max_new_tokens": 7, "seed": 5}
+    assert stepper.sample("tokenizer") == (stepper.model, "tokenizer", "once", wanted)
+    wrapped = object.__new__(stepping.WrappedModule)
+    wrapped.__dict__["sample"] = note
+    stepper.model = wrapped
+    output = stepper._settings.output
+    assert stepper.sample("tokenizer") == ("tokenizer", output, {"seed": 5})
+
+
+@pytest.mark.parametrize("has_float8", [False, True])
+@pytest.mark.parametrize("wanted", [{}, {"float8_head": True}, {"float8_blocks": True}])
+def test_a_device_without_eight_bits_is_named(make_stepper, has_float8, wanted):
+    stepper = make_stepper(use_mixed_precision=True, **wanted)
+    stepper.has_float8 = has_float8
+    said = "cpu has no products of 8-bit floats: bfloat16 instead"
+    assert stepper.notes == ([said] if wanted and not has_float8 else [])
