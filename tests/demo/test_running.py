@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -235,3 +238,84 @@ def test_a_folder_in_place_of_the_commands_is_refused_first(text: Path, tmp_path
 def test_a_rate_is_work_by_time_however_short(seconds: float, rate: float) -> None:
     result = StageResult("train", seconds, 1, None, amount=10.0, unit="B", was_there=False)
     assert result.rate == pytest.approx(rate)
+
+
+def test_attempts_add_up_until_one_has_finished(tmp_path: Path) -> None:
+    stages = [Stage(verb, {"--seed": 1}, 1.0, "B", None) for verb in ("prepare", "generate")]
+    path = tmp_path / "demo.json"
+    attempts = running._Attempts(path, stages)
+    assert not attempts.is_finished(stages[0])
+    for seconds, peak, finished, total, largest in (
+        (2.0, 30, False, 2.0, 30),
+        (3.0, 20, False, 5.0, 30),
+        (1.0, 40, True, 6.0, 40),
+        (0.5, 10, True, 0.5, 10),  # given again, it counts alone
+    ):
+        attempts.add(stages[0], seconds=seconds, peak_bytes=peak, finished=finished)
+        attempts = running._Attempts(path, stages)
+        assert attempts.is_finished(stages[0]) is finished
+        assert (attempts.seconds(stages[0]), attempts.peak_bytes(stages[0])) == (total, largest)
+    other = [replace(stage, flags={"--seed": 2}) for stage in stages]
+    attempts.add(stages[1], seconds=1.0, peak_bytes=1, finished=True)
+    with pytest.raises(UsageError) as caught:
+        running._Attempts(path, other)
+    assert caught.value.message == (
+        "this folder holds a demo with other settings: lowtide prepare --seed 1"
+    )
+    assert running._Attempts(path, other[1:]).is_finished(other[1])  # text is generated anew
+
+
+@pytest.mark.parametrize(
+    ("status", "interrupted", "raised", "finished"),
+    [
+        (0, False, None, True),
+        (1 << 8, False, LowtideError, False),
+        (130 << 8, False, SystemExit, False),
+        (0, True, KeyboardInterrupt, True),
+        (130 << 8, True, SystemExit, False),
+        (signal.SIGKILL, False, LowtideError, False),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_how_a_stage_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, interrupted: bool, raised: Any,
+    finished: bool, as_json: bool,
+) -> None:  # fmt: skip
+    started: list[Any] = []
+    child = SimpleNamespace(pid=7, returncode=None)
+
+    def start(words: list[str], *, cwd: Path, stdout: Any) -> Any:
+        started.append((words[-2:], cwd, stdout))
+        return child
+
+    def wait(pid: int, options: int) -> tuple[int, int, Any]:
+        assert pid == 7
+        if interrupted and options == 0:
+            raise KeyboardInterrupt
+        return 7, status, SimpleNamespace(ru_maxrss=5)
+
+    monkeypatch.setattr(running.subprocess, "Popen", start)
+    monkeypatch.setattr(running.os, "wait4", wait)
+    monkeypatch.setattr(running, "wants_json", lambda: as_json)
+    stage = Stage("train", {"--seed": 1}, 1.0, "B", None)
+    attempts = running._Attempts(tmp_path / "demo.json", [stage])
+    with pytest.raises(raised) if raised else contextlib.nullcontext():
+        running._run_stage(stage, tmp_path, attempts, resume_command="lowtide demo")
+    assert started == [(["--seed", "1"], tmp_path, sys.stderr if as_json else None)]
+    assert child.returncode == os.waitstatus_to_exitcode(status)
+    assert attempts.is_finished(stage) is finished
+    assert attempts.peak_bytes(stage) == 5 * 1024
+    assert attempts.seconds(stage) < 100
+
+
+@pytest.mark.usefixtures("fake_program")
+def test_the_larger_of_two_peaks_counts(text: Path, tmp_path: Path) -> None:
+    """What the kernel saw of the process, and what the stage noted of all of its tree."""
+    (tmp_path / "out" / "data").mkdir(parents=True)
+    (tmp_path / "out" / "tokenizer").mkdir()
+    for name, peak in (("data", 1 << 40), ("tokenizer", 5)):
+        row = json.dumps({"peak_memory_bytes": peak})
+        (tmp_path / "out" / name / "metrics.jsonl").write_text(f"{row}\n[1]\n")
+    results = run_demo(text=text, out_dir=tmp_path / "out")
+    assert results[0].peak_bytes > 1 << 20
+    assert results[1].peak_bytes == 1 << 40

@@ -54,7 +54,7 @@ def test_files_that_are_no_text_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(50):
-        (tmp_path / f"{number}.py").write_text(f"x = {number}\n")
+        (tmp_path / f"{number}.py").write_text(f"x = {number}  # é\n")
     (tmp_path / "old.py").write_bytes(b"caf\xe9")
     (tmp_path / "blank.py").write_text(" \n")
     (tmp_path / "test").mkdir()
@@ -62,8 +62,9 @@ def test_files_that_are_no_text_are_left_out(
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
     write_library_sources(tmp_path / "python.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "python.jsonl").read_text().splitlines()]
-    assert rows[:2] == [{"text": f"x = {n}\n", "source": f"{n}.py"} for n in (0, 1)]
+    assert rows[:2] == [{"text": f"x = {n}  # é\n", "source": f"{n}.py"} for n in (0, 1)]
     assert len(rows) == 50
+    assert "é" in (tmp_path / "python.jsonl").read_text(encoding="utf-8")  # and no escapes
 
 
 def test_a_python_without_sources_says_what_to_do(
