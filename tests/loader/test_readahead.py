@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,3 +77,78 @@ def test_tokens_on_disk_are_a_block_too(tmp_path: Path) -> None:
         reader.close()
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(10))
     assert epochs[0] != epochs[1]
+
+
+class Numbers:
+    """A block of windows that are numbers."""
+
+    def __init__(self, number: int, first: int, count: int) -> None:
+        self.start = BlockStart(number=number)
+        self.first, self.num_windows = first, count
+
+    def fill(self, first: int, inputs: Any, targets: Any) -> None:
+        assert first >= 0 and first + len(inputs) <= self.num_windows
+        inputs[:, 0] = np.arange(self.first + first, self.first + first + len(inputs))
+        targets[:] = inputs + 1
+
+
+@pytest.mark.parametrize("sizes", [[3, 1, 4], [1, 1, 1, 1], [10], [2, 5]])
+@pytest.mark.parametrize("skip", [0, 1])
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+def test_every_window_comes_once_whatever_the_blocks_are(
+    sizes: list[int], skip: int, batch: int
+) -> None:
+    firsts = [sum(sizes[:number]) for number in range(len(sizes))]
+    made = [
+        Numbers(n, first, size) for n, (first, size) in enumerate(zip(firsts, sizes, strict=True))
+    ]
+    skip = min(skip, sizes[0] - 1)
+    blocks: Any = iter([(one, skip if one is made[0] else 0) for one in made])
+    total = sum(sizes) - skip
+    reader = BlockReader(blocks)
+    for first in range(0, total, batch):
+        count = min(batch, total - first)
+        there = reader.available(until=first + count)
+        assert first + count <= there == reader.seen_windows <= total
+        inputs, targets = np.zeros((2, count, 1), np.int64)
+        reader.fill(first, inputs, targets)
+        assert inputs[:, 0].tolist() == list(range(skip + first, skip + first + count))
+        assert targets[:, 0].tolist() == list(range(skip + first + 1, skip + first + count + 1))
+        half = np.zeros((2, max(1, count - 1), 1), np.int64)
+        reader.fill(first + count - len(half[0]), *half)
+        assert half[0][-1, 0] == inputs[-1, 0]
+        if first + count < total:
+            reader.available(until=first + count + 1)
+            reader.drop(until=first + count)
+            start, inside = reader.position(first + count)
+            assert firsts[start.number] + inside == skip + first + count
+            assert 0 <= inside < sizes[start.number]
+    assert reader.available(until=total + 5) == total
+    reader.close()
+    with pytest.raises(RuntimeError):
+        reader._submit()
+
+
+def test_windows_on_disk_are_those_of_their_epoch() -> None:
+    asked: list[Any] = []
+
+    class Data:
+        def __len__(self) -> int:
+            return 10
+
+        def plan_rows(self, order: str, **given: int) -> list[Any]:
+            asked.append((order, given))
+            return [SimpleNamespace(starts="starts", rows="rows")]
+
+        def fill_rows(self, *given: Any) -> None:
+            asked.append(given)
+
+    data: Any = Data()
+    arrays: Any = np.zeros((2, 3, 4))
+    for shuffle, order in ((True, "shuffle"), (False, "sequential")):
+        asked.clear()
+        block = StoredBlock(data, 2, 7, shuffle)
+        block.fill(5, *arrays)
+        assert block.num_windows == 10 and block.start == BlockStart()
+        assert asked[0] == (order, {"seed": 7, "first": 25, "count": 3})
+        assert asked[1][:2] == ("starts", "rows")

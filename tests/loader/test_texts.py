@@ -3,14 +3,19 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.corpus.inputs import InputFile
+from lowtide.errors import DataError
+from lowtide.files import checksum_bytes
 from lowtide.loader import texts
-from lowtide.loader.texts import FileTexts, iter_encoded, make_encoder
+from lowtide.loader.ordering import derive_seed
+from lowtide.loader.texts import FileTexts, Text, iter_encoded, make_encoder
 from lowtide.loader.tokenblocks import Windowing
 from lowtide.stores.paths import StorePath
 from lowtide.tokenizer import Tokenizer
@@ -135,3 +140,226 @@ def test_bytes_of_a_split_are_those_that_the_dataset_says(
     monkeypatch.setattr(texts, "open_hub_rows", lambda *given, **more: rows)
     source = texts.HubTexts("some/texts", split="train", text_field="text")
     assert source.text_bytes == size
+
+
+def texts_from(*rows: tuple[bytes, bool]) -> Any:
+    """A source of texts, each the end of its document or not."""
+    made = [Text(data, (number,), ends_document=ends) for number, (data, ends) in enumerate(rows)]
+    return SimpleNamespace(iter_texts=lambda *, seed, place: iter(made))
+
+
+def letters(
+    part_bytes: int = 1 << 20, end: int | None = 256
+) -> tuple[texts.TextEncoder, list[Any]]:
+    """Each byte an id; what is encoded together, and in parts of three."""
+    asked: list[Any] = []
+
+    def encode(parts: Any) -> list[Any]:
+        asked.append(list(parts))
+        return [np.frombuffer(part, np.uint8).astype(np.int32) for part in parts]
+
+    def iter_parts(text: bytes) -> Any:
+        asked.append(text)
+        for at in range(0, len(text), 3):
+            yield np.frombuffer(text[at : at + 3], np.uint8).astype(np.int32)
+
+    return texts.TextEncoder(encode, end, "letters", iter_parts, part_bytes), asked
+
+
+def shown(found: Any) -> list[tuple[bytes, bool, list[int]]]:
+    return [(text.data, text.ends_document, ids.tolist()) for text, ids in found]
+
+
+def test_texts_are_encoded_in_groups() -> None:
+    """A group is full with its letters and 512 bytes a text; the last may be smaller."""
+    encoder, asked = letters()
+    source = texts_from((b"ab", True), (b"c", False), (b"d", True), (b"", True), (b"e", False))
+    found = shown(iter_encoded(source, encoder, seed=None, group_bytes=1026))
+    assert found == [
+        (b"ab", True, [97, 98, 256]), (b"c", False, [99]), (b"d", True, [100, 256]),
+        (b"", True, [256]), (b"e", False, [101]),
+    ]  # fmt: skip
+    assert asked == [[b"ab", b"c"], [b"d", b"", b"e"]]
+    for size, first in ((1027, 2), (1028, 3), (1539, 3), (1540, 3), (1541, 4)):
+        asked.clear()
+        list(iter_encoded(source, encoder, seed=None, group_bytes=size))
+        assert len(asked[0]) == first
+    encoder, _ = letters(end=None)
+    assert shown(iter_encoded(texts_from((b"a", True)), encoder, seed=None)) == [(b"a", True, [97])]
+    assert list(iter_encoded(texts_from(), encoder, seed=None)) == []
+
+
+def test_a_long_text_comes_in_parts_and_ends_with_the_last() -> None:
+    encoder, asked = letters(part_bytes=4)
+    source = texts_from((b"ab", True), (b"cdefg", True), (b"hijk", False), (b"lmnopq", False))
+    found = shown(iter_encoded(source, encoder, seed=None))
+    assert found == [
+        (b"ab", True, [97, 98, 256]),
+        (b"", False, [99, 100, 101]), (b"cdefg", True, [102, 103, 256]),
+        (b"hijk", False, [104, 105, 106, 107]),
+        (b"", False, [108, 109, 110]), (b"lmnopq", False, [111, 112, 113]),
+    ]  # fmt: skip
+    assert asked == [[b"ab"], b"cdefg", [b"hijk"], b"lmnopq"]
+    whole = dataclasses.replace(encoder, iter_parts=None)
+    assert shown(iter_encoded(source, whole, seed=None))[1] == (
+        b"cdefg", True, [99, 100, 101, 102, 103, 256],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "number"), [(0, 0), (1, 1), (2, 3), (3, 4), (9, 5)])
+def test_so_many_documents_and_no_more(count: int, number: int) -> None:
+    encoder, _ = letters()
+    rows = ((b"a", True), (b"b", False), (b"c", True), (b"d", True), (b"e", False))
+    found = list(iter_encoded(texts_from(*rows), encoder, seed=None, max_documents=count))
+    assert len(found) == number
+
+
+class Cuts:
+    """A tokenizer of ours that cuts before blanks, and notes what it encodes."""
+
+    def __init__(self, package: Any = None) -> None:
+        self.package = package
+        self.given: list[Any] = []
+
+    def last_cut(self, text: bytes) -> int:
+        return max(text.rfind(b" "), 0)
+
+    def encode_batch(self, parts: list[bytes], **more: Any) -> list[bytes]:
+        assert more == {"special": "text", "num_workers": texts.ENCODING_THREADS}
+        self.given += parts
+        return parts
+
+    def iter_encoded(self, parts: list[bytes], **more: Any) -> Any:
+        assert more == {"special": "text"}
+        return iter(parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (b"ab cd ef", [b"ab", b" cd", b" ef"]),
+        (b"abcdefgh ij", [b"abcdefgh ij"]),
+        (b"abcdefg hijklmnop", [b"abcdefg", b" hijklmnop"]),
+        (b"abcd", [b"abcd"]),
+        (b"ab c", [b"ab c"]),
+        (b"ab cd", [b"ab", b" cd"]),
+        (b"", []),
+    ],
+)
+def test_a_text_is_cut_into_parts_that_double_where_there_is_no_place(
+    text: bytes, parts: list[bytes]
+) -> None:
+    cuts: Any = Cuts()
+    assert list(texts._iter_parts(cuts, text, 4)) == parts == cuts.given
+    whole: Any = Cuts("package")
+    assert list(texts._iter_parts(whole, text, 4)) == [text] and whole.given == []
+
+
+def test_tokenizers_of_every_kind_become_encoders() -> None:
+    ours = Tokenizer.load("gpt2")
+    encoder = make_encoder(ours, part_bytes=77)
+    assert make_encoder(encoder) is encoder
+    assert (encoder.end_of_text_id, encoder.fingerprint) == (50256, ours.fingerprint)
+    assert encoder.part_bytes == 77 and encoder.iter_parts is not None
+    assert make_encoder(ours, end_of_text="<|none|>").end_of_text_id is None
+
+    class Like:
+        fingerprint = "like"
+        special_tokens: ClassVar[dict[str, int]] = {"</s>": 5, "<|x|>": 7}
+
+        def encode_batch(self, parts: Any) -> list[Any]:
+            return [[1] for _ in parts]
+
+    like = make_encoder(Like())
+    assert (like.end_of_text_id, like.fingerprint, like.iter_parts) == (5, "like", None)
+    assert like.encode([b"a", b"b"]) == [[1], [1]]
+    assert make_encoder(Like(), end_of_text="<|x|>").end_of_text_id == 7
+
+    class Plain:
+        vocab_size = 9
+
+        def encode(self, text: str) -> Any:
+            return SimpleNamespace(ids=[ord(letter) for letter in text])
+
+    plain = make_encoder(Plain())
+    assert (plain.end_of_text_id, plain.fingerprint) == (None, "Plain 9")
+    assert [ids.tolist() for ids in plain.encode([b"ab", b""])] == [[97, 98], []]
+
+
+@pytest.mark.parametrize("ids", [[-1], [0.5], ["a"]])
+def test_what_a_tokenizer_gives_must_be_ids(ids: list[Any]) -> None:
+    class Wrong:
+        def encode(self, text: str) -> list[Any]:
+            return ids
+
+    with pytest.raises(DataError, match=r"Wrong.encode gave .*, expected ids"):
+        make_encoder(Wrong()).encode([b"a"])
+
+
+def test_a_tokenizer_of_the_package_gives_its_ids_alone() -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Theirs:
+        def token_to_id(self, text: str) -> int | None:
+            return {"<|endoftext|>": 3}.get(text)
+
+        def to_str(self) -> str:
+            return "whole"
+
+        def encode_batch(self, strings: list[str], **more: Any) -> list[Any]:
+            asked.append(more)
+            return [SimpleNamespace(ids=[len(text)]) for text in strings]
+
+    encoder = make_encoder(Theirs())
+    assert encoder.end_of_text_id == 3 and encoder.fingerprint == checksum_bytes(b"whole")
+    found = encoder.encode([b"ab", b"\xff"])
+    assert [ids.tolist() for ids in found] == [[2], [1]] and found[0].dtype == np.int32
+    assert asked == [{"add_special_tokens": False}]
+
+
+class Rows:
+    """A dataset as their library gives it; notes how it is asked for."""
+
+    def __init__(self, num_shards: int) -> None:
+        self.num_shards = num_shards
+        self.asked: list[Any] = []
+
+    def shuffle(self, *, seed: int, buffer_size: int) -> Rows:
+        self.asked.append(("shuffle", seed, buffer_size))
+        return self
+
+    def skip(self, count: int) -> Any:
+        self.asked.append(("skip", count))
+        return [{"text": f"row {number}"} for number in range(count, 4)]
+
+
+@pytest.mark.parametrize(
+    ("shards", "seed", "place", "asked"),
+    [
+        (2, 5, None, [("shuffle", 5, 1), ("skip", 0)]),
+        (2, (1 << 32) + 5, (2,), [("shuffle", 5, 1), ("skip", 2)]),
+        (1, 5, (1,), [("skip", 1)]),
+        (2, None, (3,), [("skip", 3)]),
+    ],
+)
+def test_rows_of_a_hub_are_entered_at_any_place(
+    monkeypatch: pytest.MonkeyPatch, shards: int, seed: int | None, place: Any, asked: list[Any]
+) -> None:
+    rows = Rows(shards)
+    opened: list[Any] = []
+    monkeypatch.setattr(
+        texts, "open_hub_rows", lambda *given, **more: opened.append((given, more)) or rows
+    )
+    source = texts.HubTexts("hf://some/texts:part", config_name="name", streaming=False)
+    first = place[0] if place else 0
+    found = [(text.data, text.place) for text in source.iter_texts(seed=seed, place=place)]
+    assert found == [(f"row {number}".encode(), (number,)) for number in range(first, 4)]
+    assert rows.asked == asked
+    about = {"split": "part", "config_name": "name", "streaming": False}
+    assert opened == [(("some/texts",), about)]
+    assert source.fingerprint == checksum_bytes(b"some/texts\nname\npart\ntext")
+
+
+def test_the_seed_of_an_epoch_is_its_own() -> None:
+    assert texts.epoch_seed(3, 7) == derive_seed(3, "epoch 7")
+    assert derive_seed(3, "a") == int(checksum_bytes(b"3\na")[:16], 16) < 1 << 64
