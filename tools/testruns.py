@@ -210,7 +210,10 @@ def prepare(folder: Path, native: Path | None = None) -> dict[str, str]:
     module = native or next(installed_package().glob("_native*.so"))
     there = folder / SOURCE / module.name
     if not there.exists() or there.stat().st_mtime_ns != module.stat().st_mtime_ns:
-        shutil.copy2(module, there)
+        # Under a new inode: processes that were started before go on with the old one.
+        partial = there.with_suffix(".new")
+        shutil.copy2(module, partial)
+        partial.replace(there)
     temporary, notes = folder / "tmp", folder / "failed.txt"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(exist_ok=True)
