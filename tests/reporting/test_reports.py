@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError, UsageError
 from lowtide.memory import MemoryBudget
+from lowtide.reporting import reports
 from lowtide.reporting.pages import GENERATOR
 from lowtide.reporting.reports import _default_path, open_reader
 from lowtide.reporting.reports import report as make_report
@@ -135,3 +137,33 @@ def test_a_budget_without_room_for_a_page_is_refused(
     monkeypatch.setattr(MemoryBudget, "require", lambda self, parts: asked.append(parts))
     make_report(target=str(tmp_path / "run"), out=tmp_path / "page.html")
     assert asked == [{"curves and page": 16 << 20}]
+
+
+def test_what_a_page_takes_is_required_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, int]] = []
+    monkeypatch.setattr(MemoryBudget, "require", lambda self, shares: asked.append(shares))
+    needs = SimpleNamespace(table_bytes=5)
+    monkeypatch.setattr(reports, "tokenizer_needs", lambda path: needs)
+    monkeypatch.setattr(reports, "_make_report", lambda settings: None)
+    runs = [str(write_run(tmp_path / name, [step_row(1)])) for name in ("a", "b", "c")]
+    Tokenizer.from_characters("ab").save(tmp_path / "tok")
+    make_report(target=(runs[0],), progress=False)
+    make_report(target=tuple(runs), progress=False)
+    make_report(target=(str(tmp_path / "tok"),), progress=False)
+    page, run = 16 << 20, 2 << 20
+    assert asked == [
+        {"curves and page": page},
+        {"curves and page": page + 3 * run},
+        {"curves and page": page, "tokenizer and sample": (40 << 20) + 5},
+    ]
+
+
+def test_a_page_in_a_notebook_is_in_a_frame_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text('<p class="a">é</p>', encoding="utf-8")
+    shown = reports.ReportResult(tmp_path / "page.html", "run", 5)._repr_html_()
+    assert shown == (
+        '<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:640px;border:1px '
+        'solid #8884" srcdoc="&lt;p class=&quot;a&quot;&gt;é&lt;/p&gt;"></iframe>'
+    )

@@ -70,3 +70,16 @@ def test_exactly_the_tolerance_is_no_forgetting_and_long_samples_are_cut() -> No
         record.take({**row, "eval_web_loss": loss, "sample": "x" * (799 + step)})
     assert [mark["step"] for mark in record.evaluations["web"].marks.items] == [2]
     assert [len(item["text"]) for item in record.samples.items] == [799, 800, 802]
+
+
+def test_the_newest_answers_of_so_many_tasks_are_kept() -> None:
+    record = RunRecord()
+    for number in range(30):
+        record.take({"event": "task", "task": f"task {number}", "accuracy": 0.5, "note": "x"})
+    assert list(record.tasks) == [f"task {number}" for number in range(24)]
+    record.take({"event": "task", "task": "task 3", "accuracy": 0.75})
+    record.take({"event": "task", "task": "task 29", "accuracy": 0.75})
+    record.take({"event": "task", "task": 7, "accuracy": 0.75})
+    assert len(record.tasks) == 24
+    assert record.tasks["task 3"] == {"accuracy": 0.75}
+    assert record.tasks["task 4"] == {"accuracy": 0.5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,14 @@ def test_limits_of_tiles_and_tables(tmp_path: Path) -> None:
 def test_memory_without_a_budget_has_no_share() -> None:
     tile = _memory_tile("peak memory", 1 << 30, None, "budget")
     assert tile == {"label": "peak memory", "value": "1.0 GiB", "note": "", "tone": ""}
+
+
+def test_without_a_tolerance_any_higher_loss_is_marked(tmp_path: Path) -> None:
+    root = write_run(
+        tmp_path / "run", [eval_row(0, 3.0, 2.0), eval_row(5, 3.0, 2.5, forgetting=True)]
+    )
+    for tolerance, marks in ((None, 1), (0.4, 1), (0.5, 0), ("much", 1)):
+        (root / "settings.json").write_text(json.dumps({"forgetting_tolerance": tolerance}))
+        reader = RunReader(root)
+        assert reader.read()
+        assert len(reader.page()["sections"][0]["marks"]) == marks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,3 +117,17 @@ def test_a_browser_draws_it(
 def test_what_cannot_be_printed_is_escaped_and_the_rest_is_not() -> None:
     assert tokenizers._show("naïve 水\n\t".encode()) == "naïve 水\n\t"
     assert tokenizers._show(b"\x00\x1b\xff") == "\\x00\\x1b\\xff"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "name"),
+    [
+        ("package", {"reason": "a unigram"}, "run by the package tokenizers (a unigram)"),
+        ("package", {"reason": ""}, "BPE of pieces of text"),
+        ("bpe", {"pattern": "gpt2"}, "BPE, pattern gpt2"),
+        ("char", {}, "characters"),
+    ],
+)
+def test_kinds_of_tokenizers_in_words(kind: str, data: dict[str, str], name: str) -> None:
+    given: Any = SimpleNamespace(kind=kind, data=SimpleNamespace(**data))
+    assert tokenizers._kind_name(given) == name

@@ -210,3 +210,28 @@ def test_a_reason_that_no_header_can_hold_is_told(
     assert status == 503
     assert "\x1b" not in text
     assert "gone: " in text
+
+
+def test_dropped_connections_are_no_news_and_other_errors_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    server = object.__new__(PageServer)
+    for error, said in (
+        (ConnectionResetError("gone"), ""),
+        (ValueError("x"), "a request failed: ValueError('x')\n"),
+    ):
+        try:
+            raise error
+        except (OSError, ValueError):
+            server.handle_error(None, None)
+        assert capsys.readouterr().err == said
+
+
+def test_what_cannot_be_shown_is_told_before_the_address(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [])
+    (tmp_path / "run" / "settings.json").unlink()
+    announced: list[str] = []
+    (tmp_path / "run" / "steps" / "step_00000001").mkdir()
+    with pytest.raises(DataError):
+        watch(ReportSettings(target=(str(tmp_path / "run"),)), announce=announced.append)
+    assert announced == []
