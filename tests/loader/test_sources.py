@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,3 +145,108 @@ def test_documents_of_a_file_are_counted_by_their_ends(
     assert sources._describe_file(path, dtype=dtype).shards[0].num_documents == found
     path.with_suffix(".docs").unlink()
     assert sources._describe_file(path, dtype=dtype).shards[0].num_documents == 0
+
+
+def files_in(folder: Path, **sizes: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, size in sizes.items():
+        np.arange(size, dtype="<u2").tofile(folder / f"{name}.bin")
+    return folder
+
+
+def test_a_folder_of_two_files_is_cut_as_it_is(tmp_path: Path) -> None:
+    folder = files_in(tmp_path / "data", train=70, val=30)
+    rows = {"train": ["train.bin"], "val": ["val.bin"], "all": ["train.bin", "val.bin"]}
+    for split, names in rows.items():
+        found = sources.find_tokens(folder, split=split, dtype="uint16")
+        assert [shard.path.name for shard in found.shards] == names
+        assert (
+            found.num_tokens
+            == found.total_tokens
+            == sum({"train.bin": 70, "val.bin": 30}[name] for name in names)
+        )
+        assert (found.path, found.split, found.place) == (folder, split, str(folder))
+    found = sources.find_tokens(folder, dtype="uint16", eval_only=True)
+    assert [shard.path.name for shard in found.shards] == ["val.bin"]
+
+
+def test_a_flat_folder_is_for_all_or_for_evaluation(tmp_path: Path) -> None:
+    folder = files_in(tmp_path / "data", b=5, a=6, train=7)
+    (folder / ".hidden.bin").write_bytes(b"12")
+    for options in ({"split": "all"}, {"eval_only": True}):
+        found = sources.find_tokens(folder, dtype="uint16", **options)
+        assert [shard.path.name for shard in found.shards] == ["a.bin", "b.bin", "train.bin"]
+    for split in ("train", "val"):
+        with pytest.raises(DataError) as caught:
+            sources.find_tokens(folder, dtype="uint16", split=split)
+        assert caught.value.message == (
+            f"a folder of 3 .bin files without dataset_metadata.json has no {split} split"
+        )
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no tokens here: neither dataset_metadata\.json nor \.bin"):
+        sources.find_tokens(tmp_path / "empty")
+
+
+def test_files_of_a_folder_hold_ids_of_one_type(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(4, np.int32))
+    np.save(tmp_path / "b.npy", np.zeros(4, np.uint16))
+    paths = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    with pytest.raises(DataError) as caught:
+        sources._from_files(tmp_path, paths, split="all", dtype=None)
+    assert caught.value.message == "b.npy holds uint16, a.npy int32"
+    assert caught.value.path == paths[1]
+    one = sources._from_files(tmp_path, paths[:1], split="all", dtype=None)
+    two = sources._from_files(tmp_path, [paths[0], paths[0]], split="all", dtype=None)
+    assert one.fingerprint != two.fingerprint
+
+
+def test_what_is_asked_for_must_make_sense(tmp_path: Path) -> None:
+    ids = np.arange(10)
+    with pytest.raises(UsageError, match="split 'test' is not one of train, val, all"):
+        sources.find_tokens(ids, split="test")  # type: ignore[arg-type]
+    for fraction in (-0.1, 1.0):
+        with pytest.raises(UsageError, match="does not lie between 0 and 1"):
+            sources.find_tokens(ids, val_fraction=fraction)
+    assert sources.find_tokens(ids, val_fraction=0.0).num_tokens == 10
+    np.save(tmp_path / "a.npy", ids.astype(np.int32))
+    with pytest.raises(DataError, match=r"a.npy holds int32, not uint16 as given"):
+        sources.find_tokens(tmp_path / "a.npy", dtype="uint16")
+    np.save(tmp_path / "b.npy", ids.astype(">i4"))
+    with pytest.raises(DataError, match=r"b.npy holds >i4, expected one row of little-endian ids"):
+        sources.find_tokens(tmp_path / "b.npy")
+
+
+def test_a_split_without_shards_is_named_by_its_folder(tmp_path: Path) -> None:
+    info: Any = SimpleNamespace(
+        root=tmp_path, shards={"train": [], "val": []}, dtype=np.dtype("<u2")
+    )
+    with pytest.raises(DataError) as caught:
+        sources._from_dataset(info, "val")
+    assert caught.value.message == "no val shards found"
+    assert caught.value.path == tmp_path / "val"
+    assert caught.value.next_step == (f"lowtide inspect {tmp_path}   (shows what each split holds)")
+
+
+def test_splits_are_parts_of_the_whole_array() -> None:
+    ids = np.arange(50, 150)
+    whole = sources.find_tokens(ids, split="all")
+    train, val = (sources.find_tokens(ids, split=name, val_tokens=30) for name in ("train", "val"))
+    assert train.array is not None and val.array is not None
+    assert train.array.tolist() == list(range(50, 120)) and train.first_token == 0
+    assert val.array.tolist() == list(range(120, 150)) and val.first_token == 70
+    assert val.shards[0].byte_offset == 70 * ids.dtype.itemsize
+    assert (train.total_tokens, val.total_tokens) == (100, 100)
+    assert len({whole.fingerprint, train.fingerprint, val.fingerprint}) == 3
+    again = sources.find_tokens(ids, split="val", val_tokens=30)
+    assert again.fingerprint == val.fingerprint
+
+
+def test_documents_belong_to_what_begins_with_them(tmp_path: Path) -> None:
+    np.arange(100, dtype="<u2").tofile(tmp_path / "a.bin")
+    (tmp_path / "a.docs").write_bytes(bytes(8 * 5))
+    found = {
+        split: sources.find_tokens(tmp_path / "a.bin", dtype="uint16", split=split).shards[0]
+        for split in ("all", "train", "val")
+    }
+    assert [shard.num_documents for shard in found.values()] == [5, 5, 0]
+    assert [shard.num_tokens for shard in found.values()] == [100, 90, 10]

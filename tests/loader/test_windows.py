@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import pickle
@@ -516,3 +517,62 @@ def test_a_stream_is_told_how_far_windows_may_move(
     monkeypatch.setattr(loader_windows, "open_tokens", lambda *given, **more: told.append(more))
     data._make_stream()
     assert told[0]["places"] == WindowPlaces(8, 5, reach, len(data))
+
+
+@pytest.mark.parametrize(
+    ("known", "given", "agreed"),
+    [(None, None, None), (None, 50, 50), (40, None, 40), (40, 50, 40), (50, 50, 50)],
+)
+def test_a_vocabulary_fits_into_the_ids_expected(
+    tmp_path: Path, known: int | None, given: int | None, agreed: int | None
+) -> None:
+    data = TokenDataset(np.arange(20), split="all", seq_len=4)
+    data.source = dataclasses.replace(data.source, vocab_size=known)
+    assert data._agreed_vocab_size(given) == agreed
+    if known is not None:
+        with pytest.raises(DataError, match=f"vocabulary of {known} does not fit into the"):
+            data._agreed_vocab_size(known - 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "output", "vocab_size", "limit"),
+    [
+        ("uint16", "int64", None, 1 << 16), ("int16", "int64", None, 1 << 15),
+        ("uint32", "int32", None, 1 << 31), ("uint32", "int64", None, 1 << 32),
+        ("int64", "uint16", None, 1 << 16), ("uint64", "int64", None, 1 << 63),
+        ("int64", "int64", None, 1 << 63), ("uint16", "int64", 300, 300),
+        ("uint8", "int64", 300, 256),
+    ],
+)  # fmt: skip
+def test_the_largest_id_is_what_all_can_hold(
+    dtype: str, output: Any, vocab_size: int | None, limit: int
+) -> None:
+    ids = np.zeros(20, dtype)
+    data = TokenDataset(ids, split="all", seq_len=4, output_dtype=output, vocab_size=vocab_size)
+    assert data._id_limit() == limit
+
+
+def test_one_window_needs_one_token_more_than_it_has() -> None:
+    assert len(TokenDataset(np.arange(5), split="all", seq_len=4)) == 1
+    with pytest.raises(DataError) as caught:
+        TokenDataset(np.arange(4), split="all", seq_len=4)
+    assert caught.value.message == "the all split holds 4 tokens, one window of 4 needs 5"
+
+
+def test_tokens_are_read_from_any_place_within() -> None:
+    data = TokenDataset(np.arange(100, 120), split="all", seq_len=4)
+    assert data.read_tokens(0, 20).tolist() == list(range(100, 120))
+    assert data.read_tokens(20, 0).tolist() == [] and data.read_tokens(19, 1).tolist() == [119]
+    for first, count in ((-1, 2), (0, 21), (20, 1), (3, -1)):
+        with pytest.raises(IndexError, match=f"tokens {first} to {first + count} of 20"):
+            data.read_tokens(first, count)
+    for index in (-5, 4):
+        with pytest.raises(IndexError, match=f"window {index} of 4"):
+            TokenDataset(np.arange(17), split="all", seq_len=4)[index]
+
+
+def test_epochs_by_samples() -> None:
+    data = TokenDataset(np.arange(17), split="all", seq_len=4)
+    assert [data.epoch_of(samples) for samples in (0, 3, 4, 7, 8)] == [0, 0, 1, 1, 2]
+    assert (data.last_start, data.stride, len(data)) == (12, 4, 4)
+    assert "windows=4)" in repr(data) and "split='all'" in repr(data)
