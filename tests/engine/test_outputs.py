@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from lowtide.engine import outputs
 from lowtide.engine.outputs import OutputWriter, open_output
 from lowtide.errors import DataError
+from lowtide.stores.objects import ObjectChangedError
 
 
 def write(path: Path, header: object = 5, data: bytes = b"abcdef") -> str:
@@ -123,3 +128,124 @@ def test_a_stretch_is_read_with_its_pages_and_no_more(tmp_path: Path) -> None:
         found = output.read("letters", begin=begin, end=begin + 8)
         assert bytes(found) == data[begin : begin + 8]
         assert len(memoryview(found).obj) < 2 * outputs.PAGE_BYTES + outputs._ALIGNMENT  # pyright: ignore
+
+
+class Object(io.BytesIO):
+    """Stands for an object that is read: few bytes at a time, changed once under way."""
+
+    def __init__(self, data: bytes, *, changes: int = 0) -> None:
+        super().__init__(data)
+        self.changes = changes
+        self.renewed = 0
+        self.seeks: list[int] = []
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.seeks.append(offset)
+        return super().seek(offset, whence)
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    def readinto(self, buffer: Any) -> int:
+        if self.changes:
+            self.changes -= 1
+            super().read(1)  # it was somewhere else by then
+            raise ObjectChangedError("changed")
+        return super().readinto(memoryview(buffer)[:3])
+
+
+def test_an_object_is_read_in_any_pieces_and_renewed_where_it_was_stored_again() -> None:
+    for changes in (0, 1):
+        file = Object(b"0123456789", changes=changes)
+        room = memoryview(bytearray(7))
+        assert bytes(outputs._fill(room, file, 2, Path("a"))) == b"2345678"
+        assert file.renewed == changes
+        assert file.seeks == [2] * (1 + changes) + [5, 8]
+    with pytest.raises(DataError, match="not a whole result of a task"):
+        outputs._fill(memoryview(bytearray(9)), Object(b"0123456789"), 2, Path("a"))
+
+
+def test_a_header_is_read_in_one_piece_or_where_it_is_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.out"
+    read: list[tuple[int, int]] = []
+    real = outputs._read_exactly
+
+    def note(file: Any, offset: int, size: int, path: Path) -> Any:
+        read.append((offset, size))
+        return real(file, offset, size, path)
+
+    monkeypatch.setattr(outputs, "_read_exactly", note)
+    tail = outputs._TAIL_BYTES
+    for letters in (10, tail - 200, tail, 3 * tail):
+        write(path, header="x" * letters, data=bytes(100))
+        total = path.stat().st_size
+        read.clear()
+        output = open_output(path)
+        assert output.header == {"what": "x" * letters}
+        assert output.num_bytes == 103
+        assert output.find("letters") == 0 and output.find("digits") == 100
+        size = total - 103 - 8 - outputs._TRAILER.size  # behind sections and one checksum
+        whole = (max(total - tail, 0), min(total, tail))
+        is_longer = size + outputs._TRAILER.size > tail
+        assert read == [whole, *([(103 + 8, size)] if is_longer else [])]
+
+
+def test_a_file_of_a_trailer_alone_has_an_empty_header(tmp_path: Path) -> None:
+    """As short as may be: what is in it decides, not how long it is."""
+    digest = outputs.xxhash.xxh3_128_digest(b"")
+    path = tmp_path / "a.out"
+    path.write_bytes(outputs._TRAILER.pack(outputs._MAGIC, 0, 0, digest))
+    with pytest.raises(ValueError):  # no JSON, though whole by its checksum
+        open_output(path)
+    path.write_bytes(outputs._TRAILER.pack(outputs._MAGIC, 1, 0, digest))
+    with pytest.raises(DataError, match="not a whole result"):
+        open_output(path)
+
+
+def test_stretches_are_copied_in_steps_that_end_with_pages(tmp_path: Path) -> None:
+    data = np.arange(1_100_000, dtype="<u4").tobytes()
+    write(tmp_path / "a.out", data=data)
+    output = open_output(tmp_path / "a.out")
+    parts: list[bytes] = []
+    target: Any = SimpleNamespace(write=lambda part: parts.append(bytes(part)))
+    output.copy("letters", target, begin=5000, end=4_300_000)
+    step = 2 << 20
+    assert b"".join(parts) == data[5000:4_300_000]
+    assert [len(part) for part in parts] == [4096 + step - 5000, step, 4_300_000 - 4096 - 2 * step]
+    parts.clear()
+    output.copy("letters", target, begin=7, end=7)
+    assert parts == []
+
+
+def test_what_native_code_reads_is_checked_by_its_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.out", data=bytes(3 * 4096 + 5))
+    output = open_output(tmp_path / "a.out")
+    asked: list[tuple[int, ...]] = []
+
+    def find(descriptor: int, *given: int) -> int:
+        asked.append(given)
+        return answers.pop()
+
+    monkeypatch.setattr(outputs._native, "find_damaged_page", find)
+    answers = [2]
+    output.check("letters", begin=4096, end=4097)
+    answers = [4]
+    output.check("letters")
+    assert asked == [(1, 2, 3 * 4096 + 8, 4096), (0, 4, 3 * 4096 + 8, 4096)]
+    answers = [3]
+    with pytest.raises(DataError, match="bytes 12288 to 12296 are not those that were written"):
+        output.check("letters")
+
+
+def test_a_stretch_begins_where_rows_of_numbers_may(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 64
+    write(tmp_path / "a.out", data=data)
+    output = open_output(tmp_path / "a.out")
+    for begin in range(4090, 4106):
+        found = output.read("letters", begin=begin, end=begin + 16)
+        assert bytes(found) == data[begin : begin + 16]
+        assert np.frombuffer(found, np.uint8).ctypes.data % 8 == 0

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lowtide.engine import shared
+from lowtide.engine import shared, workstate
 from lowtide.engine.leases import (
     Leases,
     list_failures,
@@ -23,6 +25,7 @@ from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
 from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import DataError
+from lowtide.stores.paths import StorePath
 
 
 @dataclass
@@ -202,3 +205,212 @@ def test_failed_tasks_and_lost_workers_are_shown(tmp_path: Path) -> None:
         f"  failed      one-0000002, 2 times; the last: {describe_worker()}: second",
         "  lost        the worker on one-0000001, 1 times",
     ]
+
+
+@pytest.mark.parametrize(
+    ("done", "now", "words"),
+    [
+        (4, 2.0, ", 2 a second, about 3.0s left"),
+        (1, 8.0, ", 0.12 a second, about 1:12 left"),
+        (10, 4.0, ", 2.5 a second, about 0.0s left"),
+        (0, 8.0, ""),  # nothing yet
+        (3, 0.0, ""),
+        (3, -1.0, ""),  # the disk's clock is ahead of ours
+    ],
+)
+def test_a_rate_is_told_once_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, done: int, now: float, words: str
+) -> None:
+    monkeypatch.setattr(workstate.time, "time", lambda: 1000.0 + now)
+    records: Any = SimpleNamespace(find_begin=lambda stage: 1000.0)
+    assert workstate._describe_rate(records, "one", done, 10) == words
+
+
+def test_only_a_folder_with_a_plan_and_stages_is_one_of_work(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    assert is_work_folder(tmp_path) is False
+    Records(tmp_path).agree_on_count("one", 1)
+    assert is_work_folder(tmp_path) is True
+    (tmp_path / "plan.json").unlink()
+    assert is_work_folder(tmp_path) is False
+    assert is_work_folder(StorePath("s3://bucket")) is False  # nobody asks in a whole bucket
+
+
+class Place:
+    longest_pause = 3.0
+
+
+def stage_run(count: int, **changes: Any) -> Any:
+    """A stage of `count` tasks whose records, leases and clock are stand-ins."""
+    events: list[Any] = []
+    records = SimpleNamespace(
+        place=Place(),
+        folder=Path("work"),
+        list_done=lambda stage: events.append("look") or set(),
+        is_done=lambda task: False,
+    )
+    leases = SimpleNamespace(has_any=lambda stage: False)
+    run = shared._StageRun(
+        SimpleNamespace(name="one", run=lambda index: events.append(index)),  # pyright: ignore
+        count,
+        records,  # pyright: ignore
+        leases,  # pyright: ignore
+        events.append,
+        0.5,
+    )
+    for name, value in changes.items():
+        setattr(run, name, value)
+    run.events = events  # pyright: ignore
+    return run
+
+
+def test_pauses_double_up_to_the_longest_and_others_work_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = stage_run(4)
+    waited: list[float] = []
+    checked: list[Path] = []
+    monkeypatch.setattr(shared, "require_no_hopeless_task", checked.append)
+    chosen = iter([None, None, None, None, 2, None])
+    places: list[int] = []
+
+    def choose(at: int) -> int | None:
+        places.append(at)
+        return next(chosen)
+
+    def wait(pause: float) -> None:
+        waited.append(pause)
+        if len(waited) == 5:
+            run.done = {0, 1, 2, 3}
+
+    run.choose, run.is_alone = choose, True
+    monkeypatch.setattr(run.news, "wait", wait)
+    run.work_until_done()
+    assert waited == [0.5, 1.0, 2.0, 3.0, 0.5]  # after a task of our own from the shortest on
+    assert places == [0, 0, 0, 0, 0, 3]
+    assert checked == [Path("work")] * 5
+    assert run.events.count("look") == 5
+    run = stage_run(4)
+    run.choose, run.is_alone = (lambda at: None), True
+    run.news.set()  # the last of our own is done: nothing of others to look at
+    checks = iter([None, None])
+    monkeypatch.setattr(
+        shared, "require_no_hopeless_task",
+        lambda folder: next(checks, None) or run.done.update(range(4)),
+    )  # fmt: skip
+    run.work_until_done()
+    assert "look" not in run.events
+
+
+def test_who_is_not_alone_begins_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(shared.random, "randrange", lambda count: asked.append(count) or 3)
+    for others, first in ((True, 3), (False, 0)):
+        run = stage_run(5)
+        run.leases.has_any = lambda stage, others=others: others
+        places: list[int] = []
+
+        def choose(at: int, run: Any = run, places: list[int] = places) -> int:
+            places.append(at)
+            run.done = set(range(5))
+            return at
+
+        run.choose = choose
+        run.run(1)
+        assert places == [first]
+    assert asked == [5]
+
+
+def test_a_task_is_looked_for_in_a_circle_and_left_if_somebody_has_it() -> None:
+    run = stage_run(5, done={4}, busy={0})
+    tried: list[int] = []
+    run.do = lambda index: tried.append(index) or index == 2
+    assert run.choose(3) == 2
+    assert tried == [3, 1, 2]
+    assert run.busy == {0}
+    run.do = lambda index: False
+    assert run.choose(0) is None
+    tried.clear()
+    run.do = lambda index: tried.append(index) or setattr(run, "error", ValueError())
+    assert run.choose(3) is None  # an error of another thread ends the search
+    assert tried == [3]
+
+
+@pytest.mark.parametrize(
+    ("answers", "ours", "ran", "result", "noted"),
+    [
+        ([True], True, False, True, True),  # done by another before
+        ([False], False, False, False, False),  # another has it
+        ([False, True, True], True, False, True, True),  # done just before its release
+        ([False, False, True], True, True, True, True),
+        ([False, False, False], True, True, True, False),  # it failed, and is tried again
+    ],
+)
+def test_what_becomes_of_one_task(
+    answers: list[bool], ours: bool, ran: bool, result: bool, noted: bool
+) -> None:
+    run = stage_run(5)
+    found = iter(answers)
+    run.records.is_done = lambda task: next(found)
+    run.leases.hold = lambda task: contextlib.nullcontext(ours)
+    attempted: list[Task] = []
+    run.attempt = attempted.append
+    assert run.do(3) is result
+    assert attempted == ([Task("one", 3)] if ran else [])
+    assert run.done == ({3} if noted else set())
+    assert list(found) == []
+
+
+def test_the_last_task_wakes_who_waits() -> None:
+    run = stage_run(2)
+    run.note_done({0})
+    assert not run.news.is_set()
+    run.note_done({0, 1})
+    assert run.news.is_set()
+    assert run.events == [1, 2]
+
+
+def test_an_error_ends_all_threads_and_the_first_is_told() -> None:
+    run = stage_run(2)
+    errors = iter([ValueError("first"), ValueError("second")])
+
+    def fail() -> None:
+        raise next(errors)
+
+    run.work_until_done = fail
+    run.work()
+    assert run.news.is_set()
+    run.work()
+    with pytest.raises(ValueError, match="first"):
+        run.run(1)
+
+
+def test_phases_are_shown_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    class Shown:
+        @contextlib.contextmanager
+        def phase(self, name: str, *, total: int, unit: str) -> Any:
+            told.append(("begin", name, total, unit))
+            yield SimpleNamespace(update=lambda done: told.append((name, done)))
+            told.append(("end", name))
+
+    def run(stages: Any, records: Any, *, on_stage: Any, **options: Any) -> None:
+        told.append(sorted(options.items()))
+        for name in ("one", "own", "two"):
+            on_stage(name, 3)(1)
+
+    monkeypatch.setattr(shared, "run_shared", run)
+    finished = lambda: False  # noqa: E731
+    shared.run_in_phases(
+        [], Records(tmp_path), Shown(), num_workers=2, is_finished=finished, lease_seconds=7.0,  # pyright: ignore
+        without_phase=("own",), before_stage=lambda: told.append("before"),
+    )  # fmt: skip
+    assert told == [
+        [("is_finished", finished), ("lease_seconds", 7.0), ("num_workers", 2)],
+        "before", ("begin", "one", 3, "tasks"), ("one", 1), ("end", "one"),
+        "before",
+        "before", ("begin", "two", 3, "tasks"), ("two", 1), ("end", "two"),
+    ]  # fmt: skip
