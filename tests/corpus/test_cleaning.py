@@ -477,3 +477,41 @@ def test_what_a_step_made_is_cleaned_and_hashed_as_other_text(
     for name, value in (("dedup", False), ("min_dedup_chars", 1000), ("normalize", False)):
         other, _ = take_step(monkeypatch, [b"change"], lambda _: made, **{name: value})
         assert (bytes(other.hashes) == bytes(plain.hashes)) is False
+
+
+def test_what_the_second_pass_changes_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the text that the step made, beside what was changed before it."""
+    plain, _ = take_step(monkeypatch, [b"with\x01 a control"], lambda text: text)
+    once = counts_of(plain)
+    assert sum(count for count, _ in once.values()) == 1
+    (rule,) = once
+    both, _ = take_step(monkeypatch, [b"with\x01 a control", b"x"], lambda text: b"new\x02 one")
+    counts = counts_of(both)
+    assert counts.pop("step_changed") == (2, len(b"with a control") + 1)
+    assert counts[rule][0] == 3  # one before the step, one of each text that it made
+
+
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("continued", [False, True])
+def test_rows_are_documents_with_the_numbers_of_their_rows(
+    continues: bool, continued: bool
+) -> None:
+    texts = [b"first row", b"second", b"third row of them"]
+    ends = np.cumsum([len(text) for text in texts]).astype(np.uint64)
+    block = TextBlock(
+        0, 0, "rows", b"".join(texts), (Segment(3, 70, 0, int(ends[-1])),), row_ends=ends,
+        continues=continues, continued=continued,
+    )  # fmt: skip
+    found = clean_block(block, ReadingSettings(), CleaningSettings(filter=False), paths={})
+    rows = np.frombuffer(found.documents, DOCUMENT_ROW)
+    assert [bytes(found.text[row["begin"] : row["end"]]) for row in rows] == texts
+    assert rows["input_index"].tolist() == [3, 3, 3]
+    assert rows["ordinal"].tolist() == [70, 71, 72]
+    flags = [3, 3, 3]
+    flags[0] -= cleaning.FIRST if continues else 0
+    flags[2] -= cleaning.LAST if continued else 0
+    assert rows["flags"].tolist() == flags
+    empty = np.array([], np.uint64)
+    nothing = TextBlock(0, 0, "rows", b"", (Segment(3, 0, 0, 0),), row_ends=empty)
+    found = clean_block(nothing, ReadingSettings(), CleaningSettings(filter=False), paths={})
+    assert len(found.documents) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pytest
 import zstandard
 
 from lowtide.corpus import decompression
-from lowtide.corpus.decompression import open_stream, window_bytes
+from lowtide.corpus.decompression import check_reader_bytes, open_stream, window_bytes
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError
+from lowtide.memory import format_size, smallest_budget
 
 MIB = 1 << 20
 TEXT = b"some words, and some more of them\n" * 100_000
@@ -222,3 +224,55 @@ def test_the_dictionary_of_the_older_format_counts(tmp_path: Path) -> None:
         path.write_bytes(lzma.compress(TEXT, format=lzma.FORMAT_ALONE, filters=filters))
         assert decompression._xz_dictionary_bytes(path.read_bytes()[:64]) == size
     assert decompression._xz_dictionary_bytes(b"no such file, and no such number") == 0
+
+
+def test_what_cannot_be_decoded_is_told_once_and_ends_the_stream(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    text = "some words ".encode("utf-16-be") * 3000
+    path.write_bytes(gzip.compress(text))
+    (source,) = expand_inputs([path])
+    told: list[DataError] = []
+    with open_stream(source, ReadingSettings(encoding="utf-16"), on_damage=told.append) as reader:
+        found = [reader.read(1000) for _ in range(5)]
+    assert found == [b""] * 5 and len(told) == 1
+    assert told[0].path == path
+    with (
+        open_stream(source, ReadingSettings(encoding="utf-16")) as reader,
+        pytest.raises(DataError) as caught,
+    ):
+        reader.read(1000)
+    assert caught.value.message == told[0].message
+
+
+def test_damage_in_the_middle_is_told_and_what_stands_before_it_is_read(tmp_path: Path) -> None:
+    whole = gzip.compress(random.Random(1).randbytes(300_000))
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(whole[:-2000])
+    (source,) = expand_inputs([path])
+    told: list[DataError] = []
+    parts: list[bytes] = []
+    with open_stream(source, ReadingSettings(encoding="latin-1"), on_damage=told.append) as reader:
+        while part := reader.read(10_000):
+            parts.append(part)
+        assert reader.read(10) == b""
+    read = b"".join(parts).decode().encode("latin-1")
+    assert len(read) > 200_000 and random.Random(1).randbytes(300_000).startswith(read)
+    assert len(told) == 1
+    assert told[0].message.startswith("damaged or cut-off gzip file: ")
+
+
+@pytest.mark.parametrize(
+    ("needed", "budget"), [(100 << 20, None), (100 << 20, 500 << 20), (3 << 20, 50 << 20)]
+)
+def test_a_reader_that_needs_more_names_the_budget_for_it(needed: int, budget: int | None) -> None:
+    """As much more than the budget as the reader needs more than it has."""
+    options = ReadingSettings(reader_bytes=2 << 20, budget_bytes=budget)
+    check_reader_bytes(2 << 20, options, path=Path("a"), what="a file")
+    with pytest.raises(BudgetError) as caught:
+        check_reader_bytes(needed, options, path=Path("a"), what="a file", remedy="; or less")
+    more = (budget or 2 << 20) + needed - (2 << 20)
+    assert caught.value.next_step == smallest_budget(more) + "; or less"
+    assert caught.value.message == (
+        f"a file: reading it takes {format_size(needed)}, 2.0 MiB of the budget are left for that"
+    )
+    assert caught.value.path == Path("a")

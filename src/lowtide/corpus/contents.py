@@ -183,8 +183,7 @@ class ContentLog:
     def _hash_parts(self, source: InputFile, end: int, *, whole: bool) -> None:
         """Hash parts of an input up to `end`; with `whole` only those that are whole."""
         while self._offset + (self._part_bytes if whole else 1) <= end:
-            limit = min(self._part_bytes, end - self._offset)
-            part, count = _hash_part(source.path, self._offset, limit)
+            part, count = _hash_part(source.path, self._offset, self._part_bytes)
             if not count:
                 return  # it was cut short: its size is compared at the end
             self._fold = _fold(self._fold, part)
