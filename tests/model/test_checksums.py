@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from lowtide.errors import DataError
-from lowtide.model.checksums import find_intact, has_all_files, record_files, step_dirs
+from lowtide.filenames import CHECKSUMS_NAME
+from lowtide.model.checksums import (
+    find_intact,
+    has_all_files,
+    record_files,
+    step_dirs,
+    write_recorded_json,
+)
 
 
 def write(folder: Path, *names: str) -> None:
@@ -63,3 +71,20 @@ def test_where_else_there_are_weights_is_said(
     with pytest.raises(DataError) as caught:
         find_intact(tmp_path / name)
     assert advice in str(caught.value.next_step)
+
+
+def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    write_recorded_json(path, {"a": 1})
+    before = path.stat()
+    write_recorded_json(path, {"a": 1})
+    assert path.stat().st_ino == before.st_ino and has_all_files(tmp_path)
+    record = tmp_path / CHECKSUMS_NAME
+    record.unlink()
+    write_recorded_json(path, {"a": 1})  # nothing says that it is ours
+    assert path.stat().st_ino != before.st_ino and has_all_files(tmp_path)
+    write_recorded_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 2} and has_all_files(tmp_path)
+    path.write_text("another")
+    write_recorded_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 2}

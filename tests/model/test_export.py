@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, write_json
+from lowtide.model import export
 from lowtide.model.config import GPTConfig
 from lowtide.model.export import ExportSettings, export_model, write_export
 from lowtide.model.gpt import GPT
@@ -159,3 +160,52 @@ def test_another_export_to_the_same_folder_is_named(tmp_path, tokenizers):
         export_model(**given, out_dir=tmp_path / "hf")
     export_model(**given, out_dir=tmp_path / "hf")
     assert (tmp_path / "hf" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("to", ["transformers", "gguf"])
+def test_a_tokenizer_with_more_ids_than_the_network_is_refused(to, tokenizers, tmp_path):
+    write_run(tmp_path / "run", tokenizers["char"], "qwen3")
+    tokenizers["bpe"].save(tmp_path / "run")
+    with pytest.raises(DataError, match="290"):
+        export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out", to=to)
+    assert not list((tmp_path / "out").glob("*.safetensors")) + list(tmp_path.glob("out/*.gguf"))
+
+
+def test_what_another_command_wrote_meanwhile_is_not_written_again(
+    tokenizers, tmp_path, monkeypatch
+):
+    write_run(tmp_path / "run", tokenizers["char"], "qwen3")
+    given = ExportSettings(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+    answers = iter([False, True])
+    monkeypatch.setattr(export, "_is_there", lambda *given: next(answers))
+    assert write_export(given) == (tmp_path / "out", True)
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_record_of_a_later_version_may_say_more(tokenizers, tmp_path):
+    write_run(tmp_path / "run", tokenizers["char"], "qwen3")
+    given = ExportSettings(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+    assert not write_export(given)[1]
+    record = tmp_path / "out" / "export.json"
+    known = json.loads(record.read_text())
+    write_json(record, {**known, "later": 1})
+    assert write_export(given)[1]
+    write_json(record, {**known, "add_tokens": "sum"})
+    with pytest.raises(UsageError, match="its add_tokens is sum, now it is None"):
+        write_export(given)
+    write_json(record, {name: value for name, value in known.items() if name != "dtype"})
+    with pytest.raises(UsageError, match="its dtype is None, now it is float32"):
+        write_export(given)
+
+
+def test_weights_in_several_files_have_one_checksum(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"model-{name}.safetensors").write_text(name)
+    both = export._weights_checksum(tmp_path)
+    (tmp_path / "model-b.safetensors").write_text("c")
+    other = export._weights_checksum(tmp_path)
+    (tmp_path / "model-b.safetensors").unlink()
+    assert len({both, other, export._weights_checksum(tmp_path)}) == 3
+    (tmp_path / "model.safetensors").write_text("whole")
+    whole = export._weights_checksum(tmp_path)
+    assert whole == export.checksum_file(tmp_path / "model.safetensors")

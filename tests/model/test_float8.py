@@ -127,3 +127,33 @@ def test_which_devices_multiply_8_bit_floats(device, capability, has_triton, exp
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.version, "hip", None)
     assert float8.has_float8(torch.device(device)) is expected
+
+
+def test_products_of_8_bits_have_scales_and_a_bias():
+    left, right = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.5, 1.0], [0.0, 2.0]])
+    scales = torch.tensor(2.0), torch.tensor(0.25)
+    plain = float8.multiply(left, right, *scales, torch.float32, fast=False)
+    assert plain.tolist() == [[5.5, 1.25, 2.0]]
+    bias = torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)
+    found = float8.multiply(left, right, *scales, torch.bfloat16, fast=True, bias=bias)
+    assert found.dtype == torch.bfloat16 and found.tolist() == [[6.5, 1.25, 0.0]]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_gpu_multiplies_with_its_own_scales(monkeypatch, fast):
+    asked = []
+    monkeypatch.setattr(
+        float8._torch, "_scaled_mm", lambda *given, **options: asked.append((given, options))
+    )
+
+    class OnGPU(torch.Tensor):
+        is_cuda = True
+
+    left, right = torch.ones(1, 2).as_subclass(OnGPU), torch.arange(6.0).view(3, 2)
+    one, other, bias = torch.ones(()), torch.zeros(()), torch.ones(3, dtype=torch.float64)
+    float8.multiply(left, right, one, other, torch.bfloat16, fast=fast, bias=bias)
+    ((given, options),) = asked
+    assert given[0] is left and torch.equal(given[1], right.t())
+    assert options["scale_a"] is one and options["scale_b"] is other
+    assert options["bias"].dtype == options["out_dtype"] == torch.bfloat16
+    assert options["use_fast_accum"] is fast

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from lowtide.errors import UsageError
 from lowtide.files import write_json
+from lowtide.model import gguf as gguf_module
 from lowtide.model import ggufvocabulary
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.export import export_model
@@ -305,3 +306,40 @@ def test_where_a_chat_template_is_looked_for(tmp_path):
 ])  # fmt: skip
 def test_whether_a_blank_is_put_before_a_text(contents, has):
     assert ggufvocabulary._has_prefix(contents) is has
+
+
+@pytest.mark.parametrize(
+    ("piece_numbers", "sizes"),
+    [(1, [4] * 6), (4, [4] * 6), (8, [8, 8, 8]), (19, [16, 8]), (1000, [24])],
+)
+def test_columns_are_gathered_a_few_at_a_time(tmp_path, piece_numbers, sizes):
+    numbers = np.arange(24, dtype=np.float32).reshape(4, 6)
+    path = tmp_path / "numbers"
+    path.write_bytes(b"before" + numbers.tobytes() + b"behind")
+    stored = SimpleNamespace(path=path, offset=6, shape=(4, 6), kind="F32")
+    parts = list(gguf_module._iter_columns(stored, piece_numbers))
+    assert [part.size for part in parts] == sizes
+    assert np.array_equal(np.concatenate(parts), numbers.T.reshape(-1))
+    assert (
+        list(gguf_module._iter_columns(SimpleNamespace(**{**vars(stored), "shape": (0, 0)}), 8))
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        (None, {}),
+        (LLAMA3, {}),  # as a tensor of its own
+        (RopeScaling("linear", 4.0), {"type": "linear", "factor": 4.0}),
+        (
+            RopeScaling("yarn", 4.0, original_max_position_embeddings=16),
+            {"type": "yarn", "factor": 4.0, "original_context_length": 16},
+        ),
+    ],
+)
+def test_scaled_positions_are_described(scaling, said):
+    config = GPTConfig(64, 64, 1, 32, 2, layout="llama", rope_scaling=scaling)
+    pairs = gguf_module._shape_pairs(config, "f16", "m")
+    found = {name: value for name, value in pairs.items() if ".rope.scaling." in name}
+    assert found == {f"llama.rope.scaling.{name}": value for name, value in said.items()}

@@ -35,6 +35,7 @@ KERNEL = textwrap.dedent(
     for cap, ahead in ((0.0, (0.5, 0.25)), (2.0, ()), (2.0, (0.3,))):
         logits, wanted = torch.randn(7, 33) * 3, torch.randint(33, (7, 1 + len(ahead)))
         wanted[2, 1:] = -1
+        wanted[3], wanted[4] = 0, 32  # the borders
         plain, expected = gradient_of(logits, wanted, cap, ahead)
         loss, error = fused_loss_and_error(logits, wanted, cap=cap, ahead=ahead, block=16)
         torch.testing.assert_close(loss.double(), plain, rtol=1e-5, atol=1e-5)

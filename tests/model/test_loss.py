@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lowtide.model import loss
 from lowtide.model.loss import chunked_cross_entropy
 
 
@@ -19,9 +20,9 @@ def test_chunked_loss_and_gradients_equal_the_plain_ones(chunk_tokens):
     targets = torch.randint(61, (72,))
     plain = F.cross_entropy(hidden @ weight.t(), targets)
     expected = torch.autograd.grad(plain * 3, [hidden, weight])
-    loss = chunked_cross_entropy(hidden, weight, targets, chunk_tokens)
-    found = torch.autograd.grad(loss * 3, [hidden, weight])
-    torch.testing.assert_close(loss, plain)
+    chunked = chunked_cross_entropy(hidden, weight, targets, chunk_tokens)
+    found = torch.autograd.grad(chunked * 3, [hidden, weight])
+    torch.testing.assert_close(chunked, plain)
     torch.testing.assert_close(found, expected)
 
 
@@ -37,8 +38,8 @@ def test_chunked_loss_never_holds_all_logits():
 
 
 def gradients(hidden, weight, targets, **options):
-    loss = chunked_cross_entropy(hidden, weight, targets, 64, **options)
-    return loss.detach(), torch.autograd.grad(loss, [hidden, weight])
+    found = chunked_cross_entropy(hidden, weight, targets, 64, **options)
+    return found.detach(), torch.autograd.grad(found, [hidden, weight])
 
 
 def relative(found, expected):
@@ -49,9 +50,9 @@ def test_float8_is_near_the_plain_loss_and_gradients():
     hidden = torch.randn(128, 64).requires_grad_()
     weight = (0.1 * torch.randn(96, 64)).requires_grad_()
     targets = torch.randint(96, (128,))
-    loss, expected = gradients(hidden, weight, targets)
+    plain_loss, expected = gradients(hidden, weight, targets)
     near_loss, near = gradients(hidden, weight, targets, float8=True)
-    assert float(near_loss) == pytest.approx(float(loss), rel=5e-3)
+    assert float(near_loss) == pytest.approx(float(plain_loss), rel=5e-3)
     for found, plain in zip(near, expected, strict=True):
         assert 1e-3 < relative(found, plain) < 0.06  # e5m2 has two bits after the point
 
@@ -71,3 +72,28 @@ def test_without_gradients_the_loss_is_exact_with_float8():
     targets = torch.randint(96, (64,))
     plain = chunked_cross_entropy(hidden, weight, targets, 32)
     assert torch.equal(chunked_cross_entropy(hidden, weight, targets, 32, float8=True), plain)
+
+
+@pytest.mark.parametrize("frozen", ["hidden", "weight"])
+def test_one_side_may_be_frozen(frozen):
+    hidden, weight = torch.randn(72, 16), torch.randn(61, 16)
+    learned = (weight if frozen == "hidden" else hidden).requires_grad_()
+    targets = torch.randint(61, (72,))
+    plain = F.cross_entropy(hidden @ weight.t(), targets)
+    (expected,) = torch.autograd.grad(plain, learned)
+    (found,) = torch.autograd.grad(chunked_cross_entropy(hidden, weight, targets, 32), learned)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_kernel_is_asked_where_there_is_one(monkeypatch):
+    asked = []
+
+    def kernel(logits, wanted, **options):
+        asked.append((logits, wanted, options))
+        return "loss", "error"
+
+    monkeypatch.setattr(loss, "has_fused_loss", lambda logits: True)
+    monkeypatch.setattr(loss, "fused_loss_and_error", kernel)
+    found = loss._loss_and_error("logits", "wanted", cap=2.0, ahead=(0.5,))
+    assert found == ("loss", "error")
+    assert asked == [("logits", "wanted", {"cap": 2.0, "ahead": (0.5,)})]

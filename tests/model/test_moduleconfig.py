@@ -16,6 +16,7 @@ CONFIG = ModuleConfig("Net", 50, 16, num_parameters=1000, multiplying=600, width
 def test_it_is_read_as_it_was_written():
     fields = CONFIG.to_huggingface()
     assert ModuleConfig.read(fields, Path("config.json")) == CONFIG
+    assert CONFIG.layout == "module"
     assert ModuleConfig.read({"model_type": "llama"}, Path("config.json")) is None
     with pytest.raises(DataError, match="does not describe a module"):
         ModuleConfig.read({**fields, "more": 1}, Path("config.json"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -162,3 +163,38 @@ def test_native_code_is_this_process_and_what_it_will_import(monkeypatch):
     assert found == Program(10, 20 * MIB + program_module._IMPORTED_BYTES) and asked == [
         (0, "native")
     ]
+
+
+@pytest.mark.parametrize("cache", [None, "cache"])
+def test_where_a_measurement_is_kept(tmp_path, monkeypatch, cache):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if cache is None:
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    about = [(part, device) for part in ("plain", "jax") for device in ("auto", "cpu")]
+    paths = {program_module._cache_path(*one) for one in about}
+    assert len(paths) == 4
+    assert {path.parent for path in paths} == {tmp_path / (cache or ".cache") / "lowtide"}
+    assert all(re.fullmatch(r"program-[0-9a-f]{16}\.json", path.name) for path in paths)
+    monkeypatch.setattr(program_module, "installed_version", lambda name: "0.0")
+    assert {program_module._cache_path("jax", device) for device in ("auto", "cpu")} - paths
+
+
+def test_jax_is_as_measured_or_as_usual(probes, monkeypatch):
+    monkeypatch.setattr(program_module, "tree_resident_bytes", lambda: 250 * MIB)
+    monkeypatch.setattr(program_module, "release_free_memory", lambda: None)
+    here = program_here(50 * MIB, backend="jax")
+    assert (here.imported_bytes, here.trained_bytes) == (200 * MIB, 530 * MIB)
+    assert here.extra_bytes == program_module._extra_here()
+    known = Program(100 * MIB, 400 * MIB)
+    monkeypatch.setattr(program_module, "_read", lambda path: known)
+    found = program_here(50 * MIB, backend="jax")
+    assert (found.imported_bytes, found.trained_bytes) == (200 * MIB, 500 * MIB)
+    small = program_here(240 * MIB, backend="jax")
+    assert (small.imported_bytes, small.trained_bytes) == (10 * MIB, 400 * MIB)
+    with monkeypatch.context() as patch:
+        patch.setattr(program_module, "_find_part", lambda part, device: None)
+        assert find_program(backend="jax") is program_module._UNMEASURED_JAX
+        patch.setattr(program_module, "_find_part", lambda part, device: (part, device))
+        assert find_program("cpu", backend="jax") == ("jax", "cpu")

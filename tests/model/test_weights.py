@@ -1,6 +1,7 @@
 """Weights: transformers computes the same logits from what we write, and we from what it writes."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from lowtide.files import write_json
 from lowtide.model import weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import load_model, portable_tensors, save_weights
+from lowtide.model.weights import TensorFile, load_model, portable_tensors, save_weights
 
 SHAPES = {
     "qwen3": {"num_kv_heads": 2, "head_dim": 16, "tie_weights": True},
@@ -147,3 +148,12 @@ def test_a_folder_that_was_found_whole_is_not_compared_again(tmp_path, monkeypat
     save_weights(tmp_path / "model.safetensors", tensors)
     monkeypatch.setattr(weights, "verify_folder", lambda folder: pytest.fail("read twice"))
     load_model(tmp_path)
+
+
+def test_a_name_that_is_no_text_is_opened_by_its_descriptor(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors"))
+    save_file({"a": torch.arange(3.0), "b": torch.zeros(2)}, tmp_path / "plain.safetensors")
+    (tmp_path / "plain.safetensors").rename(path)
+    file = TensorFile(path)
+    assert sorted(file) == ["a", "b"] and len(file) == 2
+    assert file["a"].tolist() == [0.0, 1.0, 2.0]
