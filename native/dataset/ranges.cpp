@@ -1,14 +1,11 @@
 #include "dataset/ranges.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <stdexcept>
-#include <system_error>
 
 #include "dataset/page_sums.hpp"
 
@@ -124,8 +121,14 @@ void RangeRows::finish() {
   }
 }
 
+SharedFiles& RangeRows::files() const {
+  std::call_once(files_made_, [this] { files_ = std::make_unique<SharedFiles>(paths); });
+  return *files_;
+}
+
 std::vector<uint64_t> RangeReader::read(uint64_t first, uint64_t last, char* ids) {
   std::vector<uint64_t> document_ends;
+  pieces_.clear();
   auto row = std::upper_bound(
       range_.rows.begin(), range_.rows.end(), first,
       [](uint64_t token, const RangeRows::Row& other) { return token < other.token_end; });
@@ -134,44 +137,47 @@ std::vector<uint64_t> RangeReader::read(uint64_t first, uint64_t last, char* ids
     const uint64_t skipped = begin < first ? first - begin : 0;
     const uint64_t end = std::min(row->token_end, last);
     if (end <= begin + skipped) continue;
-    uint64_t left = (end - begin - skipped) * id_bytes_;
-    uint64_t offset = row->at + skipped * id_bytes_;
+    const uint64_t size = (end - begin - skipped) * id_bytes_;
+    const uint64_t at = row->at + skipped * id_bytes_;
     if (row->file == RangeRows::kHeld) {
-      std::memcpy(ids, reinterpret_cast<const char*>(offset), left);
-      ids += left;
-      left = 0;
+      std::memcpy(ids, reinterpret_cast<const char*>(at), size);
+    } else {
+      pieces_.push_back({row->file, at, size, ids});
     }
-    const int descriptor = left > 0 ? open(row->file) : -1;
-    while (left > 0) {
-      const ssize_t got = ::pread(descriptor, ids, left, static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) {
-        throw std::system_error(got < 0 ? errno : EIO, std::generic_category(),
-                                range_.paths[row->file]);
-      }
-      ids += got;
-      offset += static_cast<uint64_t>(got);
-      left -= static_cast<uint64_t>(got);
-    }
+    ids += size;
     if (row->ends != 0 && row->token_end <= last) document_ends.push_back(end - first);
+  }
+  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return a.file != b.file ? a.file < b.file : a.at < b.at;
+  });
+  for (size_t from = 0, to = 0; from < pieces_.size(); from = to) {
+    while (to < pieces_.size() && pieces_[to].file == pieces_[from].file) ++to;
+    read_file(std::span(pieces_).subspan(from, to - from));
   }
   return document_ends;
 }
 
-int RangeReader::open(uint32_t file) {
-  const auto found = descriptors_.find(file);
-  if (found != descriptors_.end()) return found->second;
-  if (descriptors_.size() >= max_open_files_) close();
-  const int descriptor = ::open(range_.paths[file].c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw std::system_error(errno, std::generic_category(), range_.paths[file]);
+// Pieces that lie close behind each other are one call; what is between them is read and dropped.
+void RangeReader::read_file(std::span<const Piece> pieces) {
+  constexpr uint64_t kGap = 8 << 10;
+  const SharedFiles::Use file(range_.files(), pieces[0].file, max_open_files_);
+  char dropped[kGap];
+  std::vector<iovec> buffers;
+  uint64_t begin = 0, end = 0;
+  const auto flush = [&] {
+    if (!buffers.empty()) file.read(begin, buffers);
+    buffers.clear();
+  };
+  for (const Piece& piece : pieces) {
+    if (buffers.size() + 2 > SharedFiles::kMostBuffers || piece.at < end || piece.at - end > kGap) {
+      flush();
+      begin = end = piece.at;
+    }
+    if (piece.at > end) buffers.push_back({dropped, piece.at - end});
+    buffers.push_back({piece.to, piece.size});
+    end = piece.at + piece.size;
   }
-  return descriptors_[file] = descriptor;
-}
-
-void RangeReader::close() {
-  for (const auto& [file, descriptor] : descriptors_) ::close(descriptor);
-  descriptors_.clear();
+  flush();
 }
 
 }  // namespace lowtide

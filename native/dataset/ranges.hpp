@@ -7,13 +7,15 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "dataset/encoding.hpp"
+#include "dataset/shared_files.hpp"
 
 namespace lowtide {
 
@@ -72,17 +74,24 @@ class RangeRows {
   std::vector<Row> rows;
   std::vector<std::string> paths;
 
+  // The files, for all readers of this range; called once all paths are there.
+  SharedFiles& files() const;
+
  private:
+  mutable std::once_flag files_made_;
+  mutable std::unique_ptr<SharedFiles> files_;
+
   bool add_rows(uint32_t file, std::span<const EncodedRow> index, uint64_t at, uint64_t id_bytes,
                 uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
 };
 
-// Reads stretches of a range; files are opened when they are first needed, and so many at most.
+// Reads stretches of a range. Each file is visited once for a stretch, in the order of its bytes: all
+// threads of a process share one table of descriptors, and every file that is opened locks it.
 class RangeReader {
  public:
+  // Files stay open for the next stretch as long as the process has fewer than `max_open_files` so.
   RangeReader(const RangeRows& range, uint64_t id_bytes, size_t max_open_files)
       : range_(range), id_bytes_(id_bytes), max_open_files_(max_open_files) {}
-  ~RangeReader() { close(); }
   RangeReader(const RangeReader&) = delete;
   RangeReader& operator=(const RangeReader&) = delete;
 
@@ -93,13 +102,17 @@ class RangeReader {
   uint64_t num_tokens() const { return range_.rows.empty() ? 0 : range_.rows.back().token_end; }
 
  private:
-  int open(uint32_t file);
-  void close();
+  struct Piece {  // of a file, and where it goes
+    uint32_t file;
+    uint64_t at, size;
+    char* to;
+  };
+  void read_file(std::span<const Piece> pieces);
 
   const RangeRows& range_;
   uint64_t id_bytes_;
   size_t max_open_files_;
-  std::unordered_map<uint32_t, int> descriptors_;
+  std::vector<Piece> pieces_;  // kept for the next stretch
 };
 
 // Rows with keys in [low, high], by key; equal keys stay in the order they have.

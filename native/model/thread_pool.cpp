@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -13,47 +14,86 @@ namespace {
 
 using Work = std::function<void(size_t, size_t)>;
 
+using Clock = std::chrono::steady_clock;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Looks until `is_there()`, for so many microseconds at most.
+template <typename Found>
+bool look_out(size_t microseconds, const Found& is_there) {
+  if (is_there()) return true;
+  if (microseconds == 0) return false;
+  const auto until = Clock::now() + std::chrono::microseconds(microseconds);
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (is_there()) return true;
+      pause();
+    }
+  } while (Clock::now() < until);
+  return is_there();
+}
+
+// A thread joins a job by counting itself in before it looks whether the job is still open, and the
+// caller closes it before it looks at the count: one of the two sees the other. Those who sleep, and a
+// caller who does, are known by counts that are changed before they look a last time.
 class Pool {
  public:
-  bool try_run(size_t count, size_t block, size_t num_threads, const Work& work) {
+  bool try_run(size_t count, size_t block, size_t num_threads, const Work& work, size_t patience) {
     const std::unique_lock<std::mutex> job(job_mutex_, std::try_to_lock);
     if (!job.owns_lock()) return false;
     const size_t helpers = num_threads - 1;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (; num_workers_ < helpers; ++num_workers_) {
-        std::thread([this, index = num_workers_] { serve(index); }).detach();
-      }
-      count_ = count;
-      block_ = block;
-      work_ = &work;
-      next_.store(0, std::memory_order_relaxed);
-      wanted_ = helpers;
-      is_open_ = true;
-      ++turn_;
+    for (; num_workers_ < helpers; ++num_workers_) {
+      std::thread([this, index = num_workers_] { serve(index); }).detach();
     }
-    wake_.notify_all();
+    count_ = count;
+    block_ = block;
+    work_ = &work;
+    next_.store(0, std::memory_order_relaxed);
+    wanted_ = helpers;
+    patience_ = patience;
+    is_open_ = true;
+    ++turn_;
+    if (num_sleeping_ > 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wake_.notify_all();
+    }
     take_blocks();
     // Helpers that have not woken up by now are not waited for.
-    std::unique_lock<std::mutex> lock(mutex_);
     is_open_ = false;
-    done_.wait(lock, [this] { return active_ == 0; });
+    const auto all_left = [this] { return active_ == 0; };
+    if (!look_out(patience, all_left)) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      is_waiting_ = true;
+      done_.wait(lock, all_left);
+      is_waiting_ = false;
+    }
     return true;
   }
 
  private:
   void serve(size_t index) {
     size_t seen = 0;
-    std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [&] { return turn_ != seen; });
+      const auto has_come = [&] { return turn_ != seen; };
+      if (!look_out(patience_, has_come)) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        ++num_sleeping_;
+        wake_.wait(lock, has_come);
+        --num_sleeping_;
+      }
       seen = turn_;
-      if (index >= wanted_ || !is_open_) continue;
       ++active_;
-      lock.unlock();
-      take_blocks();
-      lock.lock();
-      if (--active_ == 0) done_.notify_one();
+      if (is_open_ && index < wanted_) take_blocks();
+      if (--active_ == 0 && is_waiting_) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        done_.notify_one();
+      }
     }
   }
 
@@ -68,9 +108,9 @@ class Pool {
   std::mutex job_mutex_;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::atomic<size_t> next_{0};
-  size_t count_ = 0, block_ = 1, wanted_ = 0, active_ = 0, turn_ = 0, num_workers_ = 0;
-  bool is_open_ = false;
+  std::atomic<size_t> next_{0}, turn_{0}, active_{0}, num_sleeping_{0}, wanted_{0}, patience_{0};
+  std::atomic<bool> is_open_{false}, is_waiting_{false};
+  size_t count_ = 0, block_ = 1, num_workers_ = 0;
   const Work* work_ = nullptr;
 };
 
@@ -90,9 +130,11 @@ Pool& pool() {
 
 }  // namespace
 
-void run_blocks(size_t count, size_t block, size_t num_threads, const Work& work) {
+void run_blocks(size_t count, size_t block, size_t num_threads, const Work& work, size_t patience) {
   num_threads = std::min(num_threads, (count + block - 1) / block);
-  if (num_threads > 1 && pool().try_run(count, block, num_threads, work)) return;
+  if (num_threads > 1 && pool().try_run(count, block, num_threads, work, patience)) {
+    return;
+  }
   for (size_t first = 0; first < count; first += block) {
     work(first, std::min(first + block, count));
   }

@@ -4,6 +4,9 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
@@ -62,6 +65,16 @@ inline void start_writeback([[maybe_unused]] int file, [[maybe_unused]] uint64_t
 #if defined(SYNC_FILE_RANGE_WRITE)
   ::sync_file_range(file, static_cast<off_t>(offset), static_cast<off_t>(size),
                     SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
+// Read into several buffers as pread does into one; where that needs a call each, the first is filled.
+inline ssize_t read_buffers(int file, const iovec* buffers, size_t count, uint64_t offset) {
+#if defined(__linux__)
+  return ::preadv(file, buffers, static_cast<int>(count), static_cast<off_t>(offset));
+#else
+  (void)count;
+  return ::pread(file, buffers[0].iov_base, buffers[0].iov_len, static_cast<off_t>(offset));
 #endif
 }
 

@@ -14,16 +14,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from lowtide import files
 
-__all__ = ["PublishGroup"]
+__all__ = ["PublishGroup", "PublishThreads"]
 
+ResultT = TypeVar("ResultT")
 _THREADS = 16
 _Row = tuple[Path, Path]
+"""A finished file, and the name it is to have."""
 
 
 class PublishGroup:
@@ -94,6 +97,42 @@ class PublishGroup:
             for folder in dict.fromkeys(path.parent for _, path in rows):
                 files.sync_directory(folder)
         self._after.close()
+
+
+class PublishThreads:
+    """Publish files beside the threads that write others, which need not wait for the disk.
+
+    Use it as a context manager: at its end all files have their names, or are gone after an error.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="lowtide-publish")
+
+    def __enter__(self) -> PublishThreads:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._pool.shutdown()
+
+    def publish(self, rows: list[_Row], after: Callable[[], ResultT]) -> Future[ResultT]:
+        """Flush files and rename them, in their order, then call `after` for the result.
+
+        Their folders are not flushed.
+        """
+        return self._pool.submit(_publish_all, rows, after)
+
+
+def _publish_all(rows: list[_Row], after: Callable[[], ResultT]) -> ResultT:
+    try:
+        for row in rows:
+            _flush(row)
+            row[0].replace(row[1])
+    except BaseException:
+        for partial, _ in rows:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        raise
+    return after()
 
 
 def _flush(row: _Row) -> None:

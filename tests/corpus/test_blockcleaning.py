@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -62,10 +63,10 @@ class Notes:
         self.stops = 0
         self._takes = takes
 
-    def take(self, place: int, path: Path, block: TextBlock, cleaned: Any) -> bool:
+    def take(self, place: int, path: Path, block: TextBlock, cleaned: Any) -> WorkFile | None:
         assert cleaned.documents_in >= 0 and block.stored_bytes >= 0
         self.taken.append((place, path.name))
-        return self._takes(path.name)
+        return WorkFile(path, {}, {}) if self._takes(path.name) else None
 
     def pass_by(self, place: int, work: WorkFile) -> None:
         self.passed.append((place, work.path.name))
@@ -79,7 +80,12 @@ def clean(job: CleanJob, workers: int = 1) -> tuple[list[int], list[str]]:
     sizes: list[int] = []
     told: list[str] = []
     with WorkerPool(workers) as pool:
-        clean_corpus(job, pool, on_done=sizes.append, on_block=lambda path: told.append(path.name))
+        clean_corpus(
+            job,
+            pool,
+            on_done=sizes.append,
+            on_block=lambda block: told.append(block.work.path.name),
+        )
     return sizes, told
 
 
@@ -100,7 +106,7 @@ def test_every_block_is_taken_in_its_place(inputs: list[Path], tmp_path: Path) -
     assert notes.stops == 1
     assert sum(sizes) == sum(path.stat().st_size for path in inputs)
     assert sizes[0] == sum(path.stat().st_size for path in inputs[:2])
-    assert len(sizes) == len(names) + 1 and 0 in sizes  # the end of the compressed file
+    assert len(sizes) == len(names)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -144,7 +150,7 @@ def test_what_is_missing_is_cleaned_again(inputs: list[Path], tmp_path: Path) ->
     clean(job_of(inputs, tmp_path / "work", consumer=notes))
     assert notes.passed == list(enumerate(names)) and not notes.taken
     assert (job.folder / "0000002.end").read_bytes() == whole["0000002.end"]
-    assert len(sizes) == len(names) + 1
+    assert len(sizes) == len(names)
 
 
 def test_text_that_was_taken_is_not_kept(inputs: list[Path], tmp_path: Path) -> None:
@@ -275,8 +281,12 @@ def test_what_a_block_says_of_itself(tmp_path: Path) -> None:
     job = job_of([path], tmp_path / "work", collect_characters=True)
     job.folder.mkdir()
     (block,) = filter(None, iter_blocks(job.streams[0], job.reading))
-    assert write_block(job, block, 7, keep_text=False) == path.stat().st_size
-    header = open_work_file(job.block_path(0, 7)).header
+    written = write_block(job, block, 7, keep_text=False)
+    assert written.stored_bytes == path.stat().st_size and written.made is None
+    work = open_work_file(job.block_path(0, 7))
+    assert work.path == written.work.path and work.sections == written.work.sections
+    assert work.header == json.loads(json.dumps(written.work.header))
+    header = work.header
     content = header.pop("content")
     rules = header.pop("counts")
     assert header == {
@@ -285,7 +295,7 @@ def test_what_a_block_says_of_itself(tmp_path: Path) -> None:
         "languages": {}, "notices": [],
     }  # fmt: skip
     assert [row[0] for row in content] == [0] and not any(map(any, rules))
-    assert write_block(job, block, 0) == path.stat().st_size
+    assert write_block(job, block, 0).stored_bytes == path.stat().st_size
     table = load_block_table(job)
     assert len(table) == 1 and table.text_bytes[0] > 0 and table.has_text[0]
     assert "".join(map(chr, table.list_characters())) == "".join(

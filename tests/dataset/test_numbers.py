@@ -143,7 +143,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "InspectSettings.test_loading": False,
     },
     "dataset.sharding": {
-        "MAX_OPEN_FILES": 200,
+        "MAX_OPEN_FILES": 16_384,
         "LAST_KEY": 18_446_744_073_709_551_615,
         "ENCODED_ROW_BYTES_HELD": 128,
         "_MIN_SPLIT_DOCUMENTS": 100,
@@ -152,7 +152,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ShardJob.range_bytes": 16_777_216,
         "ShardJob.first_block": 0,
         "ShardJob.chunk_bytes": 8_388_608,
-        "ShardJob.max_open_files": 200,
+        "ShardJob.max_open_files": 16_384,
     },
     "dataset.staged.adding": {
         "_BYTES_PER_TOKEN": 4,

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES
+from lowtide.corpus.workfiles import WorkFile
 from lowtide.dataset import chosen, encoding, threaded
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.errors import DataError
@@ -74,10 +76,10 @@ def test_a_failing_block_ends_the_command_and_the_next_one_goes_on(
     expected = prepare(tmp_path, tokenizer, "expected")
     real = encoding.write_work_file
 
-    def fail(path: Path, *given: object) -> None:
+    def fail(path: Path, *given: Any) -> WorkFile:
         if path.name == "0000000-0000005.ids":
             raise DataError("no more of this", path=path)
-        real(path, *given)
+        return real(path, *given)
 
     monkeypatch.setattr(encoding, "write_work_file", fail)
     with pytest.raises(DataError, match="no more of this"):

@@ -482,12 +482,12 @@ def test_full_disk_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     calls = 0
     real = sharding.write_shard  # pyright: ignore[reportPrivateUsage]
 
-    def fail(*given: Any) -> layout.ShardInfo:
+    def fail(*given: Any, **named: Any) -> layout.ShardInfo:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise OSError(28, "No space left on device")
-        return real(*given)
+        return real(*given, **named)
 
     monkeypatch.setattr(sharding, "write_shard", fail)
     with pytest.raises(LowtideError, match="the disk is full") as caught:

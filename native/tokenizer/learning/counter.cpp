@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kHotSets = 32768;  // times 64 bytes: 2 MiB a thread. 512 KiB fit the second-level
                                     // cache and counted 18 % slower: more fell out of them
 constexpr size_t kEndsBatch = 4096;
+constexpr size_t kGivenBack = 4 << 20;  // freed at least: every time all arenas are looked through
 constexpr size_t kSmallestLimit = 4 << 20;  // of a window; its one piece is held once more
 constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
 
@@ -347,6 +348,7 @@ void PieceCounter::drain(const CountSink& sink) {
   flush_all();
   locals_.clear();
   uint64_t distinct = 0;
+  size_t freed = 0;
   const auto counted = [&](const uint8_t* bytes, size_t length, uint64_t count) {
     ++distinct;
     sink(bytes, length, count);
@@ -360,8 +362,11 @@ void PieceCounter::drain(const CountSink& sink) {
       merge_many_runs(i);
       merge_runs(shard.runs, counted);
     }
+    freed += shard.table.bytes();
     shard.table.clear();
+    if (freed < kGivenBack && i + 1 < kShards) continue;
     give_memory_back();  // now: whoever takes the pieces needs its pages
+    freed = 0;
   }
   distinct_ = distinct;
 }

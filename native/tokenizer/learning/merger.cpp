@@ -14,6 +14,7 @@ namespace lowtide {
 namespace {
 constexpr size_t kCompactionFloor = 1 << 17;
 constexpr size_t kWordsAtOnce = 512;  // that a thread takes
+constexpr size_t kPatience = 200;     // microseconds; large merges follow each other closely
 }  // namespace
 
 size_t MergeLearner::bytes() const {
@@ -53,9 +54,8 @@ void MergeLearner::build() {
   list_words();
   live_symbols_ = symbols_.size();
   threshold_ = 1;
-  for (size_t pair = 0; pair < counts_.size(); ++pair) {
+  for (size_t pair = 0; pair < counts_.size(); ++pair)
     threshold_ = std::max(threshold_, counts_[pair]);
-  }
   ++threshold_;  // no pair reaches it: the first refill looks for the most frequent ones
 }
 
@@ -252,14 +252,15 @@ void MergeLearner::merge_together(const Pair& entry, uint32_t pair, uint32_t tok
     free_parts_.push_back(part.get());
   }
   std::exception_ptr failed;
-  run_blocks(entry.num_words, kWordsAtOnce, num_threads_, [&](size_t begin, size_t end) {
+  const auto work = [&](size_t begin, size_t end) {
     try {
       merge_part(entry, pair, token, static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
     } catch (...) {
       const std::lock_guard hold(parts_mutex_);
       failed = std::current_exception();
     }
-  });
+  };
+  run_blocks(entry.num_words, kWordsAtOnce, num_threads_, work, kPatience);
   if (failed) std::rethrow_exception(failed);
   add_parts();
 }
@@ -380,14 +381,14 @@ void MergeLearner::place_postings_of_parts() {
       filled += near.num_words;
     });
   }
-  run_blocks(parts_.size(), 1, num_threads_, [&](size_t begin, size_t end) {
-    for (size_t number = begin; number < end; ++number) {
-      MergePart& part = *parts_[number];
-      for (const MergePart::Posting& posting : part.postings) {
-        postings_[part.near(posting.side, posting.neighbour).posting++] = posting.word;
+  const auto work = [&](size_t begin, size_t end) {
+    for (; begin < end; ++begin) {
+      for (const MergePart::Posting& posting : parts_[begin]->postings) {
+        postings_[parts_[begin]->near(posting.side, posting.neighbour).posting++] = posting.word;
       }
     }
-  });
+  };
+  run_blocks(parts_.size(), 1, num_threads_, work, kPatience);
 }
 
 void MergeLearner::compact_postings() {

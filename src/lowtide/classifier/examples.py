@@ -64,7 +64,9 @@ class Sampler:
         """Where the passages of the block in `block_path` are."""
         return self._folder / f"{block_path.stem}.examples"
 
-    def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
+    def take(
+        self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock
+    ) -> WorkFile:
         """Keep passages of a clean block; its text is not needed any more."""
         rows, text = _native.pick_passages(
             cleaned.text,
@@ -74,9 +76,9 @@ class Sampler:
             self._limits[OTHER],
             self._limits[GOOD],
         )
-        write_work_file(self.path(path), {}, {"rows": rows, "text": text})
+        work = write_work_file(self.path(path), {}, {"rows": rows, "text": text})
         self._count(rows)
-        return True
+        return work
 
     def pass_by(self, place: int, work: WorkFile) -> None:
         """Count in a block that an earlier command has finished."""

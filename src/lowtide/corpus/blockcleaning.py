@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lowtide import _native
-from lowtide.corpus.cleaning import clean_block, count_languages
+from lowtide.corpus.cleaning import clean_block, count_languages, native_options
 from lowtide.corpus.inputhashes import hash_content
 from lowtide.corpus.ranking import ScoreCut
 from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, iter_blocks, read_block
@@ -24,7 +24,14 @@ from lowtide.corpus.textblocks import StreamPaths
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 
-__all__ = ["BlockConsumer", "CleanJob", "clean_corpus", "has_many_streams", "write_block"]
+__all__ = [
+    "BlockConsumer",
+    "CleanJob",
+    "FinishedBlock",
+    "clean_corpus",
+    "has_many_streams",
+    "write_block",
+]
 
 BLOCK_BYTES_HELD = 12
 """Bytes a worker holds at its peak for each byte of a block: raw, clean, hashes, kept, ids."""
@@ -32,11 +39,24 @@ RULES_BYTES_HELD = 8
 """As many more where rules of quality judge documents: a million words and their n-grams."""
 
 
+class FinishedBlock(NamedTuple):
+    """A clean block as it was written, and what a consumer made of it."""
+
+    stored_bytes: int
+    work: WorkFile
+    made: WorkFile | None = None
+
+
 class BlockConsumer(Protocol):
     """Takes blocks as soon as they are clean; each comes once, with its place in the corpus."""
 
-    def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
-        """Take a clean block, which goes to `path`; True when its text is not needed any more."""
+    def take(
+        self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock
+    ) -> WorkFile | None:
+        """Take a clean block, which goes to `path`.
+
+        Returns the work file of what was made of it; None if its text is needed later.
+        """
         ...
 
     def pass_by(self, place: int, work: WorkFile) -> None:
@@ -70,6 +90,16 @@ class CleanJob:
         """Where the inputs are."""
         return StreamPaths(self.streams)
 
+    @cached_property
+    def native(self) -> _native.CleanOptions:
+        """The options of cleaning as the native core takes them."""
+        return native_options(
+            self.cleaning,
+            collect_characters=self.collect_characters,
+            collect_scores=self.collect_scores,
+            cut=self.cut,
+        )
+
     def block_path(self, stream: int, number: int) -> Path:
         """Where a block's result is."""
         return self.folder / f"{stream:07d}-{number:07d}.block"
@@ -84,12 +114,12 @@ def clean_corpus(
     pool: WorkerPool,
     *,
     on_done: Callable[[int], None],
-    on_block: Callable[[Path], None] | None = None,
+    on_block: Callable[[FinishedBlock], None] | None = None,
 ) -> None:
     """Clean every block that is not clean yet; `on_done` is told the stored bytes of each.
 
-    `on_block` is told the work files of blocks in order, from the first on, as they are finished:
-    of all blocks, or of none where streams are cleaned side by side.
+    `on_block` is told of blocks in order, from the first on, as they are finished: of all blocks,
+    or of none where streams are cleaned side by side.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     lock = threading.Lock()
@@ -107,10 +137,12 @@ def clean_corpus(
         # workers to be busy while one is slow.
         is_free = all(stream.random_access for stream in job.streams)
         num_waiting = pool.num_workers if is_free else 1
-        for size, path in pool.run(_iter_tasks(job), num_waiting=num_waiting):
-            report(size)
-            if on_block is not None and path is not None:
-                on_block(path)
+        for block in pool.run(_iter_tasks(job), num_waiting=num_waiting):
+            if block is None:
+                continue
+            report(block.stored_bytes)
+            if on_block is not None:
+                on_block(block)
     finally:
         if job.consumer is not None:
             job.consumer.stop()
@@ -135,7 +167,7 @@ def _iter_side_by_side(
             continue
         for number in range(stream.num_blocks):
             yield lambda stream=stream, number=number: report(
-                _clean_numbered(job, stream, number, 0)
+                _clean_numbered(job, stream, number, 0).stored_bytes
             )
 
 
@@ -145,7 +177,7 @@ def _clean_stream(job: CleanJob, stream: Stream, report: Callable[[int], None]) 
         report(stream.size_bytes)
         return
     notices: list[str] = []
-    reading = replace(job.reading, on_notice=notices.append)
+    reading = job.reading.noticing(notices.append)
     count = 0
     for block in filter(None, iter_blocks(stream, reading)):
         count = block.number + 1
@@ -163,29 +195,28 @@ def _iter_tasks(job: CleanJob) -> Iterator[BlockTask]:
             for number in range(finished):
                 path = job.block_path(stream.index, number)
                 size = 0 if number else stream.size_bytes
-                yield _task(path, _pass_by, job, place + number, path, size)
+                yield _task(_pass_by, job, place + number, path, size)
             place += finished
         elif stream.random_access:
             for number in range(stream.num_blocks):
-                path = job.block_path(stream.index, number)
-                yield _task(path, _clean_numbered, job, stream, number, place + number)
+                yield _task(_clean_numbered, job, stream, number, place + number)
             place += stream.num_blocks
         else:
             place = yield from _iter_stream_tasks(job, stream, place)
 
 
-BlockTask = Callable[[], tuple[int, Path | None]]
-"""Returns the stored bytes of what it did, and the work file of the block it was about."""
+BlockTask = Callable[[], FinishedBlock | None]
+"""Returns the block it was about, if it was about one."""
 
 
 def _task(
-    path: Path | None, function: Callable[..., int], job: CleanJob, *arguments: Any
+    function: Callable[..., FinishedBlock | None], job: CleanJob, *arguments: Any
 ) -> BlockTask:
     """Return a task that stops the consumer if it fails, so that no other task waits for it."""
 
-    def run() -> tuple[int, Path | None]:
+    def run() -> FinishedBlock | None:
         try:
-            return function(job, *arguments), path
+            return function(job, *arguments)
         except BaseException:
             if job.consumer is not None:
                 job.consumer.stop()
@@ -211,10 +242,11 @@ def _is_done(job: CleanJob, path: Path) -> bool:
     return has_text or (job.is_encoded is not None and job.is_encoded(path))
 
 
-def _pass_by(job: CleanJob, place: int, path: Path, size: int) -> int:
+def _pass_by(job: CleanJob, place: int, path: Path, size: int) -> FinishedBlock:
+    work = open_work_file(path)
     if job.consumer is not None:
-        job.consumer.pass_by(place, open_work_file(path))
-    return size
+        job.consumer.pass_by(place, work)
+    return FinishedBlock(size, work)
 
 
 def _iter_stream_tasks(
@@ -222,32 +254,30 @@ def _iter_stream_tasks(
 ) -> Generator[BlockTask, None, int]:
     """Read a stream in this thread while workers clean what was read; returns the next place."""
     notices: list[str] = []
-    reading = replace(job.reading, on_notice=notices.append)
+    reading = job.reading.noticing(notices.append)
     count = 0
     for block in filter(None, iter_blocks(stream, reading)):
         count = block.number + 1
         path = job.block_path(stream.index, block.number)
         if _is_done(job, path):
-            yield _task(path, _pass_by, job, place + block.number, path, block.stored_bytes)
+            yield _task(_pass_by, job, place + block.number, path, block.stored_bytes)
         else:
-            yield _task(path, write_block, job, block, block.number, place + block.number)
-    yield _task(None, _end_stream, job, stream, count, notices)
+            yield _task(write_block, job, block, block.number, place + block.number)
+    yield _task(_end_stream, job, stream, count, notices)
     return place + count
 
 
-def _end_stream(job: CleanJob, stream: Stream, count: int, notices: list[str]) -> int:
+def _end_stream(job: CleanJob, stream: Stream, count: int, notices: list[str]) -> None:
     end = {"blocks": count, "notices": notices}
     write_work_file(job.end_path(stream.index), end, {})
-    return 0
 
 
-def _clean_numbered(job: CleanJob, stream: Stream, number: int, place: int) -> int:
+def _clean_numbered(job: CleanJob, stream: Stream, number: int, place: int) -> FinishedBlock:
     path = job.block_path(stream.index, number)
     if _is_done(job, path):
         return _pass_by(job, place, path, min(job.reading.block_bytes, stream.size_bytes))
     notices: list[str] = []
-    reading = replace(job.reading, on_notice=notices.append)
-    block = read_block(stream, number, reading)
+    block = read_block(stream, number, job.reading.noticing(notices.append))
     if block is None:
         block = TextBlock(stream.index, number, "text", b"", ())  # a neighbour holds all of it
     return write_block(job, block, number, place, notices=notices)
@@ -261,26 +291,26 @@ def write_block(
     *,
     notices: list[str] | None = None,
     keep_text: bool = True,
-) -> int:
+) -> FinishedBlock:
     """Clean a block and write its work file; without its text it serves for comparison only."""
     notices = [] if notices is None else notices
-    reading = replace(job.reading, on_notice=notices.append)
     cleaned = clean_block(
         block,
-        reading,
+        job.reading.noticing(notices.append),
         job.cleaning,
         paths=job.paths,
         collect_characters=job.collect_characters,
         collect_scores=job.collect_scores,
         cut=job.cut,
+        native=job.native,
     )
     path = job.block_path(block.stream, number)
     if job.collect_scores:
         known = {"has_text": True, "content": hash_content(block, job.reading)}
-        write_work_file(path, known, {"keys": cleaned.score_keys})
-        return block.stored_bytes
-    if job.consumer is not None and job.consumer.take(place, path, block, cleaned):
-        keep_text = False
+        work = write_work_file(path, known, {"keys": cleaned.score_keys})
+        return FinishedBlock(block.stored_bytes, work)
+    made = None if job.consumer is None else job.consumer.take(place, path, block, cleaned)
+    keep_text = keep_text and made is None
     header = {
         "has_text": keep_text,
         "continues": block.continues,
@@ -301,5 +331,4 @@ def write_block(
         "characters": cleaned.characters,
         "text": cleaned.text if keep_text else cleaned.text[:0],
     }
-    write_work_file(path, header, sections)
-    return block.stored_bytes
+    return FinishedBlock(block.stored_bytes, write_work_file(path, header, sections), made)

@@ -147,9 +147,8 @@ class TableBuilder:
         self._open_document = OpenDocument()
         self._contents = InputHashes()
 
-    def add(self, path: Path) -> None:
+    def add(self, work: WorkFile) -> None:
         """Add the next block."""
-        work = open_work_file(path)
         header = work.header
         self._num_hashes.append(work.sections["hashes"][1] // HASH_ROW_BYTES)
         self._text_bytes.append(work.sections["text"][1])
@@ -162,14 +161,14 @@ class TableBuilder:
         begun = self._open_document.pass_block(work)
         if begun is not None:
             self._carried[self._num_added] = begun
-        self._num_added, self._last_added = self._num_added + 1, path
+        self._num_added, self._last_added = self._num_added + 1, work.path
 
     def finish(self) -> BlockTable:
         """Add the blocks that are left, and return the table."""
         paths, notices = _list_blocks(self._job)
         assert not self._num_added or paths[self._num_added - 1] == self._last_added
         for path in itertools.islice(paths, self._num_added, None):
-            self.add(path)
+            self.add(open_work_file(path))
         return BlockTable(
             paths=paths,
             num_hashes=self._num_hashes,

@@ -87,14 +87,18 @@ def clean_block(
     collect_characters: bool = False,
     collect_scores: bool = False,
     cut: ScoreCut | None = None,
+    native: _native.CleanOptions | None = None,
 ) -> _native.CleanedBlock:
-    """Take a block apart into documents and clean them; other Python threads go on meanwhile."""
+    """Take a block apart into documents and clean them; other Python threads go on meanwhile.
+
+    `native` are the options as `native_options` makes them, where many blocks are cleaned.
+    """
     if options.step and not collect_scores:
         judged = replace(options, step="", dedup=False)
         cleaned = clean_block(block, reading, judged, paths=paths, cut=cut)
         return _take_step(cleaned, options, paths, collect_characters=collect_characters)
     compose = _compose_lower if options.lowercase else _compose
-    native = native_options(
+    native = native or native_options(
         options, collect_characters=collect_characters, collect_scores=collect_scores, cut=cut
     )
     if block.kind == "text":

@@ -63,6 +63,12 @@ class ReadingSettings:
                 f"--text-field {self.text_field!r} is not text in UTF-8, as names of fields are"
             )
 
+    def noticing(self, on_notice: Callable[[str], None]) -> ReadingSettings:
+        """The same settings with another receiver of notices; they need no second check."""
+        other = object.__new__(ReadingSettings)
+        other.__dict__.update(self.__dict__, on_notice=on_notice)
+        return other
+
     @property
     def window_bytes(self) -> int:
         """How far past its nominal end a block looks for a document border."""

@@ -83,13 +83,15 @@ class Turns:
     """Lets concurrent tasks do one part of their work in the order of the tasks.
 
     A pool starts its tasks in order, so the task whose turn it is has always started. Each waits at
-    a gate of its own: one that has had its turn wakes the next, and no others.
+    a gate of its own: one that has had its turn wakes the next, and no others. A task with nothing
+    to do in its turn gives it up, and does not wait.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next = 0
         self._gates: dict[int, threading.Event] = {}
+        self._given_up: set[int] = set()
         self._stopped = False
 
     @contextlib.contextmanager
@@ -101,8 +103,15 @@ class Turns:
         except BaseException:
             self.stop()
             raise
+        self.give_up(place)
+
+    def give_up(self, place: int) -> None:
+        """Let the next task have its turn when that of this one has come."""
         with self._lock:
-            self._next = place + 1
+            self._given_up.add(place)
+            while self._next in self._given_up:
+                self._given_up.remove(self._next)
+                self._next += 1
             gate = self._gates.pop(self._next, None)
         if gate is not None:
             gate.set()

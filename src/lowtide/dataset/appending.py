@@ -29,7 +29,7 @@ from lowtide.dataset.appendable import (
     give_up,
     stored_settings,
 )
-from lowtide.dataset.encoding import Coder, EncodeJob, SourceCounts, add_up_blocks
+from lowtide.dataset.encoding import Coder, EncodedTotals, EncodeJob
 from lowtide.dataset.finished import require_whole
 from lowtide.dataset.grown import Added, GrownDataset, first_free_number, unknown_characters
 from lowtide.dataset.identity import require_unchanged
@@ -285,8 +285,8 @@ class _Append:
     ) -> AppendResult:
         grown = self.grown
         paths = [encode_job.path(path) for path in table.paths[first_block:]]
-        sources = SourceCounts(len(self.inputs), first_index=grown.first_input)
-        add_up_blocks(paths, table.report, sources)
+        totals = EncodedTotals(len(self.inputs), first_index=grown.first_input)
+        totals.finish(paths, table.report)
         job = ShardJob(
             root=self.work / "new",
             encoded=paths,
@@ -294,6 +294,7 @@ class _Append:
             val_fraction=grown.val_fraction,
             tokens_per_shard=self.stored.tokens_per_shard,
             vocab_size=grown.info.vocab_size,
+            num_documents=totals.num_documents,
             tag=grown.shard_tag(self.inputs, contents),
             first_number=grown.first_number,
             split_mode=grown.split_mode,
@@ -311,7 +312,7 @@ class _Append:
             inputs=self.inputs,
             reading=self.reading,
             contents=contents,
-            sources=sources,
+            sources=totals.sources,
             shards=grown.move_in(run_sharding(job, plan, self.pool, self.progress)),
             report=table.report.as_json(),
             notices=notices,

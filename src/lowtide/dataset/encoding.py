@@ -7,9 +7,11 @@ Memory:  one block per worker
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +22,7 @@ from lowtide.corpus.cleaning import native_options
 from lowtide.corpus.removals import Report
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.workers import WorkerPool
-from lowtide.corpus.workfiles import open_work_file, write_work_file
+from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import id_bytes
@@ -30,9 +32,9 @@ __all__ = [
     "NO_LINES",
     "Coder",
     "EncodeJob",
+    "EncodedTotals",
     "Removed",
     "SourceCounts",
-    "add_up_blocks",
     "encode_block",
     "encode_corpus",
     "keep_block",
@@ -62,6 +64,11 @@ class EncodeJob:
     shuffle: bool
     seed: int
     folder: Path
+
+    @cached_property
+    def native_cleaning(self) -> _native.CleanOptions:
+        """The options of cleaning as the native core takes them."""
+        return native_options(self.cleaning)
 
     def path(self, block_path: Path) -> Path:
         """Where the ids of the block in `block_path` are."""
@@ -95,7 +102,7 @@ def encode_corpus(
                 next_step="the same command with --restart",
             )
         work = open_work_file(table.paths[block])
-        return text_bytes, write_encoded(
+        encoded = write_encoded(
             job,
             path,
             work.read("text"),
@@ -104,6 +111,7 @@ def encode_corpus(
             block=block,
             carried=table.carried.get(block),
         )
+        return text_bytes, encoded.header["tokens"]
 
     def tasks() -> Iterator[Callable[[], tuple[int, int]]]:
         for block in range(first_block, len(table)):
@@ -122,8 +130,12 @@ def write_encoded(
     *,
     block: int,
     carried: Identity | None,
-) -> int:
-    """Encode what is left of a clean block and write its work file; return how many ids it has."""
+    hashes: memoryview | None = None,
+) -> WorkFile:
+    """Encode what is left of a clean block and write its work file.
+
+    With its `hashes` those that `append` will need are a section of the file (`seen`).
+    """
     encoded = encode_block(job, text, documents, removed, block=block, carried=carried)
     header = {
         "tokens": encoded.num_tokens,
@@ -134,8 +146,10 @@ def write_encoded(
         "samples": [(rule, text.decode("utf-8", "replace")) for rule, text in encoded.samples],
         "unknown_characters": job.coder.count_unknown(encoded.ids),
     }
-    write_work_file(path, header, {"index": encoded.index, "ids": encoded.ids})
-    return encoded.num_tokens
+    sections = {"index": encoded.index, "ids": encoded.ids}
+    if hashes is not None:
+        sections["seen"] = _native.pick_hashes(hashes, documents, encoded.remnants, False)
+    return write_work_file(path, header, sections)
 
 
 def encode_block(
@@ -157,7 +171,7 @@ def encode_block(
         text,
         documents,
         removed,
-        native_options(job.cleaning),
+        job.native_cleaning,
         shuffle=job.shuffle,
         seed=job.seed & (1 << 64) - 1,
         block=block,
@@ -196,16 +210,48 @@ class SourceCounts:
             yield {"file": path, "documents": documents, "tokens": tokens, **more}
 
 
-def add_up_blocks(paths: Iterable[Path], report: Report, sources: SourceCounts) -> int:
-    """Add what encoded blocks counted to the report and to the sources; returns their tokens."""
-    tokens = 0
-    for path in paths:
-        header = open_work_file(path).header
+class EncodedTotals:
+    """What encoded blocks counted, added up from the first on.
+
+    Blocks that this command encodes are added as they are finished, those of an earlier one and
+    those that are encoded later are read from their files at the end: 16 bytes for each.
+    """
+
+    def __init__(self, num_files: int, *, first_index: int = 0) -> None:
+        self.sources = SourceCounts(num_files, first_index=first_index)
+        self.num_documents = 0
+        self.num_tokens = 0
+        self._report = Report()
+        self._seen_at, self._seen_bytes = array("q"), array("q")
+        self._has_gap = False
+
+    def add(self, work: WorkFile | None) -> None:
+        """Add the next block; None if it is not encoded yet: it and all others are added later."""
+        self._has_gap = self._has_gap or work is None
+        if work is not None and not self._has_gap:
+            self._add(work)
+
+    def _add(self, work: WorkFile) -> None:
+        header = work.header
         unknown = header.get("unknown_characters", 0)
-        report.add(header["counts"], header["samples"], unknown_characters=unknown)
-        sources.add(header.get("sources", ()))
-        tokens += header["tokens"]
-    return tokens
+        self._report.add(header["counts"], header["samples"], unknown_characters=unknown)
+        self.sources.add(header.get("sources", ()))
+        self.num_documents += header["documents"]
+        self.num_tokens += header["tokens"]
+        at, size = work.sections.get("seen", (-1, 0))
+        self._seen_at.append(at)
+        self._seen_bytes.append(size)
+
+    def finish(self, paths: Sequence[Path], report: Report) -> None:
+        """Add the blocks that are left, and all of it to the report."""
+        for path in itertools.islice(paths, len(self._seen_at), None):
+            self._add(open_work_file(path))
+        report.add_state(self._report.as_state())
+
+    def find_seen(self, block: int) -> tuple[int, int] | None:
+        """Where a block's file has the hashes that `append` needs, if it has them."""
+        at = self._seen_at[block]
+        return None if at < 0 else (at, self._seen_bytes[block])
 
 
 def keep_block(

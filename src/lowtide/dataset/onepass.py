@@ -40,19 +40,31 @@ class OnePass:
             self._finder = _native.DuplicateFinder(table_bytes // TABLE_ROW_BYTES)
         self._open_document = OpenDocument()
 
-    def take(self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock) -> bool:
-        """Encode a clean block; False when the table is full, and nothing was done."""
+    def take(
+        self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock
+    ) -> WorkFile | None:
+        """Encode a clean block; None when the table is full, and nothing was done."""
         documents = cleaned.documents
-        with self._turns.take(place):
-            carried = self._carry(block, documents)
+        carried = None
+        if block.continues or block.continued:
+            with self._turns.take(place):
+                carried = self._carry(block, documents)
+        else:
+            self._turns.give_up(place)
         removed = self._find_duplicates(place, cleaned.hashes)
         if removed is None:
-            return False
+            return None
         job = self._load_job()
-        write_encoded(
-            job, job.path(path), cleaned.text, documents, removed, block=place, carried=carried
+        return write_encoded(
+            job,
+            job.path(path),
+            cleaned.text,
+            documents,
+            removed,
+            block=place,
+            carried=carried,
+            hashes=cleaned.hashes if self._dedup else None,
         )
-        return True
 
     def pass_by(self, place: int, work: WorkFile) -> None:
         """Add the hashes of a block that an earlier command has finished."""
@@ -81,8 +93,6 @@ class OnePass:
             raise CancelledError from None
 
     def _carry(self, block: TextBlock, documents: memoryview) -> Identity | None:
-        if not (block.continues or block.continued):
-            return None
         return self._open_document.advance(
             continues=block.continues,
             continued=block.continued,

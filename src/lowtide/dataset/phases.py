@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.corpus.blockcleaning import CleanJob, clean_corpus
+from lowtide.corpus.blockcleaning import CleanJob, FinishedBlock, clean_corpus
 from lowtide.corpus.blocktable import BlockTable, TableBuilder, find_score_cut
 from lowtide.corpus.deduplication import LeaveOut, RemovedLines, find_duplicates
 from lowtide.corpus.inputhashes import InputHashes
@@ -20,7 +20,7 @@ from lowtide.corpus.inputs import InputFile, changed_input, has_changed
 from lowtide.corpus.ranking import ScoreCut, describe_cut
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
-from lowtide.dataset.encoding import EncodeJob, Removed, encode_corpus
+from lowtide.dataset.encoding import EncodedTotals, EncodeJob, Removed, encode_corpus
 from lowtide.dataset.resources import Shares
 from lowtide.dataset.sharding import ShardJob, ShardPlan, write_shards
 from lowtide.errors import from_os_error
@@ -73,14 +73,28 @@ def noticing_changes(
 
 
 def run_cleaning(
-    job: CleanJob, pool: WorkerPool, progress: Progress, *, name: str | None = None
+    job: CleanJob,
+    pool: WorkerPool,
+    progress: Progress,
+    *,
+    name: str | None = None,
+    totals: EncodedTotals | None = None,
 ) -> BlockTable:
-    """Clean all inputs of a job, and show what could not be read."""
+    """Clean all inputs of a job, and show what could not be read.
+
+    Blocks that are encoded as soon as they are clean are added to `totals`.
+    """
     total = sum(stream.size_bytes for stream in job.streams)
     usual = "clean" if job.consumer is None else "clean, encode"
     with progress.phase(name or usual, total=total, unit="B") as phase:
         table_builder = TableBuilder(job)
-        clean_corpus(job, pool, on_done=phase.advance, on_block=table_builder.add)
+
+        def add(block: FinishedBlock) -> None:
+            table_builder.add(block.work)
+            if totals is not None:
+                totals.add(block.made)
+
+        clean_corpus(job, pool, on_done=phase.advance, on_block=add)
         table = table_builder.finish()
     for notice in table.notices:
         progress.note(notice)

@@ -11,7 +11,7 @@ that was dropped is not there at all; without their hashes an appended copy woul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from lowtide import _native, files
 from lowtide.arrays import np
 from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.removals import RULES
-from lowtide.corpus.workfiles import open_work_file, write_work_file
+from lowtide.corpus.workfiles import open_work_file, read_section, write_work_file
 
 __all__ = [
     "ROW_BYTES",
@@ -52,11 +52,19 @@ def write_seen(
     encoded: Sequence[Path],
     *,
     all_lines: bool = False,
+    find: Callable[[int], tuple[int, int] | None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write the hashes of all blocks; return the row that the metadata has of the file."""
+    """Write the hashes of all blocks; return the row that the metadata has of the file.
+
+    `find` says where the file of an encoded block has them, if they were written with it.
+    """
 
     def iter_rows() -> Iterator[memoryview]:
-        for block_path, encoded_path in zip(cleaned, encoded, strict=True):
+        for block, (block_path, encoded_path) in enumerate(zip(cleaned, encoded, strict=True)):
+            found = None if all_lines else find(block)
+            if found is not None:
+                yield read_section(encoded_path, *found)
+                continue
             work = open_work_file(block_path)
             remnants = open_work_file(encoded_path).header["remnants"]
             documents = work.read("documents") if remnants else memoryview(b"")

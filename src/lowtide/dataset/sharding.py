@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 from array import array
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
 from lowtide.errors import DataError
+from lowtide.files import Publisher
+from lowtide.publishing import PublishThreads
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = [
@@ -44,7 +48,7 @@ __all__ = [
     "write_shards",
 ]
 
-MAX_OPEN_FILES = 200  # for each worker; 1024 is a common limit for a process
+MAX_OPEN_FILES = 1 << 14  # that all workers keep open together
 LAST_KEY = (1 << 64) - 1
 ENCODED_ROW_BYTES_HELD = 4 * ENCODED_ROW_BYTES
 """Bytes for each document while the rows of a range are read and sorted."""
@@ -68,6 +72,8 @@ class ShardJob:
     val_fraction: float
     tokens_per_shard: int
     vocab_size: int
+    num_documents: int | None = None
+    """Of all blocks; None where they have to be counted."""
     tag: str = ""
     """What the shards' names say of their origin (`layout.shard_tag`)."""
     first_number: int = 0
@@ -179,13 +185,18 @@ def _cut_keys(job: ShardJob) -> Sequence[int]:
     if not job.shuffle:
         last_block = job.first_block + max(len(job.encoded), 1)
         return array("Q", (block << 32 for block in range(job.first_block, last_block)))
+    documents = _count_documents(job) if job.num_documents is None else job.num_documents
+    num_ranges = max(1, -(-documents * ENCODED_ROW_BYTES_HELD // job.range_bytes))
+    width = (1 << 64) // num_ranges
+    return array("Q", (number * width for number in range(num_ranges)))
+
+
+def _count_documents(job: ShardJob) -> int:
     documents = 0
     for paths in _iter_paths(job.encoded):
         with _naming_damage(paths):
             documents += _native.count_documents(paths)
-    num_ranges = max(1, -(-documents * ENCODED_ROW_BYTES_HELD // job.range_bytes))
-    width = (1 << 64) // num_ranges
-    return array("Q", (number * width for number in range(num_ranges)))
+    return documents
 
 
 def _choose_mode(job: ShardJob, train: int, val: int, documents: Sequence[int]) -> str:
@@ -217,21 +228,33 @@ def write_shards(
     on_done: Callable[[int], None],
 ) -> dict[str, list[layout.ShardInfo]]:
     """Write every shard that is not there yet."""
+    _ask_for_open_files(2 * min(len(job.encoded), job.max_open_files))
     for split in layout.SPLITS:
         (job.root / split).mkdir(parents=True, exist_ok=True)
     if job.done_folder is not None:
         job.done_folder.mkdir(parents=True, exist_ok=True)
 
     ranges = _RangeCache(job, plan, capacity=pool.num_workers + 1)
-
-    def tasks() -> Iterator[Callable[[], tuple[str, layout.ShardInfo]]]:
-        for wanted in plan.shards:
-            yield lambda wanted=wanted: (wanted.split, _write_once(job, plan, ranges, wanted))
-
+    waiting: deque[Future[layout.ShardInfo]] = deque()
     shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
-    for split, shard in pool.run(tasks()):
-        shards[split].append(shard)
+
+    def take() -> None:
+        shard = waiting.popleft().result()
+        shards[shard.path.parent.name].append(shard)
         on_done(shard.num_tokens)
+
+    with PublishThreads(pool.num_workers) as threads:
+
+        def tasks() -> Iterator[Callable[[], Future[layout.ShardInfo]]]:
+            for wanted in plan.shards:
+                yield lambda wanted=wanted: _write_once(job, plan, ranges, wanted, threads)
+
+        for published in pool.run(tasks()):
+            waiting.append(published)
+            while waiting and (waiting[0].done() or len(waiting) > 2 * pool.num_workers):
+                take()
+        while waiting:
+            take()
     return shards
 
 
@@ -245,17 +268,33 @@ def remove_other_shards(root: Path, known: Iterable[Path]) -> None:
 
 
 def _write_once(
-    job: ShardJob, plan: ShardPlan, ranges: _RangeCache, wanted: PlannedShard
-) -> layout.ShardInfo:
+    job: ShardJob,
+    plan: ShardPlan,
+    ranges: _RangeCache,
+    wanted: PlannedShard,
+    threads: PublishThreads,
+) -> Future[layout.ShardInfo]:
+    """Write a shard, unless it is there; its result comes when it is flushed and has its name."""
     path = _shard_path(job, wanted)
     note = job.done_folder / f"{wanted.number:05d}.shard" if job.done_folder else None
     whole = path.exists() and layout.documents_path(path).exists()  # a kill may part them
     if note is not None and note.exists() and whole:
-        return layout.shard_from_row(job.root, open_work_file(note).header)
-    shard = write_shard(job, plan, ranges, wanted)
-    if note is not None:
-        write_work_file(note, layout.shard_row(job.root, shard), {})
-    return shard
+        known = Future[layout.ShardInfo]()
+        known.set_result(layout.shard_from_row(job.root, open_work_file(note).header))
+        return known
+    finished: list[tuple[Path, Path]] = []
+
+    def keep(partial: Path, name: Path) -> None:
+        finished.append((partial, name))
+
+    shard = write_shard(job, plan, ranges, wanted, publisher=keep)
+
+    def note_down() -> layout.ShardInfo:
+        if note is not None:
+            write_work_file(note, layout.shard_row(job.root, shard), {})
+        return shard
+
+    return threads.publish(finished, note_down)
 
 
 def _shard_path(job: ShardJob, wanted: PlannedShard) -> Path:
@@ -271,12 +310,17 @@ class Ranges(Protocol):
 
 
 def write_shard(
-    job: ShardJob, plan: ShardPlan, ranges: Ranges, wanted: PlannedShard
+    job: ShardJob,
+    plan: ShardPlan,
+    ranges: Ranges,
+    wanted: PlannedShard,
+    *,
+    publisher: Publisher | None = None,
 ) -> layout.ShardInfo:
-    """Write one shard of a plan."""
+    """Write one shard of a plan; a `publisher` gets its files to flush and rename them."""
     path = _shard_path(job, wanted)
     chunks = _iter_chunks(job, plan, ranges, wanted)
-    shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size)
+    shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size, publisher=publisher)
     if shard.num_tokens != wanted.num_tokens:
         raise DataError(
             f"work files gave {shard.num_tokens} tokens, expected {wanted.num_tokens}",
@@ -294,14 +338,30 @@ def _iter_chunks(
     starts = plan.range_tokens[split]
     item_bytes = id_bytes(job.vocab_size)
     step = job.chunk_bytes // item_bytes
+    open_files = min(job.max_open_files, _count_open_files() // 2)
     for number in range(len(plan.bounds)):
         begin, end = starts[number], starts[number + 1]
         if end <= first or begin >= last or begin == end:
             continue
-        reader = _native.RangeReader(ranges.load(split, number), item_bytes, job.max_open_files)
+        reader = _native.RangeReader(ranges.load(split, number), item_bytes, max(open_files, 1))
         stop = min(last, end) - begin
         for at in range(max(first - begin, 0), stop, step):
             yield reader.read(at, min(at + step, stop), item_bytes)
+
+
+def _count_open_files() -> int:
+    """How many files this process may have open."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed
+
+
+def _ask_for_open_files(wanted: int) -> None:
+    """Raise how many files this process may have open, as far as it may do that itself."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 class _RangeCache:

@@ -27,10 +27,9 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import (
     Coder,
+    EncodedTotals,
     EncodeJob,
     Removed,
-    SourceCounts,
-    add_up_blocks,
     keep_block,
 )
 from lowtide.dataset.existing import PrepareResult
@@ -92,6 +91,7 @@ class Preparation:
         self.created = created
         self.reading = reading
         self.streams = plan_streams(inputs, self.reading)
+        self.totals = EncodedTotals(len(inputs))
         self.work, _ = open_work(
             settings.out_dir,
             verb="prepare",
@@ -199,7 +199,7 @@ class Preparation:
             is_encoded=encoding and (lambda path: encoding.result().path(path).exists()),
         )
         with noticing_changes(self.inputs, lambda: remove_work(self.settings.out_dir)):
-            table = run_cleaning(job, self.pool, self.progress)
+            table = run_cleaning(job, self.pool, self.progress, totals=self.totals)
             require_unchanged(self.inputs, table.contents, self.reading)
             if ranked is not None:
                 ranked.require_same(self.inputs, table.contents)
@@ -276,15 +276,17 @@ class Preparation:
     ) -> layout.DatasetInfo:
         settings = self.settings
         paths = [encode_job.path(path) for path in table.paths]
-        sources = SourceCounts(len(self.inputs))
-        total = add_up_blocks(paths, table.report, sources)
-        if has_too_few(settings, total):
+        totals = self.totals
+        totals.finish(paths, table.report)
+        if has_too_few(settings, totals.num_tokens):
             self.discard()
-            raise too_few_tokens(settings, total)
+            raise too_few_tokens(settings, totals.num_tokens)
         saving = beside.submit(tokenizer.save, settings.out_dir)
         hashing = None
         if settings.dedup:
-            hashing = beside.submit(write_seen, settings.out_dir, 0, table.paths, paths)
+            hashing = beside.submit(
+                write_seen, settings.out_dir, 0, table.paths, paths, find=totals.find_seen
+            )
         job = ShardJob(
             root=settings.out_dir,
             encoded=paths,
@@ -292,6 +294,7 @@ class Preparation:
             val_fraction=settings.val_fraction,
             tokens_per_shard=settings.tokens_per_shard,
             vocab_size=tokenizer.vocab_size,
+            num_documents=totals.num_documents,
             range_bytes=self.shares.range_bytes,
             done_folder=self.work / f"shards-{tokenizer.fingerprint[:16]}",
             tag=find_shard_tag(settings, self.inputs, tokenizer, table.contents),
@@ -311,7 +314,7 @@ class Preparation:
                 table.report,
                 table.notices,
                 table.contents,
-                sources,
+                totals.sources,
                 hashing and hashing.result(),
                 near,
                 contamination,

@@ -168,11 +168,16 @@ def id_chunk(
 
 
 def write_shard_stream(
-    path: Path, chunks: Iterable[tuple[memoryview, memoryview]], *, vocab_size: int
+    path: Path,
+    chunks: Iterable[tuple[memoryview, memoryview]],
+    *,
+    vocab_size: int,
+    publisher: files.Publisher | None = None,
 ) -> ShardInfo:
     """Write a shard of any size from chunks of ids, and of document ends within each as uint64.
 
-    Its folder is flushed by `write_metadata`, once for all shards.
+    Its folder is flushed by `write_metadata`, once for all shards. A `publisher` is given the
+    finished files, to flush and rename them.
     """
     item_bytes = id_bytes(vocab_size)
     digest, ends_digest = xxhash.xxh3_128(), xxhash.xxh3_128()
@@ -180,8 +185,10 @@ def write_shard_stream(
     head = bytearray()
     num_documents = 0
     with (
-        files.atomic_file(documents_path(path), sync_folder=False) as ends_file,
-        files.atomic_file(path, sync_folder=False) as file,
+        files.atomic_file(
+            documents_path(path), sync_folder=False, publisher=publisher
+        ) as ends_file,
+        files.atomic_file(path, sync_folder=False, publisher=publisher) as file,
     ):
         for ids, chunk_ends in chunks:
             if not len(ids):

@@ -1,0 +1,53 @@
+// Files that several threads read by ranges: each is opened by the first that asks for it.
+//
+// Descriptors stay open for the next reader as long as the process has fewer than a limit of them;
+// beyond that a file is opened and closed for each use.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lowtide {
+
+class SharedFiles {
+ public:
+  static constexpr size_t kMostBuffers =
+      64;  // of one read; systems take 1,024, and POSIX promises 16
+
+  // `paths` stay where they are as long as this.
+  explicit SharedFiles(const std::vector<std::string>& paths);
+  ~SharedFiles();
+  SharedFiles(const SharedFiles&) = delete;
+  SharedFiles& operator=(const SharedFiles&) = delete;
+
+  // One file, open. What cannot be opened or read is a std::system_error that names it.
+  class Use {
+   public:
+    Use(SharedFiles& files, size_t file, size_t max_open_files);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+    // Fill `buffers`, which are changed, from `offset` on; there are kMostBuffers at most.
+    void read(uint64_t offset, std::vector<iovec>& buffers) const;
+
+   private:
+    const std::string& path_;
+    int descriptor_;
+    bool is_kept_;
+  };
+
+ private:
+  int find(size_t file) const;  // -1 where it is not open
+  int keep(size_t file, int descriptor, size_t max_open_files);
+
+  const std::vector<std::string>& paths_;
+  std::vector<std::atomic<int>> descriptors_;  // -1: not open
+};
+
+}  // namespace lowtide
