@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from lowtide.engine.leases import (
     MOST_LOSSES,
     Leases,
     count_losses,
+    list_failures,
     list_leases,
     note_failure,
     note_loss,
@@ -207,3 +209,62 @@ def test_a_process_is_dead_on_its_own_machine_alone() -> None:
     ):
         content = json.dumps({"machine": where, "pid": pid}).encode()
         assert module._is_of_dead_process(content) is dead
+
+
+def test_what_a_lease_says_of_its_worker(tmp_path: Path) -> None:
+    leases = Leases(Records(tmp_path))
+    first, second = json.loads(leases._content()), json.loads(Leases(Records(tmp_path))._content())
+    assert first.pop("nonce") != second.pop("nonce")
+    assert first == second == {
+        "worker": describe_worker(), "machine": module._find_machine(), "pid": os.getpid(),
+        "beat": "00000000",
+    }  # fmt: skip
+    leases._beats = 12
+    assert json.loads(leases._content())["beat"] == "00000012"
+
+
+def test_a_lease_is_renewed_three_times_before_it_looks_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = Leases(Records(tmp_path), seconds=30.0)
+    waited: list[float] = []
+    beats: list[str] = []
+
+    class Held:
+        def renew(self, content: bytes) -> None:
+            beats.append(json.loads(content)["beat"])
+
+    leases._held[TASK] = Held()  # pyright: ignore
+    monkeypatch.setattr(leases._stop, "wait", lambda s: waited.append(s) or len(waited) == 3)
+    leases._renew()
+    assert waited == [10.0] * 3
+    assert len(beats) == 2 and beats[0] != beats[1]
+
+
+def test_failures_and_losses_are_counted_by_task(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    other = Task("hash", 2)
+    assert [note_failure(records, TASK, f"error {n}") for n in range(4)] == [1, 2, 3, 3]
+    assert note_failure(records, other, "once") == 1
+    worker = describe_worker()
+    assert list_failures(tmp_path) == {
+        "hash-0000001": (3, f"{worker}: error 2"), "hash-0000002": (1, f"{worker}: once"),
+    }  # fmt: skip
+    (tmp_path / "failures" / "hash-0000003-1").write_text("cut of")
+    assert "hash-0000003" not in list_failures(tmp_path)
+    assert note_loss(records, TASK, b'{"nonce": "a"}') is True
+    assert note_loss(records, TASK, b'{"nonce": "a"}') is False  # the same death
+    assert note_loss(records, TASK, b'{"nonce": "b"}') is True
+    assert note_loss(records, TASK, b"cut off") is True
+    assert note_loss(records, TASK, b"cut off") is False
+    assert count_losses(tmp_path) == {"hash-0000001": 3}
+
+
+def test_leases_are_those_of_a_stage(tmp_path: Path) -> None:
+    with Leases(Records(tmp_path)) as leases, leases.hold(TASK):
+        assert leases.has_any("hash") is True
+        assert leases.has_any("has") is False
+        assert leases.has_any("encode") is False
+        (tmp_path / "leases" / "other").write_text("{}")
+        (tmp_path / "leases" / "cut-1.lease").write_text("{")
+        assert list(list_leases(tmp_path)) == ["hash-0000001"]
