@@ -152,3 +152,28 @@ def test_a_group_is_as_large_as_a_block_and_no_larger(tmp_path: Path) -> None:
     assert groups(100, 100, 100, 99, 2) == [4, 1]
     assert groups(100, 100, 100, 100, 100, 100, 100, 100) == [4, 4]  # each begins with nothing
     assert groups(100, 101, 100) == [1, 1, 1]  # more than a quarter: a stream of its own
+
+
+def test_streams_of_every_kind(tmp_path: Path) -> None:
+    """Which inputs, whether blocks have numbers, and how many there are of these."""
+    sizes = {"a.txt": 99, "b.txt": 1, "c.jsonl": 100, "d.txt": 401, "e.txt.gz": 12, "f.txt.gz": 13,
+             "g.txt": 400, "h.parquet": 9, "i.jsonl": 800}  # fmt: skip
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes((b"x" * 9 + b"\n") * (size // 10) + b"y" * (size % 10))
+    streams = reading.plan_streams(expand_inputs([tmp_path]), ReadingSettings(block_bytes=400))
+    shown = [
+        (stream.index, "".join(one.path.name[0] for one in stream.inputs), stream.random_access,
+         stream.num_blocks, stream.size_bytes)
+        for stream in streams
+    ]  # fmt: skip
+    assert shown == [
+        (0, "ab", True, 1, 100), (1, "c", True, 1, 100), (2, "d", True, 2, 401),
+        (3, "e", False, 0, 12), (4, "f", False, 0, 13), (5, "g", True, 1, 400),
+        (6, "h", False, 0, 9), (7, "i", True, 2, 800),
+    ]  # fmt: skip
+    other = reading.plan_streams(
+        expand_inputs([tmp_path]), ReadingSettings(block_bytes=4000, encoding="latin-1")
+    )
+    assert [(stream.random_access, stream.num_blocks) for stream in other] == [(False, 0)] * len(
+        other
+    )

@@ -310,3 +310,19 @@ def test_a_folder_of_a_saved_dataset_says_how_to_name_it(tmp_path: Path) -> None
         with pytest.raises(DataError, match="no text in this folder") as caught:
             expand_inputs([tmp_path])
         assert caught.value.next_step == step
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "ours"),
+    [
+        ("metrics.jsonl", b'{"time": 1}', True), ("metrics.jsonl", b'{"time": ', True),
+        ("metrics.jsonl", b'{"time":', False), ("metrics.jsonl", b'{"text": 1}', False),
+        ("merges.txt", b"#version: 0.2\n", True), ("merges.txt", b"#versio", False),
+        ("merges.txt", b"", True), ("other.txt", b"#version", False), ("other.txt", b"", False),
+    ],
+)  # fmt: skip
+def test_outputs_of_ours_are_known_by_how_they_begin(
+    tmp_path: Path, name: str, text: bytes, ours: bool
+) -> None:
+    (tmp_path / name).write_bytes(text)
+    assert is_our_output(tmp_path / name) is ours

@@ -181,3 +181,53 @@ def test_a_stretch_of_what_is_no_file_is_copied_into_one() -> None:
     stored = io.BytesIO(bytes(range(100)))
     with largepages._in_a_file(stored, 10, 50) as (descriptor, place):  # pyright: ignore
         assert os.pread(descriptor, 80, place) == bytes(range(10, 60))
+
+
+@pytest.mark.parametrize("codec", ["SNAPPY", "ZSTD", "GZIP"])
+def test_a_page_takes_the_place_of_the_one_before(codec: str) -> None:
+    """Of a larger page nothing stays on the disk; a page of another size than said is refused."""
+    with tempfile.TemporaryFile() as stored, tempfile.TemporaryFile() as into:
+        for size in (5000, 300):
+            text = random.Random(size).randbytes(size)
+            packed = pa.Codec(codec.lower()).compress(text, asbytes=True)
+            stored.seek(0)
+            stored.write(b"before" + packed)
+            stored.flush()
+            found = largepages._unpack(stored, 6, len(packed), size, codec, into)  # pyright: ignore
+            assert found == (into, 0, size) and into.read() == text
+            assert os.fstat(into.fileno()).st_size == size
+            with pytest.raises(
+                parquetpages.PageError, match=f"unpacks to {size} bytes, its header"
+            ):
+                largepages._unpack(stored, 6, len(packed), size + 1, codec, into)  # pyright: ignore
+        plain = largepages._unpack(stored, 6, 9, 9, "UNCOMPRESSED", into)  # pyright: ignore
+        assert plain == (stored, 6, 9)
+
+
+def test_texts_lie_one_after_the_other() -> None:
+    """Each after its length; a longer one than is held comes as its place."""
+    rows = [b"ab", b"", b"cdefg"]
+    data = b"".join(len(row).to_bytes(4, "little") + row for row in rows)
+    file = io.BytesIO(b"--" + data)
+    texts = largepages._Texts(file, 2, len(data), 4)  # pyright: ignore
+    assert (texts.next(), texts.next()) == (b"ab", b"")
+    long = texts.next()
+    assert long == largepages.StoredText(file, 2 + len(data) - 5, 5) and texts.left == 0
+    assert isinstance(long, largepages.StoredText)
+    read = long.reader()
+    assert (len(long), read(2), read(9), read(1)) == (5, b"cd", b"efg", b"")
+    with pytest.raises(parquetpages.PageError, match="a page that ends before byte"):
+        texts.next()
+    short = largepages._Texts(file, 2, len(data) - 1, 4)  # pyright: ignore
+    with pytest.raises(parquetpages.PageError, match="a text that is longer than its page"):
+        short.find_places(3)
+    whole = largepages._Texts(file, 2, len(data), 5)  # pyright: ignore
+    whole.find_places(3)
+    assert [whole.at(number) for number in (2, 0, 1)] == [b"cdefg", b"ab", b""]
+    with pytest.raises(parquetpages.PageError, match="text 3 of a dictionary that has 3"):
+        whole.at(3)
+    again = largepages._Texts(file, 2, len(data), 5)  # pyright: ignore
+    assert again.take(6) == data[:6] and again.left == len(data) - 6
+    assert again.take(again.left) == data[6:]
+    with pytest.raises(parquetpages.PageError, match="in the middle of 1 bytes"):
+        again.take(1)

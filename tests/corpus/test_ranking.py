@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.corpus import ranking
 from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.ranking import ScoreCut, describe_cut, find_cut, read_cut, require_rereadable
 from lowtide.corpus.settings import CleaningSettings
@@ -76,3 +77,27 @@ def test_settings_that_make_no_sense(more: dict[str, object], why: str) -> None:
 
 def test_a_cut_of_no_documents_says_so() -> None:
     assert describe_cut(ScoreCut(0, 0, 0)) == ("no document has a score: none goes by it")
+
+
+def test_digits_are_counted_of_keys_that_begin_alike() -> None:
+    keys = np.array(
+        [0x0001_0002_0003_0004, 0x0001_0002_0003_FFFF, 0x0001_FFFE_0003_0004, 7], np.uint64
+    )
+    chunks = [memoryview(keys[:2]).cast("B"), memoryview(keys[2:]).cast("B")]
+    first = ranking._count_digits(chunks, 0, 48)
+    assert len(first) == 1 << 16 and (first[0], first[1], sum(first)) == (1, 3, 4)
+    second = ranking._count_digits(chunks, 1, 32)
+    assert (second[2], second[0xFFFE], sum(second)) == (1 + 1, 1, 3)
+    last = ranking._count_digits(chunks, 0x0001_0002_0003, 0)
+    assert (last[4], last[0xFFFF], sum(last)) == (1, 1, 2)
+
+
+def test_a_cut_is_read_as_it_was_written() -> None:
+    row = {"key": "00000000000000ff", "documents": "30", "kept": 3.0}
+    assert read_cut(row) == ScoreCut(255, 30, 3)
+    assert ScoreCut(255, 30, 3).as_json() == {
+        "documents": 30, "kept": 3, "cut": 0.0, "key": "00000000000000ff",
+    }  # fmt: skip
+    for missing in row:
+        with pytest.raises(DataError, match="do not say which scores"):
+            read_cut({name: value for name, value in row.items() if name != missing})

@@ -363,3 +363,11 @@ def test_rows_of_a_hub_are_entered_at_any_place(
 def test_the_seed_of_an_epoch_is_its_own() -> None:
     assert texts.epoch_seed(3, 7) == derive_seed(3, "epoch 7")
     assert derive_seed(3, "a") == int(checksum_bytes(b"3\na")[:16], 16) < 1 << 64
+
+
+def test_the_first_id_is_0() -> None:
+    class Zeros:
+        def encode(self, text: str) -> list[int]:
+            return [0, 5]
+
+    assert make_encoder(Zeros()).encode([b"a"])[0].tolist() == [0, 5]

@@ -508,3 +508,55 @@ def test_every_way_to_encode_means_the_same_by_default(
     assert list(small_tokenizer.encode_iterable([text])) == wanted
     (tmp_path / "text.txt").write_text(text)
     assert small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin") == len(wanted)
+
+
+def test_a_place_to_cut_is_looked_for_once_for_each_window(
+    small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text without one: after each window of new text, not after each string."""
+    tokenizer = with_limits(small_tokenizer, window_bytes=100)
+    looked: list[int] = []
+    plain = tokenizer.last_cut
+
+    def note(data: bytes) -> int:
+        looked.append(len(data))
+        return plain(data)
+
+    monkeypatch.setattr(tokenizer, "last_cut", note)
+    text = "x" * 450
+    assert list(tokenizer.encode_iterable(text)) == tokenizer.encode(text).tolist()
+    assert looked == [100, 200, 300, 400]
+    looked.clear()
+    words = "some words " * 50
+    parts = [words[at : at + 10] for at in range(0, len(words), 10)]
+    assert list(tokenizer.encode_iterable(parts)) == tokenizer.encode(words).tolist()
+    assert len(looked) >= 5 and all(100 <= size < 110 for size in looked)
+
+
+def test_special_tokens_that_are_not_there_get_new_ids() -> None:
+    tokens = {byte: bytes([byte]) for byte in range(256)} | {300: b"ab", 301: b"ab", 302: b"<s>"}
+    tokenizer = Tokenizer.from_vocabulary(tokens, [(b"a", b"b")], ["<s>", "<t>", "<u>", "ab"])
+    assert tokenizer.special_tokens == {"<s>": 302, "<t>": 303, "<u>": 304, "ab": 300}
+    assert tokenizer.vocab_size == 305
+    assert tokenizer.token_bytes(304) == b"<u>" and tokenizer.token_bytes(299) == b""
+    for id in (-1, 305):
+        with pytest.raises(UsageError, match=f"id {id} is not in the vocabulary of 305"):
+            tokenizer.token_bytes(id)
+    nothing = Tokenizer.from_vocabulary(tokens, [(b"a", b"b")])
+    assert nothing.special_tokens == {} and nothing.end_of_text_id is None
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "found"),
+    [(65_536, None, "<u2"), (65_537, None, "<u4"), (300, "uint32", "<u4"), (65_536, "<u2", "<u2"),
+     (65_537, "uint16", None), (300, "int32", None), (300, "uint8", None), (300, ">u2", None)],
+)  # fmt: skip
+def test_types_of_files_of_ids(
+    small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, size: int, dtype: Any, found: Any
+) -> None:
+    monkeypatch.setattr(type(small_tokenizer), "vocab_size", property(lambda _: size))
+    if found is not None:
+        assert small_tokenizer._file_dtype(dtype) == np.dtype(found)
+        return
+    with pytest.raises(UsageError):
+        small_tokenizer._file_dtype(dtype)

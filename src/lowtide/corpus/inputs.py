@@ -326,14 +326,14 @@ def is_our_output(path: Path) -> bool:
 
     Its content decides, because a text may have the same name.
     """
-    if path.name not in _OUR_NAMES:
+    begin = _OUR_NAMES.get(path.name)
+    if begin is None:
         return False
     try:
         with path.open("rb") as file:
-            head = file.read(4096)
+            return file.read(len(begin)) in (begin, b"")
     except OSError:
         return False
-    return head.startswith(_OUR_NAMES[path.name]) or not head
 
 
 def _no_file(path: Path) -> DataError:

@@ -122,13 +122,11 @@ class _JsonlBlocks:
                 nominal += block
             start = nominal - self.base
             self.fill(start + window + 1)
-            if self.ended and len(self.held) <= start:
-                break
             found = self.held.find(b"\n", start - 1, start + window)
             if found >= 0:
                 yield self.take_rows(found + 1)
             elif len(self.held) <= start + window:
-                break  # the last row may do without a line end
+                break  # all is read; the last row may do without a line end
             else:
                 begin = self.held.rfind(b"\n", 0, start) + 1
                 if begin:
