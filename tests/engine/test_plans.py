@@ -113,3 +113,88 @@ def test_the_plan_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(records.place, "remove", removed.extend)
     records.remove(["hash"])
     assert removed[-1] == PLAN_NAME and "hash" in removed
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": "2"}, "version was 1, now it is 2"),
+        ({"verb": None}, "verb was prepare, now it is None"),
+        ({"settings": {"seed": 1, "val_share": 2}}, "val-share was None, now it is 2"),
+        ({"settings": {}}, "seed was 1, now it is None"),
+        ({"settings": 5}, "settings was {'seed': 1}, now it is 5"),
+        ({"inputs": [1]}, "its inputs have other names, sizes or times"),
+        ({"tokenizer": "x"}, "its tokenizer is another one"),
+        ({"dataset": 1}, "the dataset has changed since it was begun"),
+        ({"train": 1}, "the dataset has other shards"),
+        ({"val": {}}, "the dataset has other shards"),
+        ({"settings": {"seed": 1, "inputs": 3}, "zzz": 1}, "its inputs have other names"),
+    ],
+)
+def test_what_differs_is_said_in_words(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    records = Records(tmp_path / "work")
+    commit_plan(PLAN, records)
+    before = records.plan
+    with pytest.raises(UsageError) as caught:
+        commit_plan({**PLAN, **changes}, records)
+    assert caught.value.message.startswith(f"the work here is of another plan: {words}")
+    assert records.plan == before
+
+
+def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    assert read_plan(records) is None
+    for text, words in (("{", "cannot be read"), ("[]", "expected the plan that workers agree on")):
+        (tmp_path / PLAN_NAME).write_text(text)
+        with pytest.raises(DataError, match=words) as caught:
+            read_plan(records)
+        assert caught.value.path == tmp_path / PLAN_NAME
+        assert "remove the work folder" in str(caught.value.next_step)
+
+
+def test_the_plan_of_all_records_is_its_bytes(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    commit_plan(PLAN, records)
+    text = (tmp_path / PLAN_NAME).read_bytes()
+    assert records.plan == files.checksum_bytes(text)
+    assert text.startswith(b'{\n "output_format": ') and text.endswith(b"}\n")
+
+
+class _Going(Records):
+    """A folder that is not there when its plan is created, a number of times."""
+
+    times = 0
+
+    def create(self, name: str, data: bytes) -> bool:
+        self.times -= 1
+        if self.times >= 0:
+            raise FileNotFoundError
+        return super().create(name, data)
+
+
+def test_a_folder_that_is_not_there_for_a_moment_is_tried_again(tmp_path: Path) -> None:
+    records = _Going(tmp_path)
+    records.times = 2
+    commit_plan(PLAN, records)
+    assert read_plan(records) == KEPT
+    records.times = 1000
+    with pytest.raises(LowtideError, match="again and again"):
+        commit_plan(PLAN, records)
+
+
+def test_records_that_another_worker_begins_or_ends_meanwhile_are_no_leftovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = remember(Records(tmp_path))
+    plan = (tmp_path / PLAN_NAME).read_bytes()
+    (tmp_path / PLAN_NAME).unlink()
+    find = records.find_leftover
+    for meanwhile in (
+        lambda: (tmp_path / PLAN_NAME).write_bytes(plan),  # it had just begun
+        lambda: shutil.rmtree(tmp_path / "hash"),  # it has just ended
+    ):
+        monkeypatch.setattr(records, "find_leftover", lambda act=meanwhile: (find(), act())[0])
+        commit_plan(PLAN, records)
+        (tmp_path / PLAN_NAME).unlink()

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
+from lowtide.engine import storefolders
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, UsageError
+from lowtide.stores import paths
+from lowtide.stores.paths import StorePath
+
+from ..stores.memorystore import MemoryStore
 
 TASK = Task("count", 3)
 
@@ -137,3 +142,135 @@ def test_what_a_task_needs_meanwhile_goes_with_it(tmp_path: Path) -> None:
             assert other != folder
         raise KeyError
     assert not folder.exists()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    made = MemoryStore()
+    for module in (storefolders, paths):
+        monkeypatch.setattr(module, "open_store", lambda url: made)
+    monkeypatch.setattr(paths, "_infos", type(paths._infos)())
+    return made
+
+
+def test_headers_of_objects_are_asked_for_once(store: MemoryStore) -> None:
+    """Of the last few: an object of this name never changes."""
+    records = Records(StorePath("s3://bucket/work"))
+    tasks = [Task("count", number) for number in range(260)]
+    for task in tasks:
+        records.commit(task, writer(header=task.index))
+    assert [records.open(task).header["number"] for task in tasks] == list(range(260))
+    kept = len(records._outputs)
+    assert kept == 256
+    store.calls.clear()
+    assert records.open(tasks[-1]).header == {"number": 259}
+    assert [call[0] for call in store.calls] == ["read_whole"]  # the record alone
+    records.open(tasks[260 - kept])  # the oldest that is kept: now the newest
+    records.open(tasks[0])
+    store.calls.clear()
+    records.open(tasks[260 - kept])
+    assert [call[0] for call in store.calls] == ["read_whole"]
+    records.open(tasks[261 - kept])  # in its place this one went
+    assert "head" in {call[0] for call in store.calls}
+    assert len(records._outputs) == kept
+
+
+def test_places_of_sections_are_remembered_for_the_first_tasks(tmp_path: Path) -> None:
+    records = Records(tmp_path, places_kept=2)
+    tasks = [Task("count", number) for number in range(3)]
+    for task in tasks:
+        records.commit(task, writer(header=task.index))
+    found = [records.open_sections(task, ["data"]) for task in tasks]
+    assert [output.header for output in found] == [{}] * 3
+    assert [list(output.sections) for output in found] == [["data"]] * 3
+    assert bytes(found[2].read("data")) == b"12345"
+    again = [records.open_sections(task, ["data"]) for task in tasks]
+    assert [one is other for one, other in zip(found, again, strict=True)] == [True, True, False]
+    with pytest.raises(KeyError):
+        records.open_sections(tasks[0], ["none"])
+
+
+def test_only_records_count_as_done(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for number in (0, 12):
+        records.commit_record(Task("count", number), facts={})
+    for name in ("count-0000001.out", "count-x.done", "notes.done", "count"):
+        (tmp_path / "count" / name).write_text("x")
+    assert records.list_done("count") == {0, 12}
+    assert records.list_done("none") == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON: "),
+        ("[1]", "expected the record of task count-0000003"),
+        ('{"task": "count-0000002"}', "expected the record of task count-0000003"),
+        (
+            '{"task": "count-0000003", "checksum": "x"}',
+            "the record of task count-0000003 is damaged",
+        ),
+    ],
+)
+def test_damaged_records_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    records = Records(tmp_path)
+    path = records.record_path(TASK)
+    assert path == tmp_path / "count" / "count-0000003.done"
+    with pytest.raises(DataError, match="file not found"):
+        records.read(TASK)
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        records.read(TASK)
+    assert caught.value.message.startswith(message) and caught.value.path == path
+    assert caught.value.next_step == (
+        "remove the work folder, and give the command again: it starts over"
+    )
+    path.write_text('{"task": "count-0000003"}')
+    assert records.read(TASK) == {"task": "count-0000003"}  # as earlier versions wrote it
+
+
+def test_counts_of_stages_are_numbers_in_the_order_of_their_begin(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for number, stage in enumerate(("second", "first", "third")):
+        records.agree_on_count(stage, number)
+    (count,) = {path.name for path in (tmp_path / "first").iterdir()}
+    for stage, when in (("first", 1.0), ("second", 2.0), ("third", 3.0)):
+        os.utime(tmp_path / stage / count, (when, when))
+        assert records.find_begin(stage) == when
+    (tmp_path / "other").mkdir()
+    assert records.list_stages() == [("first", 1), ("second", 0), ("third", 2)]
+    (tmp_path / "third" / count).write_text("true")
+    with pytest.raises(DataError, match="expected how many tasks there are") as caught:
+        records.list_stages()
+    assert caught.value.path == tmp_path / "third" / count
+    (tmp_path / "third" / count).unlink()
+    with pytest.raises(DataError, match="file not found"):
+        records._read_count("third")
+
+
+def test_leftovers_and_strangers_are_told_from_our_own(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    assert records.find_leftover() is None
+    records.agree_on_count("count", 5)
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases" / "a-0000001.done").write_text("{}")
+    assert records.find_leftover() is None  # counted, and nothing done
+    records.commit_record(TASK, facts={})
+    assert records.find_leftover() == "count"
+    records.refuse_strangers(["count"])
+    with pytest.raises(UsageError) as caught:
+        records.refuse_strangers(["hash"])
+    assert caught.value.message == "count is here, which no worker made"
+    assert caught.value.next_step == "give a folder of its own as --work-dir"
+
+
+def test_a_file_without_a_name_is_another_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(tmp_path)
+    monkeypatch.setattr(records.place, "publish", lambda *given: None)
+    with pytest.raises(DataError, match="was done twice, with two results") as caught:
+        records.commit(TASK, writer())
+    assert caught.value.path == records.record_path(TASK)
+    assert not records.is_done(TASK)

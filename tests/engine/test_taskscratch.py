@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -49,3 +50,28 @@ def test_a_named_file_is_in_the_folder(tmp_path: Path) -> None:
         assert Path(file.name) == folder / "blocks"
         (folder / "blocks").unlink()
     assert file.closed
+
+
+def test_pieces_are_eight_mebibytes_at_a_time(tmp_path: Path) -> None:
+    with TaskScratch(lambda: make_folder(tmp_path / "scratch")) as scratch:
+        held = scratch.hold(0)
+        data = bytes(range(256)) * (40 << 10)  # 10 MiB
+        held.write(data)
+        held.write(memoryview(data))
+        pieces = list(map(bytes, held.iter_pieces()))
+        assert [len(piece) for piece in pieces] == [8 << 20, 8 << 20, 4 << 20]
+        assert b"".join(pieces) == data + data
+        assert len(held._held) == 0
+
+
+def test_a_short_read_of_a_scratch_file_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TaskScratch(lambda: make_folder(tmp_path / "scratch")) as scratch:
+        held = scratch.hold(0)
+        held.write(b"0123456789")
+        real = os.preadv
+        monkeypatch.setattr(
+            os, "preadv", lambda file, rooms, at: real(file, [rooms[0][:3]], at)
+        )  # as a disk may
+        assert bytes(held.read(1, 9)) == b"12345678"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -223,3 +225,79 @@ def test_an_extent_that_is_read_or_gone_is_not_removed(tmp_path: Path) -> None:
     assert remove_unlocked(path) is True
     assert not path.exists()
     assert remove_unlocked(path) is False
+
+
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    before = descriptors()
+    folder = ExtentFolder(tmp_path / "cache", 20 * BLOCK)
+    opened = descriptors()
+    assert len(opened) == len(before) + 2
+    name = put_extent(folder, 1)
+    path = folder.path / "extents" / name
+    with path.open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        inside = descriptors()
+        assert remove_unlocked(path) is False  # it is read
+        assert descriptors() == inside
+    assert remove_unlocked(path) is True
+    assert remove_unlocked(path) is False  # gone
+    assert descriptors() == opened
+    folder.make_again()
+    assert len(descriptors()) == len(opened)
+    folder.close()
+    assert descriptors() == before
+    folder.close()  # a second time closes nothing: the number may be somebody else's
+    with (tmp_path / "other").open("w") as other:
+        folder.close()
+        other.write("x")
+
+
+def test_an_extent_of_a_folder_made_again_is_compared_again(tmp_path: Path) -> None:
+    folder = ExtentFolder(tmp_path / "cache", 200 * BLOCK)
+    extent: Any = SimpleNamespace(name="0" * 16 + "-0.5", size=5)
+    path = folder.path / "extents" / extent.name
+    write_extent(path, b"01234")
+    opened = folder.open_extent(extent)
+    assert opened is not None
+    os.close(opened)
+    shutil.rmtree(folder.path)
+    folder.make_again()
+    assert folder.known == {}
+    path.write_bytes(bytes(5 + TRAILER_BYTES))  # other bytes under its name
+    assert folder.open_extent(extent) is None
+    assert not path.exists()
+    folder.close()
+
+
+@pytest.mark.parametrize(("needed", "fits"), [(100 + BASE, True), (101 + BASE, False)])
+def test_a_disk_has_room_for_what_is_in_use_already(
+    folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch, needed: int, fits: bool
+) -> None:
+    monkeypatch.setattr(extentfolder, "free_disk_bytes", lambda path: 100)
+    assert folder.used_bytes() == BASE
+    if fits:
+        folder.require_disk(needed)
+        return
+    with pytest.raises(BudgetError) as caught:
+        folder.require_disk(needed)
+    assert caught.value.message == ("the disk of the cache has 100 B free, reading needs 8.1 KiB")
+
+
+def test_a_count_that_cannot_be_read_is_made_anew(folder: ExtentFolder) -> None:
+    put_extent(folder, 1)
+    usage = folder.path / "usage"
+    assert usage.read_text() == f"{BASE + BLOCK:<31}\n"
+    usage.write_text("nonsense")
+    assert folder.used_bytes() == BASE + BLOCK
+    assert usage.read_text().strip() == str(BASE + BLOCK)  # and written
+    with folder.counting() as count:
+        count.bytes = -7
+    assert usage.read_text() == f"{0:<31}\n"
+    before = usage.stat().st_mtime_ns
+    with folder.counting():
+        pass
+    assert usage.stat().st_mtime_ns == before  # nothing changed, nothing is written
