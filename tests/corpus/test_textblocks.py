@@ -42,3 +42,8 @@ def test_a_field_that_no_file_can_have_is_refused(letter: str) -> None:
     with pytest.raises(UsageError, match="is not text in UTF-8"):
         ReadingSettings(text_field=f"a{letter}")
     ReadingSettings(text_field="\ud7ff\ue000")
+
+
+def test_an_encoding_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="nonsense"):
+        ReadingSettings(encoding="nonsense")

@@ -297,3 +297,21 @@ def test_processes_are_stopped_once(step: str) -> None:
     assert usersteps._idle == {}
     assert [process._process.returncode for process in (one, other)] == [-signal.SIGKILL] * 2
     assert all(pipe.closed for process in (one, other) for pipe in process._pipes)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("os._exit(0)", "exit code 0"),
+        ("os._exit(3)", "exit code 3"),
+        ("os.kill(os.getpid(), 9)", "signal 9"),
+    ],
+)
+def test_how_a_process_ended_is_said(tmp_path: Path, code: str, how: str) -> None:
+    path = tmp_path / "rules.py"
+    path.write_text(f"import os\n\ndef end(text):\n    {code}\n")
+    with pytest.raises(DataError) as caught:
+        run(f"{path}:end", [b"a"])
+    assert caught.value.message == (
+        f"the process of --step ended ({how}) before its documents were done"
+    )

@@ -56,3 +56,18 @@ def test_of_what_is_damaged_what_stands_behind_it_counts() -> None:
     assert largest(first + b"x" + last) == 2 * MIB
     assert largest(first + last[:-1]) == 0
     assert largest(b"") == largest(bytes(STEP)) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [(b"\x00", 0), (b"\x7f", 127), (b"\x80\x01", 128), (b"\x85\x80\x04", 65_541)],
+)
+def test_numbers_of_seven_bits_a_byte(data: bytes, number: int) -> None:
+    assert xzdictionaries._number(b"_" + data + b"_", 1) == (number, 1 + len(data))
+    with pytest.raises(IndexError):
+        xzdictionaries._number(data[:-1], 0)
+
+
+def test_sizes_of_blocks_are_filled_up_to_four() -> None:
+    index = bytes([0, 3, 0x85, 0x01, 9, 8, 9, 1, 9])
+    assert list(xzdictionaries._iter_sizes(index)) == [136, 8, 4]

@@ -348,3 +348,13 @@ def test_an_unknown_part_is_left_to_the_package() -> None:
     added = (AddedToken("<x>", 1),)
     vocabulary = Vocabulary(kind="bpe", tokens=(b"a", b"b"), special_tokens={}, added_tokens=added)
     assert token_texts(vocabulary) == ["a", "<x>"]
+
+
+def test_special_tokens_that_are_not_there_leave_the_others() -> None:
+    """One that the vocabulary does not have is passed by."""
+    named: dict[str, int | None] = {"<none>": None, "<s>": None}
+    found = read_bpe_text(
+        json.dumps(WORDS).encode(), b"", named, merges_are_json=False, pattern="gpt2",
+        whole_pieces=False,
+    )  # fmt: skip
+    assert found is not None and dict(found.special_tokens) == {"<s>": 3}

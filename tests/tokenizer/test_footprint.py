@@ -113,9 +113,9 @@ def test_growth_is_what_half_of_the_slices_says_of_all(
     """Slices in turn; where all was seen, or nothing, no more is expected."""
     (tmp_path / "a.txt").write_text("x" * 100)
     inputs = expand_inputs([tmp_path])
-    slices = [b"aa bb", b"aa cccc", b"aa bb", b"dd"]
+    slices = [b"aa bb", b"aa cccc", b"aa eee", b"dd"]
     monkeypatch.setattr(footprint, "_iter_slices", lambda files, size: iter(slices))
-    half = len("aa") + len(" bb")
+    half = len("aa") + len(" bb") + len(" eee")
     whole = half + len(" cccc") + len("dd")
     sampled = sum(map(len, slices))
     grown = whole * (1000 / sampled) ** (0.93 * math.log2(whole / half))

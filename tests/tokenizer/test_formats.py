@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.packages import MissingPackageError
 from lowtide.tokenizer import Tokenizer, formats
 from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+from lowtide.tokenizer.vocabulary import Vocabulary
 
 Pair = tuple[bytes, bytes]
 MakeText = Callable[[int, int], bytes]
@@ -260,3 +262,106 @@ def test_what_looks_like_a_path_is_named_as_one(source: str, is_path: bool) -> N
     with pytest.raises(DataError, match="no tokenizer") as caught:
         Tokenizer.load(source)
     assert (caught.value.path is not None) is is_path
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    plain = Tokenizer.from_merges([(b"a", b"b")]).data
+    source = Vocabulary(kind="package", tokens=(b"a",), special_tokens={}, source=b"x")
+    for vocabulary in (dataclasses.replace(plain, normalizer="nfc"), source):
+        for write, what in (
+            (formats.write_vocab_and_merges, "vocab.json and merges.txt"),
+            (formats.write_tiktoken, "a .tiktoken file"),
+        ):
+            with pytest.raises(UsageError) as caught:
+                write(tmp_path / "none", vocabulary)
+            assert caught.value.message == (
+                f"{what} cannot hold a normalizer, or added tokens with rules of their own"
+            )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_of_a_tiktoken_file(tmp_path: Path) -> None:
+    """Blank ones are passed by; a rank comes once, below a limit; special tokens are left out."""
+    tokens = [base64.b64encode(bytes([byte])) + b" %d" % byte for byte in range(256)]
+    path = tmp_path / "gpt2.tiktoken"
+    path.write_bytes(b"\n".join([*tokens[:7], b"", *tokens[7:]]) + b"\n")
+    found = Tokenizer.load(path)
+    assert found.vocab_size == 50257 and found.data.merges is None
+    assert found.special_tokens == {"<|endoftext|>": 50256}
+    found.save_tiktoken(tmp_path / "again.tiktoken")
+    assert (tmp_path / "again.tiktoken").read_bytes() == b"\n".join(tokens) + b"\n"
+    for line in (
+        b"YQ== 0",
+        b"YQ== -1",
+        b"YQ== 16777216",
+        b"YQ==",
+        b"YQ== 1 2",
+        b"YQ 300",
+        b"YQ== x",
+    ):
+        path.write_bytes(b"\n".join([*tokens, line]))
+        with pytest.raises(DataError) as caught:
+            Tokenizer.load(path)
+        assert caught.value.message == (f"line 257 is not a token with a rank of its own: {line!r}")
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern", "specials"),
+    [
+        ("#version: 0.2", "gpt2", None),
+        ("", "gpt2", None),
+        ('#version: 0.2 {"pattern": "o200k", "special_tokens": ["<a>"]}', "o200k", ["<a>"]),
+        ('#version: 0.2 {"pattern": "gpt2", "special_tokens": []}', "gpt2", []),
+        ('#version: 0.1 {"pattern": "o200k"}', "gpt2", None),
+    ],
+)
+def test_the_first_line_of_merges(line: str, pattern: str, specials: list[str] | None) -> None:
+    assert formats._parse_version_line(line, Path("merges.txt")) == (pattern, specials)
+
+
+@pytest.mark.parametrize(
+    "said", ["{", "{}", '{"pattern": "x", "special_tokens": []}', '{"pattern": "gpt2"}',
+             '{"pattern": "gpt2", "special_tokens": 5}']
+)  # fmt: skip
+def test_a_first_line_that_says_nothing_is_refused(said: str) -> None:
+    line = f"#version: 0.2 {said}"
+    with pytest.raises(DataError) as caught:
+        formats._parse_version_line(line, Path("merges.txt"))
+    assert caught.value.message == f"cannot read the first line: {line}"
+
+
+def test_the_first_line_says_what_is_not_gpt2s() -> None:
+    for specials, pattern, line in (
+        (["<|endoftext|>"], "gpt2", "#version: 0.2"),
+        (["<|endoftext|>"], "o200k",
+         '#version: 0.2 {"pattern": "o200k", "special_tokens": ["<|endoftext|>"]}'),
+        ([], "gpt2", '#version: 0.2 {"pattern": "gpt2", "special_tokens": []}'),
+        (["<b>", "<a>"], "gpt2",
+         '#version: 0.2 {"pattern": "gpt2", "special_tokens": ["<b>", "<a>"]}'),
+    ):  # fmt: skip
+        made = Tokenizer.from_merges([], special_tokens=specials, pattern=pattern)
+        assert formats._version_line(made.data) == line
+
+
+def test_what_is_in_a_folder_comes_in_an_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tokenizer.json, vocab.json with merges.txt, tekken.json, tokenizer.model."""
+    opened: list[str] = []
+    for name in ("_load_recorded", "_load_file"):
+        monkeypatch.setattr(formats, name, lambda path: opened.append(path.name))
+    monkeypatch.setattr(
+        formats, "_load_vocab_and_merges", lambda *both: opened.append(both[1].name)
+    )
+    with pytest.raises(DataError, match="in this folder"):
+        formats._load_folder(tmp_path)
+    for name in ("tokenizer.model", "tekken.json", "vocab.json", "merges.txt", "tokenizer.json"):
+        (tmp_path / name).touch()
+        formats._load_folder(tmp_path)
+    assert opened == [
+        "tokenizer.model",
+        "tekken.json",
+        "tekken.json",
+        "merges.txt",
+        "tokenizer.json",
+    ]
