@@ -26,6 +26,7 @@ class Result:
         self.path = path
         self.sections: dict[str, bytes] = {}
         self.reads = 0
+        self.stretches: list[int] = []
 
     def begin(self, name: str) -> None:
         self.sections[name] = b""
@@ -47,6 +48,7 @@ class Result:
 
     def read_from(self, file: Any, name: str, *, begin: int, end: int) -> memoryview:
         assert file.name == str(self.path)
+        self.stretches.append(end - begin)
         return memoryview(self.sections[name][begin:end])
 
 
@@ -97,7 +99,13 @@ def test_each_partition_has_the_rows_of_its_first_bytes(
             for blocks in tasks
             for block in blocks
         ]
+        for result in results:
+            result.stretches.clear()
         assert list(map(bytes, reader.iter_blocks())) == wanted
+        read = [size for result in results for size in result.stretches]
+        assert sum(read) == sum(map(len, wanted))
+        assert max(read) <= max(copied, *map(len, wanted))  # so much at once, or one block
+        assert len(read) == 3 or copied < 1 << 20
         assert reader.num_rows == sum(map(len, wanted)) // 8
         assert reader.num_blocks.tolist() == [3, 1, 5]
         again = [result.reads - old for result, old in zip(results, before, strict=True)]

@@ -120,9 +120,8 @@ class StorePath(PosixPath):
             self.stat()
             info = _infos[str(self)]
         raw = _RangeFile(info)
-        if buffering == 0:
-            return raw
-        return io.BufferedReader(raw, _BUFFER_BYTES if buffering < 0 else buffering)
+        size = _BUFFER_BYTES if buffering < 0 else buffering
+        return io.BufferedReader(raw, size) if size else raw
 
     def read_bytes(self) -> bytes:
         """The whole object, which is small."""
