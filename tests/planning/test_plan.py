@@ -126,6 +126,25 @@ def test_a_tpu_gets_whole_batches_and_a_loader_for_jax():
     assert wider.machine.vram_bytes == 32 * GIB and wider.machine.ram_bytes == 64 * GIB
 
 
+@pytest.mark.parametrize("vram", [None, "24GiB"])
+def test_a_plan_for_jax_counts_and_says_what_jax_takes(vram):
+    plan = make_plan(ram="32GiB", vram=vram, tokens="50M", size="10M", backend="jax")
+    settings = train_settings(plan.commands[-1])
+    assert (settings.computing.backend, settings.computing.compile) == ("jax", False)
+    assert plan.chosen is not None and plan.chosen.settings.computing.backend == "jax"
+    assert "interpreter and jax" in describe_plan(plan)
+    other = make_plan(ram="32GiB", vram=vram, tokens="50M", size="10M")
+    assert other.chosen is not None and "--backend" not in other.commands[-1]
+    # A GPU keeps what torch keeps when it compiles; on a CPU the compiled pass has its own formula.
+    ours, others = plan.chosen.footprint, other.chosen.footprint
+    assert (ours.activations == others.activations) == (vram is not None)
+
+
+def test_a_plan_for_jax_has_no_rungs():
+    plan = make_plan(ram="8GiB", vram="8GiB", tokens="50M", size="3B", backend="jax")
+    assert plan.chosen is not None and "--offload" not in plan.commands[-1]
+
+
 @pytest.mark.parametrize(
     ("machine", "buffer"),
     [({"ram": "8GiB"}, 5000), ({"ram": "16GiB"}, 10_000), ({"ram": "32GiB"}, 50_000),

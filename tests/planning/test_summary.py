@@ -26,15 +26,16 @@ def test_times_are_in_the_unit_people_think_of(seconds: float, words: str) -> No
     assert summary._duration(seconds) == words
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 @pytest.mark.parametrize(("installed", "words"), [
-    (True, "interpreter and torch, as measured here, on the host"),
-    (False, "interpreter and torch for CPUs, as they usually are: none is installed here"),
+    (True, "interpreter and {}, as measured here, on the host"),
+    (False, "interpreter and {} for CPUs, as they usually are: none is installed here"),
 ])  # fmt: skip
 def test_what_a_program_takes_is_measured_or_usual(
-    monkeypatch: pytest.MonkeyPatch, installed: bool, words: str
+    monkeypatch: pytest.MonkeyPatch, installed: bool, words: str, backend: str
 ) -> None:
-    monkeypatch.setattr(summary, "has_package", lambda name: name == "torch" and installed)
-    assert summary._describe_program() == words
+    monkeypatch.setattr(summary, "has_package", lambda name: name == backend and installed)
+    assert summary._describe_program(backend) == words.format(backend)
 
 
 def test_the_time_is_measured_or_it_is_said_why_not() -> None:

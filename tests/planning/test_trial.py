@@ -14,8 +14,11 @@ from lowtide.model.config import GPTConfig
 from lowtide.planning import trial
 from lowtide.planning.trial import Trial, run_trial
 from lowtide.settings import settings_as_json
+from lowtide.training.settings import train_settings
 
-CHOICE: Any = SimpleNamespace(config=GPTConfig(61, 64, 2, 32, 4), options={"batch_size": 8})
+CHOICE: Any = SimpleNamespace(
+    config=GPTConfig(61, 64, 2, 32, 4), options={"batch_size": 8}, settings=train_settings()
+)
 
 
 def test_what_a_process_is_asked_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +54,9 @@ def test_what_a_process_is_asked_and_answers(monkeypatch: pytest.MonkeyPatch) ->
     assert options == {"capture_output": True, "text": True, "timeout": 90, "check": False}
 
 
-def test_without_torch_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "has_package", lambda name: name != "torch")
-    assert "torch is not installed here (" in run_trial(CHOICE).problem
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_without_its_framework_there_is_none(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setattr(trial, "has_package", lambda name: name != backend)
+    choice: Any = SimpleNamespace(settings=train_settings(backend=backend))
+    problem = run_trial(choice).problem
+    assert f"{backend} is not installed here (" in problem and "pip install" in problem

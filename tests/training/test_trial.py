@@ -14,6 +14,7 @@ from lowtide.model.sizing import flops_per_token
 from lowtide.settings import settings_as_json
 from lowtide.training import trial
 from lowtide.training.settings import train_settings
+from lowtide.training.stepping import Stepper
 
 CONFIG = GPTConfig(61, 64, 2, 32, 4)
 OPTIONS = {"seq_len": 64, "batch_size": 8, "gradient_accumulation_steps": 3, "device": "cpu"}
@@ -27,7 +28,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def time_step(config: GPTConfig, options: Any, *, rows: int, parts: int, seconds: float) -> Any:
         asked.append((rows, parts, seconds, options["optimizer"]))
-        return asked[0][parts]
+        return asked[0][parts], 10 * parts
 
     monkeypatch.setattr(trial, "_time_step", time_step)
     monkeypatch.setattr(trial, "usable_cores", lambda: 2)
@@ -48,7 +49,7 @@ def test_a_step_of_more_rows_follows_from_few(
     found = trial.time_steps(CONFIG, OPTIONS, seconds=seconds)
     wanted = 24 * 64 / step
     assert found["tokens_per_second"] == pytest.approx(wanted) and found["rows"] == 4
-    assert (found["peak_bytes"], found["device_peak_bytes"]) == (77, 0)
+    assert (found["peak_bytes"], found["device_peak_bytes"]) == (77, 20)
     assert timed[1:] == [(4, 1, seconds, "muon"), (4, 2, seconds, "muon")]
 
 
@@ -57,7 +58,7 @@ def test_a_step_that_is_all_computed_is_what_it_took(timed: list[Any]) -> None:
     whole = {**OPTIONS, "gradient_accumulation_steps": 1}
     found = trial.time_steps(CONFIG, whole, seconds=0, all_rows=True)
     assert found["tokens_per_second"] == 8 * 64 / 4.0 and found["rows"] == 8
-    assert len(timed) == 2
+    assert len(timed) == 2 and found["device_peak_bytes"] == 10
 
 
 @pytest.mark.parametrize(("seq_len", "flops", "rows"), [
@@ -69,23 +70,11 @@ def test_rows_that_a_slow_core_computes_in_time(
     settings = train_settings(**{**OPTIONS, "seq_len": seq_len})
     seconds = flops * ROW_FLOPS / 10e9
     assert trial._affordable_rows(CONFIG, settings, seconds) == rows
-    monkeypatch.setattr(trial.torch.cuda, "is_available", lambda: True)
+    kinds = {"cpu": "cuda"}
+    monkeypatch.setattr(trial, "backend_of", lambda _: SimpleNamespace(device_kind=kinds.get))
     assert trial._affordable_rows(CONFIG, settings, seconds) == 8
-
-
-def test_a_gpu_is_waited_for_and_its_peak_told(
-    timed: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[int] = []
-    cuda = SimpleNamespace(
-        is_available=lambda: True, max_memory_allocated=lambda: 99,
-        synchronize=lambda: waits.append(1),
-    )  # fmt: skip
-    timed.append((None, 4.0, 8.0))
-    monkeypatch.setattr(trial.torch, "cuda", cuda)
-    assert trial.time_steps(CONFIG, OPTIONS, seconds=1)["device_peak_bytes"] == 99
-    trial._wait()
-    assert waits == [1]
+    kinds["cpu"] = "mps"
+    assert trial._affordable_rows(CONFIG, settings, seconds) == rows
 
 
 def test_a_request_is_answered_in_json(
@@ -111,5 +100,12 @@ def test_real_steps_are_timed_after_the_first(monkeypatch: pytest.MonkeyPatch) -
     clock = SimpleNamespace(monotonic=iter(range(100)).__next__)
     monkeypatch.setattr(trial, "time", clock)  # each look at it is a second later
     given = {**OPTIONS, "memory": "64GiB", "optimizer": "adamw"}
-    found = trial._time_step(CONFIG, given, rows=2, parts=2, seconds=4)
-    assert found == 3 / 2  # begun at 0, looked at after one step at 1 and at 2, ended at 3
+    waits: list[Stepper] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "wait", lambda stepper: waits.append(stepper))
+        found = trial._time_step(CONFIG, given, rows=2, parts=2, seconds=4)
+    # Begun at 0, looked at after one step at 1 and at 2, ended at 3; each step is waited for.
+    assert found == (3 / 2, 0) and len(waits) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "device_peak_bytes", lambda _: 99)
+        assert trial._time_step(CONFIG, given, rows=2, parts=2, seconds=0)[1] == 99

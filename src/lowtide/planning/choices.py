@@ -85,10 +85,14 @@ def usual_options(
         complete["target_params"] = min(size, size_for_tokens(train_tokens))
     if machine.is_tpu:
         complete = {"seq_len": _TPU_ROW_TOKENS, "batch_size": _TPU_ROWS} | complete
+        complete["backend"] = "jax"
+    if complete.get("backend") == "jax":  # it compiles everything anyway
+        complete.pop("compile", None)
     complete.setdefault("seq_len", 1024 if machine.has_gpu else 256)
     if machine.has_gpu:
         complete.setdefault("use_mixed_precision", True)
-        complete.setdefault("compile", True)
+        if complete.get("backend") != "jax":
+            complete.setdefault("compile", True)
     if "batch_size" not in complete:
         tokens = _GPU_TOKENS if machine.has_gpu else _CPU_TOKENS
         if train_tokens is not None and train_tokens < _MANY_STEPS * tokens:

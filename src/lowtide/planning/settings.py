@@ -38,6 +38,7 @@ _TRAINING_FIELDS = (
     "activation_checkpointing",
     "offload",
     "tokens_per_param",
+    "backend",
 )
 
 
@@ -105,6 +106,8 @@ class PlanSettings:
     """Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if not given."""
     tokens_per_param: float | None = None
     """Tokens per parameter to train on; 20 if not given."""
+    backend: Literal["torch", "jax"] | None = None
+    """What computes: torch if not given, jax for a TPU."""
 
     # Machine: this one where nothing is named.
     ram: str | int | None = None

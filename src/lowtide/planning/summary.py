@@ -122,7 +122,7 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
         ("update", need.update, "of the optimizer, when activations are gone: the larger counts"),
         ("batches", need.batches, f"{settings.machine.num_workers} ahead, on the host"),
         ("tokenizer", need.tokenizer, "on the host"),
-        ("framework", need.program, _describe_program()),
+        ("framework", need.program, _describe_program(settings.computing.backend)),
     ]
     where = f"on the {machine.accelerator}" if machine.has_gpu else "in all"
     total = need.device_bytes if machine.has_gpu else need.total_bytes
@@ -140,10 +140,10 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
     return _rows(table, align="<><")
 
 
-def _describe_program() -> str:
-    if has_package("torch"):
-        return "interpreter and torch, as measured here, on the host"
-    return "interpreter and torch for CPUs, as they usually are: none is installed here"
+def _describe_program(backend: str) -> str:
+    if has_package(backend):
+        return f"interpreter and {backend}, as measured here, on the host"
+    return f"interpreter and {backend} for CPUs, as they usually are: none is installed here"
 
 
 def _describe_optimizer(choice: Choice) -> str:

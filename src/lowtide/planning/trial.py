@@ -33,15 +33,16 @@ class Trial:
 
 def run_trial(choice: Choice, *, seconds: float = 8.0) -> Trial:
     """Time some steps of the chosen training on made-up ids."""
-    if not has_package("torch"):
-        return Trial(None, f"torch is not installed here ({install_command('torch')})")
+    package = choice.settings.computing.backend
+    if not has_package(package):
+        return Trial(None, f"{package} is not installed here ({install_command(package)})")
     request = {
         "config": settings_as_json(choice.config),
         "settings": choice.options,
         "seconds": seconds,
     }
     command = [sys.executable, "-m", "lowtide.training.trial"]
-    sleep_while_waiting()  # it imports torch at once
+    sleep_while_waiting()  # it imports its framework at once
     try:
         with Progress("plan") as progress, progress.phase("time a few steps"):
             done = subprocess.run(

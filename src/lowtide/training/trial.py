@@ -14,7 +14,6 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import process_peak_bytes, usable_cores
@@ -24,7 +23,6 @@ from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings
 from lowtide.training.backends import backend_of
 from lowtide.training.choosing import choose_optimizer
-from lowtide.training.distributed import open_process_group
 from lowtide.training.settings import TrainSettings
 from lowtide.training.trainer import Trainer
 
@@ -51,25 +49,24 @@ def time_steps(
         "optimizer": choose_optimizer(whole.learning, config, whole.tokens_per_step),
     }
     rows = whole.batch.batch_size if all_rows else _affordable_rows(config, whole, seconds)
-    once = _time_step(config, options, rows=rows, parts=1, seconds=seconds)
+    once, device_peak = _time_step(config, options, rows=rows, parts=1, seconds=seconds)
     if rows < whole.batch.rows_per_step:
-        twice = _time_step(config, options, rows=rows, parts=2, seconds=seconds)
+        twice, device_peak = _time_step(config, options, rows=rows, parts=2, seconds=seconds)
         per_rows = min(max(twice - once, once / 2), once)
         step_seconds = once - per_rows + per_rows * whole.batch.rows_per_step / rows
     else:
         step_seconds = once
-    on_gpu = torch.cuda.is_available()
     return {
         "tokens_per_second": whole.tokens_per_step / step_seconds,
         "rows": rows,
         "peak_bytes": process_peak_bytes(),
-        "device_peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0,
+        "device_peak_bytes": device_peak,
     }
 
 
 def _affordable_rows(config: GPTConfig, whole: TrainSettings, seconds: float) -> int:
     """Return the rows of a micro-batch that a slow CPU computes within the trial."""
-    if torch.cuda.is_available():
+    if backend_of(whole).device_kind(whole.machine.device) not in ("cpu", "mps"):
         return whole.batch.batch_size
     flops = flops_per_token(config, whole.model.seq_len) * whole.model.seq_len
     affordable = int(seconds / 2 * usable_cores() * _CORE_FLOPS / flops)
@@ -78,8 +75,11 @@ def _affordable_rows(config: GPTConfig, whole: TrainSettings, seconds: float) ->
 
 def _time_step(
     config: GPTConfig, options: dict[str, Any], *, rows: int, parts: int, seconds: float
-) -> float:
-    """Return the seconds of one step of so many micro-batches, the first step left out."""
+) -> tuple[float, int]:
+    """Return the seconds of one step of so many micro-batches, the first left out, and the peak.
+
+    The peak is that of the device; 0 on a CPU.
+    """
     with scratch_folder("trial") as folder:
         settings = build_settings(
             TrainSettings,
@@ -96,26 +96,23 @@ def _time_step(
         data = TokenDataset(
             path, split="all", seq_len=settings.model.seq_len, dtype="uint32", stride=1
         )
-        model = backend_of(settings).new_model(config, seed=settings.learning.seed)
+        backend = backend_of(settings)
+        model = backend.new_model(config, seed=settings.learning.seed)
         trainer = Trainer(model, data=data, settings=settings)
-        with open_process_group(settings.machine.device) as group:
+        with backend.open_group(settings.machine.device) as group:
             ready = trainer.prepare(group)
             try:
                 ready.train_step()  # it allocates, compiles and fills caches
-                _wait()
+                ready.engine.wait()
                 steps, started = 0, time.monotonic()
                 while steps == 0 or time.monotonic() - started < seconds / 2:
                     ready.train_step()
-                    _wait()
+                    ready.engine.wait()
                     steps += 1
-                return (time.monotonic() - started) / steps
+                took = (time.monotonic() - started) / steps
+                return took, ready.engine.device_peak_bytes() or 0
             finally:
                 ready.feed.close()
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def main() -> None:
