@@ -660,3 +660,22 @@ def test_a_refusal_names_the_larger_of_both_stretches(
         least = smallest_budget((100 << 20) + held_bytes(Stretch(20 << 20)))
         assert error.next_step is not None and error.next_step.startswith(least)
         assert "695.3 KiB" in error.next_step and error.path == source.path
+
+
+def test_a_checkpoint_has_the_sums_of_all_runs(tmp_path: Path) -> None:
+    """Bytes and pieces before it was interrupted, and since."""
+    counter: Any = NotingCounter()
+    (tmp_path / "0.run").write_bytes(b"counts")
+    counter.checkpoint = lambda: [str(tmp_path / "0.run")]
+    checkpoints = CountCheckpoints(tmp_path, "key")
+    checkpoints.bytes_before, checkpoints.pieces_before = 500, 30
+    checkpoints.save(InputPlace(2, 77), counter)
+    adopted: list[list[str]] = []
+    other: Any = NotingCounter()
+    other.adopt = adopted.append
+    (tmp_path / "1.run").write_bytes(b"of a run that was not kept")
+    again = CountCheckpoints(tmp_path, "key")
+    assert again.restore(other) == InputPlace(2, 77)
+    assert (again.bytes_before, again.pieces_before) == (1500, 37)
+    assert adopted == [[str(tmp_path / "0.run")]]
+    assert not (tmp_path / "1.run").exists()

@@ -149,3 +149,13 @@ def test_text_is_read_as_the_settings_say(inputs: InputList) -> None:
     for left, room in ((3 * MIB, 10 * MIB), (10 * MIB, 10 * MIB), (11 * MIB, 11 * MIB)):
         looked = looking_options(settings, MemoryBudget(left, used_bytes=0))
         assert (looked.reader_bytes, looked.text_field) == (room, "body")
+
+
+def test_a_refusal_says_what_was_not_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(b"no gzip at all")
+    inputs = expand_inputs([path])
+    progress: Any = Notes()
+    with pytest.raises(BudgetError):
+        plan_counting(settings_of(inputs), inputs, MemoryBudget(MIB, used_bytes=0), progress, 0)
+    assert len(progress.said) == 1 and "14 B" in progress.said[0]

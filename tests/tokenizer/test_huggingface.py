@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError
-from lowtide.tokenizer import UNKNOWN, Tokenizer
+from lowtide.tokenizer import UNKNOWN, Tokenizer, huggingface
 from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.huggingface import tokenizer_json, why_package
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
+from lowtide.tokenizer.vocabulary import Vocabulary
 
 Pair = tuple[bytes, bytes]
 MakeText = Callable[[int, int], bytes]
@@ -292,3 +293,66 @@ def test_every_character_that_nfc_changes(tmp_path: Path) -> None:
     assert len(changed) > 1000
     for text in [*(f"a{c}b" for c in changed), " ".join(changed), "".join(changed)]:
         assert list(ours.encode(text)) == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_characters_have_a_table_as_long_as_their_ids(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.from_characters("ab\u00e9")
+    huggingface.write_tokenizer_json(tmp_path / "tokenizer.json", vocabulary)
+    found = huggingface.load_tokenizer_json(tmp_path / "tokenizer.json")
+    assert (found.kind, found.tokens) == ("char", vocabulary.tokens)
+    contents = json.loads((tmp_path / "tokenizer.json").read_bytes())
+    contents["model"]["vocab"]["c"] = 9
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    found = huggingface.load_tokenizer_json(tmp_path / "tokenizer.json")
+    assert found.tokens == (*vocabulary.tokens, b"", b"", b"", b"", b"c")
+
+
+def test_the_small_sections_of_both_kinds() -> None:
+    bpe = huggingface.tokenizer_json(Vocabulary.from_merges([(b"a", b"b")]))
+    model = bpe.pop("model")
+    assert {name: model[name] for name in model if name not in ("vocab", "merges")} == {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+        "ignore_merges": False,
+    }  # fmt: skip
+    level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    assert bpe == {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+        "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+    }  # fmt: skip
+    char = huggingface.tokenizer_json(Vocabulary.from_characters("ab", special_tokens=["<unk>"]))
+    vocab = {"<unk>": 0, "a": 1, "b": 2}
+    assert char["model"] == {"type": "WordLevel", "unk_token": "<unk>", "vocab": vocab}
+    assert char["decoder"] == {"type": "Fuse"}
+    assert char["pre_tokenizer"] == {
+        "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "setting", ["byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"]
+)
+def test_settings_that_change_ids_are_left_to_the_package(tmp_path: Path, setting: str) -> None:
+    contents = huggingface.tokenizer_json(Vocabulary.from_merges([(b"a", b"b")]))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(contents))
+    assert huggingface.why_package(path) is None
+    contents["model"][setting] = "x"
+    path.write_text(json.dumps(contents))
+    assert huggingface.why_package(path) == f"{setting} 'x'"
+
+
+def test_an_error_names_the_file_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": {"type": "BPE", "vocab": {"a": 0}}}')
+    with pytest.raises(DataError) as caught:
+        huggingface.load_tokenizer_json(path)
+    assert str(caught.value.path) == str(path)
+    assert caught.value.next_step == (
+        "take the file as it was published, or train a tokenizer: lowtide train-tokenizer"
+    )

@@ -58,7 +58,6 @@ class BlockReader:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="lowtide-text")
         self._ahead: Future[tuple[Block, int] | None] = self._submit()
         self._open: list[tuple[int, int, Block]] = []  # first window, skipped, block
-        self._ended = False
         self.seen_windows = 0
 
     def _submit(self) -> Future[tuple[Block, int] | None]:
@@ -66,11 +65,7 @@ class BlockReader:
 
     def available(self, *, until: int) -> int:
         """Open blocks until there are `until` windows or no more; return how many there are."""
-        while self.seen_windows < until and not self._ended:
-            found = self._ahead.result()
-            if found is None:
-                self._ended = True
-                break
+        while self.seen_windows < until and (found := self._ahead.result()) is not None:
             block, skipped = found
             self._open.append((self.seen_windows, skipped, block))
             self.seen_windows += block.num_windows - skipped
