@@ -218,12 +218,13 @@ void bind_rows(nb::module_& m) {
           "index"_a)
       .def(
           "add_files",
-          [](RangeCounter& self, const std::vector<nb::bytes>& paths) {
+          [](RangeCounter& self, const std::vector<nb::bytes>& paths, size_t num_threads) {
+            require_threads(num_threads);
             const std::vector<std::string> names = list_names(paths);
             nb::gil_scoped_release release;
-            for (const std::string& name : names) self.add(WorkIndex(name).read());
+            self.add_files(names, num_threads);
           },
-          "paths"_a, "Add what work files of ids have.")
+          "paths"_a, "num_threads"_a = 1, "Add what work files of ids have.")
       .def_ro("tokens", &RangeCounter::tokens)
       .def_ro("rows", &RangeCounter::rows)
       .def_ro("documents", &RangeCounter::documents);
@@ -251,19 +252,23 @@ void bind_rows(nb::module_& m) {
       .def(
           "add_files",
           [](RangeRows& self, const std::vector<nb::bytes>& paths, uint64_t id_bytes, uint64_t low,
-             uint64_t high, std::optional<bool> val, uint64_t val_limit) {
+             uint64_t high, std::optional<bool> val, uint64_t val_limit, size_t num_threads) {
             require_id_bytes(id_bytes);
+            require_threads(num_threads);
             const std::vector<std::string> names = list_names(paths);
             nb::gil_scoped_release release;
-            for (const std::string& name : names) {
-              const WorkIndex work(name);
-              self.add(name, work.read(), work.ids_at(), id_bytes, low, high, choose_split(val),
-                       val_limit);
-            }
+            self.add_files(names, id_bytes, low, high, choose_split(val), val_limit, num_threads);
           },
           "paths"_a, "id_bytes"_a, "low"_a, "high"_a, "val"_a.none(), "val_limit"_a,
-          "Add what work files of ids have.")
-      .def("finish", &RangeRows::finish, nb::call_guard<nb::gil_scoped_release>());
+          "num_threads"_a = 1, "Add what work files of ids have.")
+      .def(
+          "finish",
+          [](RangeRows& self, size_t num_threads) {
+            require_threads(num_threads);
+            nb::gil_scoped_release release;
+            self.finish(num_threads);
+          },
+          "num_threads"_a = 1, "Put documents in their order.");
   nb::class_<RangeReader>(m, "RangeReader")
       .def(
           "__init__",

@@ -3,11 +3,15 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <iterator>
+#include <mutex>
 #include <stdexcept>
 
 #include "dataset/page_sums.hpp"
+#include "dataset/work_index.hpp"
+#include "system/threads.hpp"
 
 namespace lowtide {
 
@@ -40,6 +44,15 @@ void RangeCounter::add(std::span<const EncodedRow> index) {
     ++rows[range];
     ++documents[val];
   }
+}
+
+void RangeCounter::add_files(const std::vector<std::string>& names, size_t num_threads) {
+  std::mutex mutex;
+  visit_indexes(names, num_threads, [&](size_t, const WorkIndex& work) {
+    const std::vector<EncodedRow> index = work.read();
+    const std::lock_guard hold(mutex);
+    add(index);
+  });
 }
 
 std::vector<EncodedRow> sort_rows(std::span<const EncodedRow> rows, uint64_t low, uint64_t high) {
@@ -109,9 +122,44 @@ void RangeRows::add_output(const EncodedOutput& output, size_t page_bytes, uint6
   add(output.path, index, ids_at, id_bytes, low, high, chosen, val_limit);
 }
 
-void RangeRows::finish() {
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Row& a, const Row& b) { return a.key < b.key; });
+void RangeRows::add_files(const std::vector<std::string>& names, uint64_t id_bytes, uint64_t low,
+                          uint64_t high, Chosen chosen, uint64_t val_limit, size_t num_threads) {
+  std::vector<RangeRows> parts(names.size());
+  visit_indexes(names, num_threads, [&](size_t number, const WorkIndex& work) {
+    parts[number].add(names[number], work.read(), work.ids_at(), id_bytes, low, high, chosen,
+                      val_limit);
+  });
+  for (size_t number = 0; number < parts.size(); ++number) {
+    if (parts[number].rows.empty()) continue;
+    for (Row& row : parts[number].rows) row.file = static_cast<uint32_t>(paths.size());
+    rows.insert(rows.end(), parts[number].rows.begin(), parts[number].rows.end());
+    paths.push_back(names[number]);
+  }
+}
+
+namespace {
+// Stretches of equal length by a thread each, then neighbours together.
+void sort_by_key(std::vector<RangeRows::Row>& rows, size_t num_threads) {
+  constexpr size_t kRowsOfThread = 4096;  // at least
+  const auto by_key = [](const RangeRows::Row& a, const RangeRows::Row& b) {
+    return a.key < b.key;
+  };
+  size_t parts = std::bit_floor(std::clamp<size_t>(rows.size() / kRowsOfThread, 1, num_threads));
+  const auto at = [&](size_t part) {
+    return rows.begin() + static_cast<ptrdiff_t>(rows.size() * part / parts);
+  };
+  run_threads(parts, [&](size_t i) { std::stable_sort(at(i), at(i + 1), by_key); });
+  for (size_t joined = 1; joined < parts; joined *= 2) {
+    run_threads(parts / joined / 2, [&](size_t i) {
+      const size_t first = 2 * i * joined;
+      std::inplace_merge(at(first), at(first + joined), at(first + 2 * joined), by_key);
+    });
+  }
+}
+}  // namespace
+
+void RangeRows::finish(size_t num_threads) {
+  sort_by_key(rows, num_threads);
   uint64_t total = 0;
   for (Row& row : rows) {
     if (row.token_end > kMostTokens - total) {

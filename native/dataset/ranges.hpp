@@ -26,6 +26,7 @@ class RangeCounter {
   // val.
   RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit);
   void add(std::span<const EncodedRow> index);  // sorted by key
+  void add_files(const std::vector<std::string>& names, size_t num_threads);
 
   std::array<std::vector<int64_t>, 2> tokens;
   std::vector<int64_t> rows;  // of both splits
@@ -61,7 +62,10 @@ class RangeRows {
                   uint64_t val_limit);
   // Put them in order; equal keys stay in the order of the files. An index that counts more tokens
   // than any disk holds is damaged: std::invalid_argument.
-  void finish();
+  void finish(size_t num_threads = 1);
+  // The documents of many work files, which are read by so many threads.
+  void add_files(const std::vector<std::string>& names, uint64_t id_bytes, uint64_t low,
+                 uint64_t high, Chosen chosen, uint64_t val_limit, size_t num_threads);
 
   static constexpr uint32_t kHeld = 0xFFFFFFFF;  // instead of a file: `at` is an address
   struct Row {

@@ -2,13 +2,18 @@
 // several times between encoding and the first shard, while all workers wait.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "dataset/encoding.hpp"
+#include "system/threads.hpp"
 
 namespace lowtide {
+
+constexpr size_t kFilesOfThread = 32;  // at least: to read them takes as long as starting one
 
 // A work file of ids: where its rows of documents and its ids lie.
 class WorkIndex {
@@ -36,5 +41,14 @@ class WorkIndex {
   uint64_t base_ = 0;  // where sections begin
   Section index_{}, ids_{};
 };
+
+// Calls visit(number, index) for each of some files, on so many threads and in any order.
+template <typename Visit>
+void visit_indexes(const std::vector<std::string>& names, size_t num_threads, const Visit& visit) {
+  std::atomic<size_t> next{0};
+  run_threads(std::min(num_threads, names.size() / kFilesOfThread + 1), [&](size_t) {
+    for (size_t i; (i = next.fetch_add(1)) < names.size();) visit(i, WorkIndex(names[i]));
+  });
+}
 
 }  // namespace lowtide
