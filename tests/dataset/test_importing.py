@@ -16,7 +16,7 @@ from lowtide.dataset import importing, layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.verification import verify_dataset
 from lowtide.dataset.workfolder import begin_work
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from corpora import snapshot
@@ -120,3 +120,41 @@ def test_files_are_read_again_only_where_size_or_time_are_new(
     os.utime(path, (1, 1))
     assert convert_dataset(**options).was_there
     assert read == [path]
+
+
+def plan_of(sources: dict[str, int], **settings: Any) -> list[tuple[str, int, int]]:
+    given: Any = SimpleNamespace(in_path=Path("in"), **settings)
+    streams: Any = {split: SimpleNamespace(num_tokens=count) for split, count in sources.items()}
+    rows = importing._plan_shards(streams, given)
+    own = "all" in streams
+    assert all(row[1] is streams["all" if own else row[0]] for row in rows)
+    return [(split, first, last) for split, _, first, last in rows]
+
+
+@pytest.mark.parametrize(
+    ("total", "fraction", "per_shard", "expected"),
+    [
+        (10, 0.2, 100, [("train", 0, 8), ("val", 8, 10)]),
+        (10, 0.2, 3, [("train", 0, 3), ("train", 3, 6), ("train", 6, 8), ("val", 8, 10)]),
+        (10, 0.0, 5, [("train", 0, 5), ("train", 5, 10)]),
+        (10, 0.001, 100, [("train", 0, 9), ("val", 9, 10)]),  # one at least
+        (10, 0.999, 100, [("train", 0, 1), ("val", 1, 10)]),  # and one of train
+        (2, 0.5, 100, [("train", 0, 1), ("val", 1, 2)]),
+    ],
+)
+def test_one_stream_is_split_at_its_end(
+    total: int, fraction: float, per_shard: int, expected: list[tuple[str, int, int]]
+) -> None:
+    assert plan_of({"all": total}, val_fraction=fraction, tokens_per_shard=per_shard) == expected
+
+
+def test_streams_of_splits_stay_theirs() -> None:
+    given: Any = {"val_fraction": 0.5, "tokens_per_shard": 4}
+    assert plan_of({"val": 3, "train": 5}, **given) == [
+        ("train", 0, 4), ("train", 4, 5), ("val", 0, 3)
+    ]  # fmt: skip
+    assert plan_of({"train": 0}, **given) == []
+    for count in (0, 1):
+        with pytest.raises(DataError) as caught:
+            plan_of({"all": count}, **given)
+        assert caught.value.message == f"only {count} ids here, expected 2 at least"

@@ -1,0 +1,141 @@
+"""Where the files of a dataset go: a folder as it is, a store by objects, the metadata last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide.dataset import layout
+from lowtide.dataset.staged import destination
+from lowtide.dataset.staged.destination import open_destination
+from lowtide.engine import storefolders
+from lowtide.errors import LowtideError, UsageError
+from lowtide.stores import paths
+from lowtide.stores.paths import StorePath
+
+from ..stores.memorystore import MemoryStore
+
+SHARD, OTHER = (layout.shard_name(number, "01234567-bc013c54") for number in range(2))
+    layout.shard_name(0, "0" * 8 + "-" + "a" * 8),
+    layout.shard_name(1, "0" * 8 + "-" + "b" * 8),
+)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    made = MemoryStore()
+    for module in (destination, storefolders, paths):
+        monkeypatch.setattr(module, "open_store", lambda url: made)
+    monkeypatch.setattr(paths, "_infos", type(paths._infos)())
+    return made
+
+
+def test_what_is_taken_on_a_disk(tmp_path: Path) -> None:
+    place = open_destination(tmp_path)
+    place.prepare()
+    assert place.find_taken(tokenizer=True) is None
+    (tmp_path / "tokenizer.json").touch()
+    assert place.find_taken(tokenizer=True) == "tokenizer.json"
+    assert place.find_taken(tokenizer=False) is None
+    for split, names in (("train", ["b.bin", "c.bin", "a.docs"]), ("val", ["aa.bin"])):
+        (tmp_path / split).mkdir()
+        for name in names:
+            (tmp_path / split / name).touch()
+    assert place.find_taken(tokenizer=False) == "aa.bin"
+    place.publish(tmp_path, tmp_path / "train" / "b.bin")
+    place.finish(tmp_path)
+    assert (tmp_path / "train" / "b.bin").exists()  # they are where they belong
+
+
+def test_work_of_another_engine_is_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination, "has_plan", lambda root: root == tmp_path)
+    assert open_destination(tmp_path).find_taken(tokenizer=True) == ".work"
+
+
+def test_a_folder_is_locked_while_it_is_finished(tmp_path: Path) -> None:
+    place = open_destination(tmp_path / "out")
+    with place.stage() as root:
+        assert root == tmp_path / "out" and not root.exists()
+    with place.stage(locked=True) as root:
+        assert root.is_dir()
+        with pytest.raises(LowtideError, match="another lowtide command"), place.stage(locked=True):
+            pass
+    assert not root.exists()
+
+
+def test_what_is_taken_in_a_store(store: MemoryStore) -> None:
+    place = open_destination(StorePath("s3://bucket/out"))
+    place.prepare()
+    assert store.contents == {} and store.calls[0][1].startswith("out/.probe-")
+    assert place.find_taken(tokenizer=True) is None
+    store.put("out/train/a.docs", b"")
+    store.put("out/val/b.bin", b"")
+    store.put("out/tokenizer.json", b"")
+    assert place.find_taken(tokenizer=False) == "b.bin"
+    assert place.find_taken(tokenizer=True) == "tokenizer.json"
+
+
+def test_files_become_objects_and_go_and_the_metadata_comes_last(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    place = open_destination(StorePath("s3://bucket/out"))
+    with place.stage() as root:
+        for name in ("train/a.bin", "train/a.docs", "tokenizer/t.json", "dataset_metadata.json"):
+            path = root / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(name.encode())
+        place.publish(root, root / "train" / "a.bin")
+        assert store.contents == {"out/train/a.bin": b"train/a.bin"}
+        assert not (root / "train" / "a.bin").exists()
+        store.calls.clear()
+        place.finish(root)
+    assert not root.exists()
+    assert store.calls == [
+        ("upload", "out/tokenizer/t.json"), ("upload", "out/train/a.docs"),
+        ("create", "out/dataset_metadata.json"),
+    ]  # fmt: skip
+    assert set(store.contents) == {
+        "out/train/a.bin", "out/train/a.docs", "out/tokenizer/t.json", "out/dataset_metadata.json",
+    }  # fmt: skip
+
+
+def test_metadata_is_created_once_and_uploaded_where_it_is_large(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    place = open_destination(StorePath("s3://bucket/out"))
+    path = tmp_path / "dataset_metadata.json"
+    store.put("out/dataset_metadata.json", b"another")
+    path.write_bytes(bytes(8 << 20))
+    with pytest.raises(UsageError) as caught:
+        place.finish(tmp_path)
+    assert caught.value.message == "another dataset was finished here meanwhile"
+    assert store.contents["out/dataset_metadata.json"] == b"another"
+    path.write_bytes(bytes((8 << 20) + 1))
+    place.finish(tmp_path)
+    assert len(store.contents["out/dataset_metadata.json"]) == (8 << 20) + 1
+
+
+def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path: Path) -> None:
+    names = [SHARD, OTHER]
+    docs = [Path(name).with_suffix(".docs").name for name in names]
+    kept = Path("train") / SHARD
+    stored = open_destination(StorePath("s3://bucket/out"))
+    for place, put in (
+        (stored, lambda name: store.put(f"out/{name}", b"")),
+        (open_destination(tmp_path), lambda name: (tmp_path / name).touch()),
+    ):
+        for split in ("train", "val"):
+            (tmp_path / split).mkdir(exist_ok=True)
+            for name in (*names, *docs, "notes.bin"):
+                put(f"{split}/{name}")
+        place.remove_other_shards([kept])
+    left = {f"train/{SHARD}", f"train/{docs[0]}", "train/notes.bin", "val/notes.bin"}
+    assert {key.removeprefix("out/") for key in store.contents} == left
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
+    assert found == left
+    store.calls.clear()
+    stored.remove_other_shards([kept])
+    assert "delete" not in {call[0] for call in store.calls}

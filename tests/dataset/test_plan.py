@@ -1,0 +1,46 @@
+"""Sizes of tasks for inputs of any size, on a disk and in a store."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lowtide.dataset.staged.plan import Sizes
+
+MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("total", "stored", "part", "partitions", "group"),
+    [
+        (0, False, 16 * MIB, 1, 16 * MIB),
+        (GIB, False, 16 * MIB, 16, 16 * MIB),
+        (GIB - 1, False, 16 * MIB, 15, 16 * MIB),
+        (5 * GIB, False, 16 * MIB, 80, 80 * MIB),
+        (100 * GIB, False, 16 * MIB, 256, 256 * MIB),
+        (TIB, False, 35 * MIB, 256, 256 * MIB),
+        (0, True, 32 * MIB, 1, GIB),
+        (GIB, True, 32 * MIB, 1, GIB),
+        (2 * GIB - 1, True, 32 * MIB, 1, GIB),
+        (2 * GIB, True, 32 * MIB, 2, GIB),
+        (100 * GIB, True, 32 * MIB, 100, GIB),
+        (TIB, True, 263 * MIB, 256, GIB),
+    ],
+)
+def test_sizes_grow_with_the_inputs(
+    total: int, stored: bool, part: int, partitions: int, group: int
+) -> None:
+    found = Sizes.of(total, is_stored=stored)
+    assert (found.part_bytes, found.num_partitions, found.group_bytes) == (part, partitions, group)
+    assert found.num_buckets == 4096
+
+
+@pytest.mark.parametrize("count", [1, 3, 64, 256])
+def test_partitions_are_all_first_bytes(count: int) -> None:
+    borders = Sizes(1, count).partition_borders()
+    assert len(borders) == count
+    assert (borders[0][0], borders[-1][1]) == (0, 256)
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(borders))
+    widths = {last - first for first, last in borders}
+    assert max(widths) - min(widths) <= 1
