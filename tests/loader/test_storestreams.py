@@ -224,3 +224,37 @@ def test_requests_are_under_way_at_once_and_the_first_error_is_raised() -> None:
     for thread in requests._threads:
         thread.join(60)
         assert not thread.is_alive()
+
+
+def test_windows_are_requests_of_their_own_where_nothing_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many bytes as they have, from their objects; the threads are made once."""
+    stream, cache = open_stream()
+    monkeypatch.setattr(type(stream.ahead), "is_direct", property(lambda _: True))
+    asked: list[tuple[str, int, int]] = []
+    by_name = {shard.tokens.info.url.name: shard.tokens for shard in stream._row.shards}
+
+    def read(info: Any, start: int, size: int) -> bytes:
+        asked.append((info.url.name, start, size))
+        return by_name[info.url.name].data[start : start + size]
+
+    monkeypatch.setattr(storestreams, "open_store", lambda url: SimpleNamespace(read=read))
+    starts = np.array([995, 3, 1500], np.uint64)
+    for _ in range(2):
+        asked.clear()
+        inputs, targets = (np.zeros((3, 9), np.int64) for _ in range(2))
+        stream.gather(starts, None, inputs, targets)
+        for row, start in enumerate(starts.tolist()):
+            assert inputs[row].tolist() == IDS[start : start + 9].tolist()
+            assert targets[row].tolist() == IDS[start + 1 : start + 10].tolist()
+        assert sorted(asked) == [
+            ("0.bin", 6, 20), ("0.bin", 1990, 10), ("2.bin", 0, 10), ("3.bin", 926, 20),
+        ]  # fmt: skip
+    assert cache.fetched == [] == cache.reads
+    requests = stream._requests
+    assert len(requests._threads) == 32
+    requests.close()
+    for thread in requests._threads:
+        thread.join(10)
+        assert not thread.is_alive()

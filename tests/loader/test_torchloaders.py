@@ -217,3 +217,35 @@ def test_only_this_module_imports_torch() -> None:
         "lowtide.loader.streaming; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 4, 62, 63, 64])
+def test_batches_of_all_ranks_and_workers_are_the_epoch(
+    train_path: Path, world_size: int, batch_size: int
+) -> None:
+    """Workers take turns batch by batch; the last batch has what is left."""
+    expected = [min(index * 16, 983) for index in range(63)]
+    for num_workers in (1, 2):
+        starts: list[int] = []
+        for rank in range(world_size):
+            dataset = LocalTokenizedDataset(
+                train_path, max_length=16, batch_size=batch_size, shuffle=False, rank=rank,
+                world_size=world_size,
+            )  # fmt: skip
+            assert dataset.num_windows == 63
+            for worker in range(num_workers):
+                for inputs, targets in dataset._iter_batches(0, worker, num_workers, batch_size):
+                    assert 0 < len(inputs) <= batch_size
+                    assert torch.equal(targets[:, :-1], inputs[:, 1:])
+                    starts += inputs[:, 0].tolist()
+        assert sorted(starts) == expected
+
+
+def test_iterable_batches_are_whole_and_passes_count(train_path: Path) -> None:
+    dataset = LocalTokenizedDataset(train_path, max_length=16, batch_size=4)
+    passes = [[row for batch in rows(dataset) for row in batch] for _ in range(2)]
+    assert sorted(passes[0]) == sorted(passes[1]) == [min(n * 16, 983) for n in range(63)]
+    assert passes[0] != passes[1]
+    dataset.set_epoch(0)
+    assert [row for batch in rows(dataset) for row in batch] == passes[0]

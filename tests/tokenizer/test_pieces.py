@@ -16,10 +16,11 @@ from tokenizers import models, trainers
 from tokenizers import pre_tokenizers as pre
 
 from lowtide.errors import BudgetError
-from lowtide.tokenizer import Tokenizer, package
+from lowtide.tokenizer import Tokenizer, package, pieces
 from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.needs import tokenizer_needs
-from lowtide.tokenizer.pieces import PieceRules
+from lowtide.tokenizer.pieces import PieceEncoder, PieceRules
+from lowtide.tokenizer.vocabulary import AddedToken
 
 BLANK = "▁"
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
@@ -267,3 +268,114 @@ def test_words_of_metaspace_are_the_packages(
     if split is None:  # as the package has it
         del parts["pre_tokenizer"]["split"]
     assert (PieceRules.of({**learned, **parts}) is not None) is ours
+
+
+LOOKS = pieces._MOST_LOOKS
+
+
+def cutter(
+    pairs: set[str] | None = None, added_tokens: tuple[AddedToken, ...] = ()
+) -> PieceEncoder:
+    native: Any = None
+    return PieceEncoder(native, frozenset(pairs or ()), added_tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", 0),
+        ("a", 0),
+        (" a", 0),
+        ("a b", 1),
+        ("ab cd ef", 5),
+        ("a  b", 1),  # before a run of blanks, not in it
+        ("abc", 2),
+        ("a\nb", 0),  # other blanks are left with what stands around them
+        ("ab\n", 1),
+    ],
+)
+def test_the_last_place_to_cut(text: str, place: int) -> None:
+    assert cutter().last_cut(text) == place
+
+
+def test_pairs_that_merge_are_not_cut() -> None:
+    assert cutter({"b "}).last_cut("ab cd") == 4  # no blank will do: between two letters
+    assert cutter({"b ", "cd"}).last_cut("ab cd") == 1
+    assert cutter({"b ", "cd", "ab"}).last_cut("ab cd") == 0
+    assert cutter({"b "}).last_cut(f"ab{BLANK}cd") == 4
+
+
+def test_blanks_are_looked_for_so_far_and_characters_as_far() -> None:
+    """A blank that is nearest counts, however far it is; others only near the end."""
+    whole = {"xx", "x "}
+    assert cutter({"xx"}).last_cut("a " + "x" * (LOOKS + 50)) == 1
+    near, far = "y x" + "x" * (LOOKS - 3), "y x" + "x" * (LOOKS - 2)
+    assert cutter(whole | {"y "}).last_cut(near) == 0
+    assert cutter({"xx", " x"}).last_cut("ab" + "x" * (LOOKS - 1)) == 2
+    assert cutter({"xx", " x"}).last_cut("ab" + "x" * LOOKS) == 0
+    assert len(far) > LOOKS
+    # Beyond the last blank that is looked at none is tried, though it would do.
+    text = "ab cd" + "x" * LOOKS + " z"
+    assert cutter({"xx", "dx", "x ", " z", "b "}).last_cut(text) == 0
+    close = "ab cd" + "x" * (LOOKS - 6) + " z"
+    assert cutter({"xx", "dx", "x ", "cd"}).last_cut(close) == 2
+
+
+def test_added_tokens_are_not_cut_nor_what_follows_them() -> None:
+    tokens = (AddedToken("<s>", 1),)
+    assert [cutter(added_tokens=tokens)._is_cut("ab<s>cd", place) for place in range(1, 7)] == [
+        True, True, False, False, False, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("merges", "rows"),
+    [
+        (["a b", ["b", "a"]], [(0, 1, 2), (1, 0, 3)]),
+        (["a b c"], None),
+        (["a"], None),
+        ([["a", 5]], None),
+        ([["a"]], None),
+        ([["a", "b", "c"]], None),
+        ([["a ", "b"], ["a", " b"], "a b"], [(0, 1, 2)]),  # a space is never merged
+        ([["a", "<0x41>"]], None),
+        ([["<0x41>", "a"]], None),
+        ([["<0x4", "1>"]], None),
+        (["a x"], None),
+        (["x a"], None),
+        (["a a"], None),
+        ([], []),
+    ],
+)
+def test_merges_become_rows_of_ids(merges: list[Any], rows: list[Any] | None) -> None:
+    vocab = {"a": 0, "b": 1, "ab": 2, "ba": 3, "<0x41>": 4, "<0x4": 5, "1>": 6, "a<0x41>": 7}
+    assert pieces._merge_rows(vocab, merges) == rows
+
+
+def test_characters_that_merges_bring_together() -> None:
+    texts = {0: "a", 1: "bc", 2: " ", 3: "  "}
+    assert pieces._pairs_of(texts, [(0, 1, 9), (1, 0, 9), (2, 0, 9), (2, 3, 9)]) == {
+        "ab", "ca", " a", "  ",
+    }  # fmt: skip
+    assert pieces._pairs_of(texts, [(0, 2, 9)]) is None  # a blank behind a letter
+    assert pieces._pairs_of(texts, []) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("change", "plain"),
+    [
+        ({}, True), ({"type": None}, False), ({"type": "Unigram"}, False), ({"merges": {}}, False),
+        ({"vocab": []}, False), ({"byte_fallback": False}, False), ({"dropout": 0.1}, False),
+        ({"ignore_merges": True}, False), ({"continuing_subword_prefix": "#"}, False),
+        ({"end_of_word_suffix": "</w>"}, False), ({"dropout": 0.0}, True),
+    ],
+)  # fmt: skip
+def test_models_in_which_merges_alone_decide(change: dict[str, Any], plain: bool) -> None:
+    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)} | {BLANK: 256}
+    model = {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": True, **change}
+    assert pieces._is_plain(model) is plain
+    for missing in ("<0x00>", "<0xFF>", BLANK):
+        few = {text: id for text, id in vocab.items() if text != missing}
+        assert pieces._is_plain({**model, "vocab": few}) is False
+    model.pop("type")
+    assert pieces._is_plain(model) is (plain or "type" in change)

@@ -232,8 +232,8 @@ def _make_native(rules: PieceRules, cache_bytes: int) -> _native.Vocabulary:
         left = byte_ids[whole[0]]
         for length in range(2, len(whole) + 1):
             part = whole[:length]
-            target = id if length == len(whole) else halves.get(part, -1)
-            if target < 0:
+            target = id if length == len(whole) else halves.get(part)
+            if target is None:
                 target = halves[part] = size + len(halves)
             joins.append((left, byte_ids[whole[length - 1]], target))
             left = target
