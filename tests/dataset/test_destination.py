@@ -17,9 +17,6 @@ from lowtide.stores.paths import StorePath
 from ..stores.memorystore import MemoryStore
 
 SHARD, OTHER = (layout.shard_name(number, "01234567-bc013c54") for number in range(2))
-    layout.shard_name(0, "0" * 8 + "-" + "a" * 8),
-    layout.shard_name(1, "0" * 8 + "-" + "b" * 8),
-)
 
 
 @pytest.fixture

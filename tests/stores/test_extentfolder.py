@@ -301,3 +301,28 @@ def test_a_count_that_cannot_be_read_is_made_anew(folder: ExtentFolder) -> None:
     with folder.counting():
         pass
     assert usage.stat().st_mtime_ns == before  # nothing changed, nothing is written
+
+
+def test_what_nobody_ranks_is_wanted_at_once(folder: ExtentFolder) -> None:
+    names = {put_extent(folder, number) for number in range(2)}
+    with folder.counting() as count:
+        folder.evict(count, BLOCK, beyond=0.0)
+        assert there(folder) == names  # no farther away than that
+        folder.evict(count, BLOCK)
+        assert len(there(folder)) == 1
+
+
+def test_room_for_a_small_file_is_what_it_adds(
+    folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(folder, "make_room", lambda count, size: asked.append(size))
+    url = StoreURL("s3", "bucket", "data/a.json")
+    for size, more in ((10, BLOCK), (20, 0), (2 * BLOCK, 2 * BLOCK), (10, -2 * BLOCK)):
+        store: Any = SimpleNamespace(
+            read_whole=lambda url, most_bytes, size=size: (None, bytes(size))
+        )
+        before = folder.used_bytes()
+        path = folder.keep_file(store, url, most_bytes=99)
+        assert path.stat().st_size == size
+        assert asked.pop() == more == folder.used_bytes() - before

@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -309,3 +310,49 @@ def test_what_is_read_in_a_moment_is_fetched_before_all_else(
     cache.fetch_now(parts[:3])
     assert queued == [(extents._URGENT, [parts[3].name, parts[1].name, parts[2].name])]
     assert min(extents._URGENT, 0) == extents._URGENT  # owners are numbered from 0 on
+
+
+def test_memory_of_reading_is_a_client_and_an_extent_for_each_thread() -> None:
+    assert extents.buffer_bytes() == (16 << 20) + 4 * extents.EXTENT_BYTES
+
+
+def test_the_cache_is_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert extents.default_cache_dir() == Path("/somewhere/lowtide/objects")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert extents.default_cache_dir() == Path("/home/me/.cache/lowtide/objects")
+
+
+def test_who_reads_what_a_thread_fetches_waits_for_it(
+    big: CachedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ExtentCache(tmp_path / "cache", 1 << 30)
+    extent = next(big.extents(0, 1))
+    fetched: list[Any] = []
+    monkeypatch.setattr(cache, "_fetch_claimed", lambda *given: fetched.append(given))
+    waited: list[bool] = []
+    monkeypatch.setattr(cache._mutex, "wait_for", lambda is_done: waited.append(is_done()))
+    cache._fetching.add(extent.name)
+    cache._fetch(extent)
+    assert (waited, fetched) == ([False], [])
+    cache._fetching.clear()
+    cache._fetch(extent)
+    assert fetched == [(extent, None)]
+    assert cache._fetching == {extent.name}
+    cache.close()
+
+
+def test_caches_of_this_process_are_closed_and_those_of_others_let_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    def cache(name: str) -> Any:
+        return SimpleNamespace(close=lambda: closed.append(name))
+
+    mine, other = (os.getpid(), "a"), (os.getpid() + 1, "a")
+    monkeypatch.setattr(extents, "_caches", {mine: cache("mine"), other: cache("other")})
+    extents.close_caches()
+    assert closed == ["mine"]
+    assert list(extents._caches) == [other]
