@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import shutil
@@ -14,8 +15,9 @@ import pytest
 import torch
 
 from lowtide.errors import BudgetError, LowtideError, UsageError
-from lowtide.ladder import backend, executor, filehome, network
+from lowtide.ladder import backend, engine, executor, filehome, network
 from lowtide.ladder.engine import LadderEngine
+from lowtide.ladder.exactsums import ExactSums
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -265,6 +267,38 @@ def test_memory_that_runs_out_halves_the_micro_batch(
     assert _bytes(tmp_path / "failed") == _bytes(tmp_path / "halved")
 
 
+def test_sums_that_torch_cannot_order_are_added_all_the_same(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"offload": "packed", "max_iters": 2, "sample_tokens": 0}
+    _train(text_file, tmp_path, "whole", **options)
+    refuses = iter(["no deterministic implementation", "no deterministic implementation"])
+    backward, modes = executor.gradients_of, list[bool]()
+
+    def refuse_once(y: Any, inputs: Any, gradient: Any) -> Any:
+        modes.append(torch.are_deterministic_algorithms_enabled())
+        if modes[-1]:
+            raise RuntimeError(next(refuses))
+        return backward(y, inputs, gradient)
+
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # and gone with the test
+    monkeypatch.setattr(executor, "gradients_of", refuse_once)
+    as_on_a_gpu = functools.partial(ExactSums, torch.device("cuda"))
+    monkeypatch.setattr(engine, "ExactSums", lambda device, note: as_on_a_gpu(note))
+    _train(text_file, tmp_path, "refused", **options)
+    assert modes[0] and not any(modes[1:])
+    assert next(refuses)  # the second was never asked for
+    assert _losses(tmp_path / "refused") == _losses(tmp_path / "whole")
+    assert _bytes(tmp_path / "refused") == _bytes(tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="another fault"):
+        monkeypatch.setattr(executor, "gradients_of", _fail)
+        _train(text_file, tmp_path, "failed", **options)
+
+
+def _fail(*_: Any) -> Any:
+    raise RuntimeError("another fault")
+
+
 def test_several_processes_are_refused() -> None:
     group = ProcessGroup(1, 2, torch.device("cpu"))
     with pytest.raises(UsageError, match="in one process, and these are 2"):
@@ -292,7 +326,7 @@ def test_every_rung_of_a_gpu_gives_the_same_bytes(
     for rung in rungs:
         _train(
             text_file, tmp_path, rung, offload=rung, device="cuda", optimizer=optimizer,
-            use_mixed_precision=True, gradient_accumulation_steps=2, width=64,
+            use_mixed_precision=True, gradient_accumulation_steps=2, width=64, seq_len=256,
         )  # fmt: skip
     first, *others = (_bytes(tmp_path / rung) for rung in rungs)
     assert all(other == first for other in others)

@@ -20,6 +20,7 @@ from lowtide.generation.prompts import Prompt
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import SamplingSettings
 from lowtide.generation.textstreams import encode_prompt, ends
+from lowtide.ladder.exactsums import ExactSums
 from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.packing import MuonNumbers, StepNumbers, take_step
@@ -58,6 +59,7 @@ class LadderEngine:
     ) -> None:
         self.model, self.state = model, state
         self._settings, self._group, self._rows, self._note = settings, group, rows, note
+        self._exact = ExactSums(group.device, note)
         half = settings.computing.use_mixed_precision
         optimizer = choose_optimizer(settings.learning, model.config, settings.tokens_per_step)
         require_muons(optimizer, cautious_decay=settings.learning.cautious_decay)
@@ -100,13 +102,20 @@ class LadderEngine:
         key = (self._settings.learning.seed, self.state.step)
         while True:
             try:
-                loss, self._norm = self._executor.compute(
-                    inputs, targets, rows=self.state.micro_batch, key=key
-                )
+                with self._exact():
+                    loss, self._norm = self._executor.compute(
+                        inputs, targets, rows=self.state.micro_batch, key=key
+                    )
                 return loss
             except torch.OutOfMemoryError:
-                pass
+                is_full = True
+            except RuntimeError as error:
+                if not self._exact.gives_up(error):
+                    raise
+                is_full = False
             self._places.drop_all()
+            if not is_full:
+                continue
             if self._group.device.type == "cuda":
                 torch.cuda.empty_cache()
             halve_micro_batch(

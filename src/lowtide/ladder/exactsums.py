@@ -1,0 +1,64 @@
+"""Sums in one order on a GPU, so that every rung, and every run, computes the same bits.
+
+In:      the device of a run
+Out:     torch's deterministic mode while gradients are computed, and as it was afterwards
+Memory:  none of its own
+
+torch's fused attention adds the gradients of queries in any order where rows are longer than one of
+its blocks (128 tokens): a rung differs from itself then. In the strict mode it adds them in one
+order, which was no slower (313 million parameters on one H200, `benchmarks/rung_bits.py`). The mode
+refuses what it has no such order for: there a run goes on without it, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+__all__ = ["ExactSums"]
+
+_settings: Any = torch.utils.deterministic  # its one setting is made by the module itself
+_REFUSED = "deterministic"  # stands in every refusal of the mode
+
+
+class ExactSums:
+    """The mode of one run: on where the device is a GPU, until torch refuses something."""
+
+    def __init__(self, device: torch.device, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._wanted = device.type == "cuda"
+        if self._wanted:
+            # What cuBLAS asks for; read when its first product begins.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    @contextlib.contextmanager
+    def __call__(self) -> Generator[None]:
+        if not self._wanted:
+            yield
+            return
+        before = torch.are_deterministic_algorithms_enabled()
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        fills = _settings.fill_uninitialized_memory
+        _settings.fill_uninitialized_memory = False  # nothing is read before it is written
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warns)
+            _settings.fill_uninitialized_memory = fills
+
+    def gives_up(self, error: RuntimeError) -> bool:
+        """Whether the mode refused something, for which it is left off from now on."""
+        if not self._wanted or _REFUSED not in str(error):
+            return False
+        self._wanted = False
+        self._note(
+            "sums are not in one order from here on: runs may differ in their last bits "
+            f"({str(error).splitlines()[0]})"
+        )
+        return True
