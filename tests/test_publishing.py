@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lowtide import files
-from lowtide.publishing import PublishGroup
+from lowtide.publishing import PublishGroup, PublishThreads
 
 
 def write(group: PublishGroup, path: Path, data: bytes, *, record: bool = False) -> None:
@@ -109,3 +109,25 @@ def test_a_group_is_full_with_so_many_files_and_records_do_not_count(tmp_path: P
         assert (group.num_waiting, group.is_full) == (2, True)
         group.publish()
         assert (group.num_waiting, group.is_full) == (0, False)
+
+
+def test_threads_publish_in_order_and_tell_when(tmp_path: Path) -> None:
+    rows = [(tmp_path / f".{name}", tmp_path / name) for name in ("a", "b")]
+    for partial, _ in rows:
+        partial.write_bytes(partial.name.encode())
+    with PublishThreads(2) as threads:
+        found = threads.publish(rows, lambda: sorted(path.name for path in tmp_path.iterdir()))
+    assert found.result() == ["a", "b"]
+    assert (tmp_path / "b").read_bytes() == b".b"
+
+
+def test_a_file_that_cannot_be_published_leaves_none_of_its_row(tmp_path: Path) -> None:
+    rows = [(tmp_path / ".a", tmp_path / "a"), (tmp_path / ".b", tmp_path / "none" / "b")]
+    for partial, _ in rows:
+        partial.write_bytes(b"whole")
+    told: list[str] = []
+    with PublishThreads(1) as threads:
+        failed = threads.publish(rows, lambda: told.append("done"))
+        with pytest.raises(FileNotFoundError):
+            failed.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and not told

@@ -73,6 +73,30 @@ def test_turns_come_in_order_whatever_the_tasks_do() -> None:
     assert seen == list(range(40))
 
 
+def test_turns_that_are_given_up_hold_nobody_up() -> None:
+    """Tasks 0 and 4 take theirs last; those between have given theirs up long before."""
+    turns = Turns()
+    seen: list[int] = []
+    given_up = threading.Barrier(4, timeout=100)
+
+    def task(place: int) -> None:
+        if place in (0, 4):
+            given_up.wait()
+            with turns.take(place):
+                seen.append(place)
+        else:
+            turns.give_up(place)  # does not wait for the first
+            if place in (2, 3):
+                given_up.wait()
+
+    with WorkerPool(5) as pool:
+        list(pool.run((lambda place=place: task(place)) for place in range(5)))
+    assert seen == [0, 4]
+    with turns.take(5):
+        seen.append(5)
+    assert seen == [0, 4, 5]
+
+
 def test_the_error_is_the_one_of_the_task_that_failed() -> None:
     turns = Turns()
     failed = threading.Event()
