@@ -236,7 +236,7 @@ def test_batches_of_all_ranks_and_workers_are_the_epoch(
             assert dataset.num_windows == 63
             for worker in range(num_workers):
                 for inputs, targets in dataset._iter_batches(0, worker, num_workers, batch_size):
-                    assert 0 < len(inputs) <= batch_size
+                    assert len(inputs) <= batch_size
                     assert torch.equal(targets[:, :-1], inputs[:, 1:])
                     starts += inputs[:, 0].tolist()
         assert sorted(starts) == expected
@@ -249,3 +249,19 @@ def test_iterable_batches_are_whole_and_passes_count(train_path: Path) -> None:
     assert passes[0] != passes[1]
     dataset.set_epoch(0)
     assert [row for batch in rows(dataset) for row in batch] == passes[0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 10, 62, 63, 64])
+def test_a_pass_ends_with_its_epoch(train_path: Path, batch_size: int) -> None:
+    """The last batch may have fewer rows than the others: the next pass begins at its window."""
+    loader = TokenDataLoader(
+        TokenDataset(train_path, split="all", seq_len=16), batch_size=batch_size
+    )
+    for epoch in (1, 2):
+        sizes = [len(inputs) for inputs, _ in loader]
+        assert sum(sizes) == 63 and loader.epoch == epoch
+        assert loader.state_dict()["samples"] == 63 * epoch
+    next(iter(loader))
+    assert loader.state_dict()["samples"] == 63 * 2 + min(batch_size, 63)
+    next(iter(loader))  # a pass that was left early: the next epoch's
+    assert loader.state_dict()["samples"] == 63 * 3 + min(batch_size, 63)

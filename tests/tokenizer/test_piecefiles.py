@@ -131,6 +131,7 @@ def test_without_a_blank_before_the_text(
         ({"trained": field(3, 2)}, "no byte-fallback BPE"),
         ({"trained": field(3, 2) + field(35, 1) + field(24, 1)}, "blanks behind words"),
         ({"rules": field(2, b"map") + field(4, 0)}, "rules that change characters"),
+        ({"rules": field(2, b"m") + field(4, 0)}, "rules that change characters"),
         ({"rules": b""}, "blanks that are removed"),
     ],
 )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from lowtide import files
 from lowtide.cli import main
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.memory import MemoryBudget, format_size
+from lowtide.memory import MemoryBudget, format_size, smallest_budget
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import (
@@ -556,3 +557,65 @@ def test_what_reading_took_is_free_for_the_characters(tmp_path: Path) -> None:
     assert counts["bytes"] == 3 and counts["vocab_size"] == len(vocabulary.tokens)
     left = (1 << 30) - training.SLACK_BYTES - 3 * training.CHARACTER_BYTES
     assert budget.remaining_bytes == left
+
+
+def test_the_list_of_files_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("low lower lowest")
+    budget = MemoryBudget(1 << 30, used_bytes=0)
+    monkeypatch.setattr(training.MemoryBudget, "from_setting", lambda _: budget)
+    train_tokenizer(input=[tmp_path], vocab_size=260)
+    assert budget.shares["list of files"] == 5 * 450
+
+
+def test_what_is_spilled_is_told(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was counted before a stop is added."""
+    settings = build_settings(TokenizerTrainingSettings, {"input": [text_file], "vocab_size": 300})
+    inputs = expand_inputs([text_file])
+    for runs, said in ((0, []), (3, ["counts did not fit 5.0 MiB: spilled and merged"])):
+        counter = SimpleNamespace(spilled_runs=runs, bytes_done=100, pieces_done=7)
+        plan = SimpleNamespace(make_counter=lambda _, one=counter: one, needs=None, options=None)
+        monkeypatch.setattr(training, "plan_counting", lambda *_, one=plan: one)
+        monkeypatch.setattr(training, "count_pieces", lambda *_, **__: None)
+        budget = MemoryBudget(1 << 30, used_bytes=0)
+        budget.count("counting tables", 5 << 20)
+        notes: list[str] = []
+        progress: Any = SimpleNamespace(note=notes.append)
+        checkpoints: Any = SimpleNamespace(folder=tmp_path, bytes_before=20, pieces_before=3)
+        found = training._count(settings, inputs, budget, progress, checkpoints, 0)
+        assert found == (counter, {"bytes": 120, "pieces": 10}) and notes == said
+
+
+def test_tokens_are_numbered_by_both_rules() -> None:
+    """A merge that spells a token which is there gets no id, or under the other rule one."""
+    merges = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"a", b"bc"), (b"abc", b"d")]
+    for rule, tokens in (
+        ("huggingface", (b"ab", b"abc", b"bc", b"abcd")),
+        ("cs336", (b"ab", b"abc", b"bc", b"", b"abcd")),
+    ):
+        given = {"input": ["a"], "vocab_size": 300, "tie_break": rule, "pattern": "o200k"}
+        settings = build_settings(TokenizerTrainingSettings, given)
+        found = training._number(settings, ("<s>", "<t>"), merges)
+        assert found.tokens[:2] == (b"<s>", b"<t>") and found.tokens[258:] == tokens
+        assert found.special_tokens == {"<s>": 0, "<t>": 1} and found.pattern == "o200k"
+        assert found.merge_bytes()[:3] == merges[:3]
+
+
+def test_characters_that_do_not_fit_are_named_with_all_they_take(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(map(chr, range(0x4E00, 0x4E00 + 3000))))
+    inputs = expand_inputs([tmp_path])
+    settings = build_settings(
+        TokenizerTrainingSettings, {"input": [tmp_path], "vocab_size": 300, "kind": "char"}
+    )
+    notes: list[str] = []
+    progress: Any = SimpleNamespace(note=notes.append)
+    with pytest.raises(BudgetError) as caught:
+        training._scan_characters(
+            settings, inputs, MemoryBudget(1 << 20, used_bytes=0), progress, 1
+        )
+    more = max(3000 * training.CHARACTER_BYTES - training._SCAN_BYTES - 1, 0)
+    needed = training._SCAN_BYTES + 1 + training.SLACK_BYTES + more
+    assert smallest_budget(needed) in str(caught.value.next_step)
+    assert notes == []
