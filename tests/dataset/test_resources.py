@@ -78,6 +78,8 @@ def test_workers_beyond_the_blocks_take_nothing() -> None:
     assert planned(100, 3) == planned(3, 3)
     assert planned(6, 8) == (30 + 4 * 31 + 2 * 30) * MIB
     assert planned(0.25, 8) == int((30 + 0.5 * 31) * MIB)
+    assert planned(1.5, 8) == int((30 + 1.5 * 31) * MIB)
+    assert planned(1, 8) == (30 + 31) * MIB
 
 
 def test_rows_that_are_sorted_are_held_four_times() -> None:
