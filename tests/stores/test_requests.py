@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.stores import objects
 from lowtide.stores.objects import (
     ObjectChangedError,
@@ -259,3 +259,99 @@ def test_names_right_under_a_prefix_are_sorted() -> None:
     assert store.list_names(StoreURL("s3", "bucket", "")) == []
     assert [given for _, given, _ in asked.asked] == [("a",), (None,)]
     assert store.find_time(URL) == WHEN.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "profile", "allowed", "more"),
+    [
+        ("s3", False, None, {}),
+        ("s3", True, "true", {"credential_provider": "profile"}),
+        ("s3a", True, None, {"credential_provider": "profile"}),
+        ("gs", True, "1", {}),
+        ("az", True, "TRUE", {}),
+        ("s3", False, "no", {}),
+    ],
+)
+def test_how_a_store_is_opened(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, profile: bool, allowed: str | None, more: Any
+) -> None:
+    asked: list[Any] = []
+    imported: list[Any] = []
+
+    def from_url(root: str, **options: Any) -> str:
+        asked.append((root, options))
+        return "client"
+
+    def import_package(name: str, what: str, **given: Any) -> Any:
+        imported.append((name, what, given))
+        return SimpleNamespace(from_url=from_url)
+
+    monkeypatch.setattr(objects, "import_package", import_package)
+    monkeypatch.setattr(objects, "needs_profile", lambda: profile)
+    monkeypatch.setattr(objects, "profile_credentials", lambda root: "profile")
+    for cloud in ("AWS", "GOOGLE", "AZURE"):
+        monkeypatch.delenv(f"{cloud}_ALLOW_HTTP", raising=False)
+    cloud = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
+    if allowed is not None:
+        monkeypatch.setenv(f"{cloud}_ALLOW_HTTP", allowed)
+    store = Store(StoreURL(scheme, "bucket", ""))
+    assert store._client == "client"
+    ((root, options),) = asked
+    assert root == f"{scheme}://bucket"
+    plain = {"timeout": "60s", "connect_timeout": "10s"}
+    http = {"allow_http": True} if allowed in ("true", "1", "TRUE") else {}
+    assert options == {
+        "client_options": plain | http,
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=60)},
+        **more,
+    }
+    assert imported == [
+        ("obstore", f"{scheme}://", {"path": f"{scheme}://bucket"}),
+        ("obstore.store", f"{scheme}://", {}),
+    ]
+
+
+def test_one_client_of_a_bucket_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[StoreURL] = []
+    monkeypatch.setattr(objects, "Store", lambda root: made.append(root) or len(made))
+    monkeypatch.setattr(objects, "_open", {})
+    first = objects.open_store(URL)
+    assert objects.open_store(StoreURL("s3", "bucket", "other")) is first
+    assert objects.open_store(StoreURL("s3", "other", "")) is not first
+    assert objects.open_store(StoreURL("gs", "bucket", "")) is not first
+    assert [str(root) for root in made] == ["s3://bucket", "s3://other", "gs://bucket"]
+    monkeypatch.setattr(objects, "_open", {(-1, "s3://bucket"): "another process's"})
+    with pytest.raises(UsageError, match="cannot be read in a process forked from one"):
+        objects.open_store(URL)
+
+
+def test_writes_are_told_as_such_when_they_are_denied() -> None:
+    denied = ValueError("status code: 403")
+    for use in (
+        lambda store: store.create(URL, b""),
+        lambda store: store.replace(URL, b"", "x"),
+        lambda store: store.upload(URL, Path(__file__)),
+        lambda store: store.delete([URL]),
+    ):
+        with pytest.raises(StoreDownError, match="denies writing"):
+            use(make(denied)[0])
+    for use in (
+        lambda store: store.head(URL),
+        lambda store: store.list_names(URL),
+        lambda store: list(store.iter_objects(URL)),
+        lambda store: store.find_time(URL),
+        lambda store: store.read_whole(URL, most_bytes=1),
+    ):
+        with pytest.raises(StoreDownError, match="denies access"):
+            use(make(denied)[0])
+
+
+def test_waits_are_not_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[float, float]] = []
+    slept: list[float] = []
+    monkeypatch.setattr(objects.random, "uniform", lambda *given: drawn.append(given) or 0.5)
+    monkeypatch.setattr(objects, "_sleep", slept.append)
+    for attempt in (1, 2, 3, 20):
+        objects._wait(attempt, URL, "lost")
+    assert drawn == [(0.6, 1.0)] * 4
+    assert slept == pytest.approx([0.1, 0.2, 0.4, 15.0])
