@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import json
+import os
 import random
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -119,3 +125,111 @@ def test_text_is_taken_apart_at_the_longest_special_token(tmp_path: Path) -> Non
     path.write_text("")
     with pytest.raises(DataError, match="there is no text in the input files"):
         comparison._read_everything(plain)
+
+
+def test_the_whole_table() -> None:
+    merges = [(b"a", b"b")] * 1234
+    one = WayResult("plain Python", 75.0, 300 * MIB, merges)
+    ours = WayResult("lowtide", 10.0, 200 * MIB, merges)
+    assert str(Comparison(one, ours)).splitlines() == [
+        "               time  peak memory",
+        "plain Python   1:15    300.0 MiB",
+        "lowtide       10.0s    200.0 MiB",
+        "the ordinary way takes 1.5 times the memory and 7.5 the time",
+        "both learned the same 1,234 merges",
+    ]
+    nothing = WayResult("lowtide", 0.0, 0, merges)
+    assert "takes 314572800.0 times the memory" in str(Comparison(one, nothing))
+    for killed in (
+        Comparison(one, dataclasses.replace(ours, failure="gone")),
+        Comparison(dataclasses.replace(one, failure="gone"), ours),
+    ):
+        assert len(str(killed).splitlines()) == 3 and "gone" in str(killed)
+
+
+def run_stub(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, code: int, result: Any = None
+) -> tuple[Any, list[Any]]:
+    """A way whose process ends so, and what it was started with."""
+    started: list[Any] = []
+
+    class Process:
+        pid, returncode = 7, 0
+
+        def __init__(self, command: list[str], env: dict[str, str]) -> None:
+            started.append((command, env, json.loads(Path(command[3]).read_text())))
+            if result is not None:
+                Path(command[4]).write_text(json.dumps(result))
+
+    usage = SimpleNamespace(ru_maxrss=3 << 10)
+    fake = SimpleNamespace(
+        environ=os.environ, wait4=lambda pid, options: (pid, code, usage),
+        waitstatus_to_exitcode=lambda status: status,
+    )  # fmt: skip
+    monkeypatch.setattr(comparison, "subprocess", SimpleNamespace(Popen=Process))
+    monkeypatch.setattr(comparison, "os", fake)
+    monkeypatch.setattr(
+        comparison, "time", SimpleNamespace(monotonic=itertools.count(5.0).__next__)
+    )
+    return comparison._run_way("reference", settings), started
+
+
+def test_how_a_way_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = comparison.CompareMemorySettings(("a.txt",), num_workers=3, vocab_size=300)
+    merges = [["\u0120", "a"], ["b", "c"]]
+    result = {"seconds": 2.5, "peak_bytes": 77, "merges": merges}
+    found, started = run_stub(monkeypatch, settings, 0, result)
+    assert found == WayResult("plain Python", 2.5, 77, [(b" ", b"a"), (b"b", b"c")])
+    ((command, environment, job),) = started
+    assert command[:3] == [sys.executable, "-m", "lowtide.tokenizer.comparison"]
+    assert environment["TOKENIZERS_PARALLELISM"] == "true"
+    assert environment["RAYON_NUM_THREADS"] == "3"
+    assert job["way"] == "reference" and job["settings"]["vocab_size"] == 300
+    alone = dataclasses.replace(settings, num_workers=None)
+    monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
+    _, started = run_stub(monkeypatch, alone, 0, result)
+    assert "RAYON_NUM_THREADS" not in started[0][1]
+
+
+def test_how_a_way_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = comparison.CompareMemorySettings(("a.txt",))
+    found, _ = run_stub(monkeypatch, settings, -9)
+    assert found == WayResult("plain Python", 1.0, 3 << 20, [], "ended by signal 9, out of memory?")
+    with pytest.raises(LowtideError, match=r"^why$"):
+        run_stub(monkeypatch, settings, 1, {"error": "why"})
+    with pytest.raises(LowtideError, match="plain Python failed, see above"):
+        run_stub(monkeypatch, settings, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "way"),
+    [("auto", True, "tokenizers"), ("auto", False, "reference"), ("reference", True, "reference"),
+     ("tokenizers", True, "tokenizers")],
+)  # fmt: skip
+def test_which_ordinary_way_is_taken(
+    monkeypatch: pytest.MonkeyPatch, wanted: Any, installed: bool, way: str
+) -> None:
+    needed: list[tuple[str, str]] = []
+    monkeypatch.setattr(comparison, "has_package", lambda name: installed)
+    monkeypatch.setattr(comparison, "require_package", lambda *given: needed.append(given))
+    settings = comparison.CompareMemorySettings(("a.txt",), ordinary=wanted)
+    assert settings.ordinary_way == way
+    package = "tokenizers" if way == "tokenizers" else "regex"
+    assert needed == [(package, f"comparing with {way}")]
+    with pytest.raises(UsageError, match="no input files"):
+        comparison.CompareMemorySettings(())
+
+
+def test_the_work_of_a_way_is_written_down(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("low lower lowest<|x|>low lower")
+    job, result = tmp_path / "job.json", tmp_path / "result.json"
+    settings = {"input": [str(text)], "vocab_size": 260, "special_tokens": ["<|x|>"]}
+    job.write_text(json.dumps({"way": "reference", "settings": settings}))
+    assert comparison._work(job, result) == 0
+    found = json.loads(result.read_text())
+    assert found["merges"] == [["l", "o"], ["lo", "w"], ["\u0120", "low"]]
+    assert found["seconds"] >= 0 and found["peak_bytes"] > 0
+    text.write_text("")
+    assert comparison._work(job, result) == 1
+    assert "there is no text in the input files" in json.loads(result.read_text())["error"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +51,42 @@ def test_what_prepare_refuses_is_no_text_here_either(tmp_path: Path) -> None:
     for name in ("text.txt", "text.txt.gz"):
         with pytest.raises(DataError, match="binary file"):
             scan(tmp_path / name)
+
+
+class Noting:
+    """A phase that notes how far it is."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+
+    def update(self, done: int, *, characters: int) -> None:
+        self.told.append((done, characters))
+
+
+def test_how_far_scanning_is_and_what_it_has_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abcab")
+    (tmp_path / "b.txt").write_text("aaaad")
+    (tmp_path / "c.jsonl").write_text('{"text": "ae"}\n{"text": "f"}\n')
+    phase: Any = Noting()
+    inputs = expand_inputs([tmp_path])
+    found = scan_characters(
+        inputs, specials=[], options=ReadingSettings(), phase=phase, read_bytes=3
+    )
+    assert found.characters == set("abcdef") and found.num_bytes == 13
+    assert phase.told == [
+        (3, 2), (5, 3), (5, 3), (8, 3), (10, 3), (10, 4), (39, 5), (39, 6),
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_read_is_passed_by_where_that_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x\0y")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"abc" * 1000)[:-9])
+    (tmp_path / "c.txt").write_text("z")
+    notices: list[str] = []
+    options = ReadingSettings(skip_bad=True, on_notice=notices.append)
+    phase: Any = Noting()
+    found = scan_characters(expand_inputs([tmp_path]), specials=[], options=options, phase=phase)
+    assert found.characters == set("abcz")
+    assert len(notices) == 2 and notices[0].endswith("; skipped")
+    assert notices[1].startswith(f"{tmp_path / 'b.txt.gz'}: damaged or cut-off gzip file")
+    assert notices[1].endswith("; the rest of it skipped")
