@@ -496,6 +496,49 @@ def check_attention_by_one_kernel_is_computed_once():
             assert names.count("dot_product_attention_fwd_wrapper") == times, names
 
 
+def check_layers_without_a_loop_are_the_same():
+    params, ids = JaxGPT(CONFIG).params, np.arange(8, dtype=np.int32)[None] % 11
+    found = []
+    for unrolled in (False, True):
+        form = network.Form(CONFIG, unrolled=unrolled)
+        states = jax.jit(functools.partial(network.hidden_states, form=form)).lower(params, ids)
+        gradients = jax.jit(jax.grad(network.loss_of), static_argnums=(4, 5))
+        backward = gradients.lower(params, ids, ids, np.ones(1, np.float32), None, form)
+        # Of chunks of the loss there is one loop, of layers one in each direction.
+        loops = [program.as_text().count("stablehlo.while") for program in (states, backward)]
+        assert loops == ([0, 1] if unrolled else [1, 3])
+        found.append(states.compile()(params, ids))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+
+
+def check_what_a_gpu_is_compiled_with():
+    plain = engine.compute_gradients
+    assert engine.gradients_on("cpu") is engine.gradients_on("tpu") is plain
+    assert engine.gradients_on("gpu") is engine.gradients_on("gpu") is not plain
+    assert engine._are_known(engine._GPU_OPTIONS)
+    with pytest.MonkeyPatch.context() as patch:  # of a version that has another name for it
+        patch.setattr(engine, "_GPU_OPTIONS", {"xla_gpu_no_such_option": False})
+        assert engine.gradients_on.__wrapped__("gpu") is plain
+
+
+def check_how_a_network_is_compiled_on_a_device():
+    for platform, more, wanted in (
+        ("cpu", {}, (False, False)),
+        ("tpu", {}, (False, False)),
+        ("gpu", {}, (True, True)),
+        ("gpu", {"activation_checkpointing": True}, (True, False)),
+    ):
+        given = settings.train_settings(seq_len=8, batch_size=2, memory="64GiB", **more)
+        group, state = JaxGroup((device(platform),)), RunState(micro_batch=2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "can_fuse", lambda *shape: True)
+            patch.setattr(JaxGroup, "place", lambda group, value, places: value)
+            patch.setattr(JaxGroup, "weight_sharding", lambda group, name, shape, divided: None)
+            made = JaxEngine(JaxGPT(CONFIG), given, state, group, rows=2, note=print)
+        assert (made.form.fused, made.form.unrolled) == wanted
+        assert made._compute_gradients is engine.gradients_on(platform)
+
+
 def _products(program: Any) -> Iterator[Any]:
     """All products of matrices of a program."""
     return (step for step in _steps(program) if step.primitive.name == "dot_general")

@@ -35,13 +35,18 @@ from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
-__all__ = ["Counters", "JaxEngine"]
+__all__ = ["Counters", "JaxEngine", "compute_gradients", "gradients_on"]
 
 Array = Any
 
+# By default XLA tries kernels of Triton beside those of cuBLAS for each product, and takes hardly
+# any; but what it sets apart for them is then not joined with its neighbours. Without, a pass of
+# 124 million parameters took 61.2 ms on an H200 instead of 65.0, one of 10 million 22.1 instead of
+# 24.2 (benchmarks/jax_profile.py).
+_GPU_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
-@functools.partial(jax.jit, static_argnames=("form",))
-def compute_gradients(
+
+def _gradients(
     params: Tree, ids: Array, targets: Array, weights: Array, key: Array, *, form: Form
 ) -> tuple[Array, Tree]:
     """Return the loss of a batch [M, B, T] and its gradients, B rows at a time."""
@@ -60,6 +65,30 @@ def compute_gradients(
     start = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
     parts = (jnp.arange(ids.shape[0]), (ids, targets, weights))
     return lax.scan(add, start, parts)[0]
+
+
+compute_gradients = jax.jit(_gradients, static_argnames=("form",))
+
+
+@functools.cache
+def gradients_on(platform: str) -> Callable[..., tuple[Array, Tree]]:
+    """Return `compute_gradients` as it is compiled for a platform, the same for all runs."""
+    if platform != "gpu" or not _are_known(_GPU_OPTIONS):
+        return compute_gradients
+    return jax.jit(_gradients, static_argnames=("form",), compiler_options=_GPU_OPTIONS)
+
+
+def _are_known(options: dict[str, Any]) -> bool:
+    """Whether this version of the compiler has some options; they are no promise of it."""
+    try:
+        jax.jit(_itself, compiler_options=options)(np.float32(0))
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def _itself(value: Array) -> Array:
+    return value
 
 
 @functools.partial(
@@ -129,7 +158,10 @@ class JaxEngine:
             or loss_chunk_tokens(config.vocab_size, on_gpu=not group.on_cpu),
             dropout=config.dropout,
             fused=group.platform == "gpu" and can_fuse(config, settings.model.seq_len, dtype),
+            # Under a loop a GPU copies all that is kept, to the stacks of all layers and back.
+            unrolled=group.platform == "gpu" and not computing.activation_checkpointing,
         )
+        self._compute_gradients = gradients_on(group.platform)
         is_divided = settings.machine.parallel == "fsdp" and len(group.devices) > 1
         self._places = functools.partial(group.weight_sharding, divided=is_divided)
         # One function for all runs of a process, so that what is compiled serves them all.
@@ -178,7 +210,7 @@ class JaxEngine:
     def _compute(self, inputs: Any, targets: Any) -> Array:
         ids, wanted, weights = self._micro_batches(inputs, targets)
         key = jax.random.key(self._settings.learning.seed)
-        loss, self._gradients = compute_gradients(
+        loss, self._gradients = self._compute_gradients(
             self.model.params,
             *self._on_devices(ids, wanted, weights),
             jax.random.fold_in(key, self.state.step),

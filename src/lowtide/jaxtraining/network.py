@@ -60,7 +60,8 @@ class Form:
     fused: bool = False
     """Attention by cuDNN, which never holds the scores (see `can_fuse`)."""
     unrolled: bool = False
-    """Compile every layer by itself: what the backward pass needs stays where it was computed."""
+    """Compile every layer by itself, without a loop: what the backward pass needs stays where it
+    was computed, and more of it is kept, as the compiler likes. Takes more memory than a loop."""
 
 
 def loss_of(

@@ -43,18 +43,17 @@ def cpu_activations(config: GPTConfig, settings: TrainSettings, rows: int) -> in
 def gpu_activations(config: GPTConfig, computing: ComputeSettings, tokens: int, loss: int) -> int:
     """Return the bytes of activations, and of half-precision copies of the blocks' matrices."""
     half, again = computing.use_mixed_precision, computing.activation_checkpointing
-    compiled = computing.compile or computing.backend == "jax"
     kept, later = device_activation_bytes(
         config,
         tokens=tokens,
         half=half,
         wide_residual=not half or computing.precision == "fp16",
         checkpointing=again,
-        compiled=compiled,
+        compiled=computing.compile,
     )
     copies = 2 * count_parameters(config, embeddings=False) if half else 0
     if again:  # compiled, a block makes its copies anew; else half of them were there (measured)
-        copies = 0 if compiled else copies // 2
+        copies = 0 if computing.compile else copies // 2
     return kept + max(copies, later - loss)
 
 
