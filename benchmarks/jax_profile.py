@@ -1,7 +1,8 @@
 """What a training step of JAX spends its time on, and what other ways to compile it would take.
 
-Each variant is one change of how a step's gradients are compiled; all are compiled first, then
-timed one after the other in one process. Parts (a pass without its loss, the update, ...) say what
+Each variant is one way to compile a step's gradients; `base` has a loop over layers, as CPUs have
+it, and `unrolled, no triton` is what GPUs have. All are compiled first, then timed one after the
+other in one process. Parts (a pass without its loss, the update, ...) say what
 is where, and with --profile the kernels of one variant are named, the longest first.
 
     python benchmarks/jax_profile.py --layers 12 --width 768 --heads 6 --rows 32 --profile base
@@ -44,7 +45,7 @@ Array = Any
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One way to compile a pass; the fields are what differs from the way of the source."""
+    """One way to compile a pass; the fields are what differs from the way of CPUs."""
 
     form: dict[str, Any] = dataclasses.field(default_factory=dict)
     chunk: float = 1.0

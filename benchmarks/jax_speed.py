@@ -30,8 +30,10 @@ CODE = """
 import json, sys, time
 from pathlib import Path
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.program import program_here
 from lowtide.training.backends import open_backend
 from lowtide.training.choosing import model_config
+from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
 from lowtide.training.trainer import Trainer
 
@@ -60,22 +62,33 @@ config = model_config(settings.model, given["vocabulary"])
 data = TokenDataset(Path(folder) / "ids.npy", split="all", seq_len=tokens)
 model = open_backend(backend).new_model(config, seed=0)
 Trainer(model, data=data, settings=settings, on_step=note).fit()
+rows = map(json.loads, (Path(folder) / given["backend"] / "metrics.jsonl").open())
+peak = max(row.get("device_peak_bytes", 0) for row in rows)
+program = program_here(0, backend=backend)  # which is there: no other process need measure it
+plan = planned_bytes(config, settings, on_gpu=on_gpu, program=program).device_bytes
+print(json.dumps([peak, plan]))
 print(json.dumps(seen))
 """
 
 
-def measure(folder: Path, backend: str, options: argparse.Namespace) -> tuple[float, float, float]:
-    """Return medians of tokens per second, per second of the processor, and the last loss."""
+def measure(folder: Path, backend: str, options: argparse.Namespace) -> str:
+    """Return in words medians of tokens per second, the last loss, and a GPU's peak if it has one.
+
+    Beside the peak stands the plan for it.
+    """
     given = {**vars(options), "folder": str(folder), "backend": backend}
     command = [sys.executable, "-c", CODE, json.dumps(given)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    seen = json.loads(done.stdout.splitlines()[-1])[1:]
+    (peak, plan), seen = map(json.loads, done.stdout.splitlines()[-2:])
+    seen = seen[1:]
     tokens = options.rows * options.tokens * options.every
     speeds = [
         statistics.median(tokens / (after[i] - before[i]) for before, after in pairwise(seen))
         for i in (1, 2)
     ]
-    return speeds[0], speeds[1], seen[-1][0]
+    rates = f"{speeds[0]:8.0f} tokens/s {speeds[1]:8.0f} a second of the processor"
+    held = f", {peak / 2**30:.2f} GiB of {plan / 2**30:.2f} planned" if peak else ""
+    return f"{rates}   loss {seen[-1][0]:.5f}{held}"
 
 
 def main() -> None:
@@ -101,9 +114,7 @@ def main() -> None:
         np.save(folder / "ids.npy", ids.astype(np.uint16))
         for _ in range(options.rounds):
             for backend in options.backends:
-                speed, busy, loss = measure(folder, backend, options)
-                rates = f"{speed:8.0f} tokens/s {busy:8.0f} a second of the processor"
-                print(f"{backend:9} {rates}   loss {loss:.5f}", flush=True)
+                print(f"{backend:9} {measure(folder, backend, options)}", flush=True)
 
 
 if __name__ == "__main__":
