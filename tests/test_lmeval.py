@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -171,3 +172,141 @@ def test_the_suite_gives_the_accuracies_of_tasks(run, tmp_path):
     assert results["acc,none"] == pytest.approx(ours.accuracy)
     assert results["acc_norm,none"] == pytest.approx(ours.accuracy_chars)
     assert results["acc_bytes,none"] == pytest.approx(ours.accuracy_bytes)
+
+
+def bare_scorer(**parts):
+    scorer = object.__new__(lmeval.Scorer)
+    scorer.config = SimpleNamespace(context_length=10)
+    scorer.max_tokens, scorer.rows, scorer._budget = 5, 8, 100
+    scorer._program, scorer._tokenizer_bytes = "program", 7
+    scorer.device = SimpleNamespace(type="cpu")
+    scorer.model, scorer.tokenizer = "model", SimpleNamespace(end_of_text_id=3)
+    for name, value in parts.items():
+        setattr(scorer, name, value)
+    return scorer
+
+
+def test_a_context_that_is_too_long_loses_its_beginning(monkeypatch):
+    asked = []
+
+    def score_ids(score, texts, *, rows):
+        asked.append((texts, rows))
+        return [SimpleNamespace(log_likelihood=-1.0, is_greedy=True) for _ in texts]
+
+    monkeypatch.setattr("lowtide.training.likelihood.score_ids", score_ids)
+    scorer = bare_scorer(fit=lambda tokens: 100 + tokens)
+    pairs = [([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 5], [6, 7]), ([1], list(range(9))), ([], [5])]
+    assert scorer.score(pairs) == [(-1.0, True)] * 4
+    assert asked.pop() == (
+        [
+            ([1, 2, 3, 4, 5], 2),
+            ([2, 3, 4, 5, 6, 7], 2),  # five tokens and the one before them
+            ([3, 4, 5, 6, 7, 8], 5),
+            ([5], 0),
+        ],
+        105,
+    )
+    assert scorer.score([([], [5])]) and asked.pop()[1] == 101
+    assert scorer.score([]) == [] and asked.pop() == ([], 101)
+
+
+def test_what_is_asked_of_generation(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "lowtide.generation.decoding.generate_text",
+        lambda model, tokenizer, prompts, **options: asked.append((prompts, options)) or ["x"],
+    )
+    scorer = bare_scorer(fit=lambda tokens, *, generates: (tokens, generates))
+    usual = {
+        "max_new_tokens": 256, "stop": (), "temperature": 0.0, "top_k": 0, "top_p": 1.0,
+        "repetition_penalty": 1.0, "batch_size": (10, True), "seed": None,
+    }  # fmt: skip
+    sampling = {"do_sample": True, "max_gen_toks": 3}
+    for prompts, options, changes in (
+        (["a", "bc"], {}, {}),
+        (["a", "é"], {"until": "z", "max_gen_toks": 4}, {"stop": ("z",), "max_new_tokens": 4,
+                                                        "batch_size": (6, True)}),
+        ([], {"until": ["y", "z"], "max_gen_toks": 0, "temperature": 2.0, "top_k": 5},
+         {"stop": ("y", "z"), "max_new_tokens": 0, "batch_size": (1, True)}),
+        (["a"], sampling, {"max_new_tokens": 3, "temperature": 1.0, "seed": 0,
+                           "batch_size": (4, True)}),
+        (["a"], {**sampling, "temperature": 0.5, "top_k": 9, "top_p": 0.25},
+         {"max_new_tokens": 3, "temperature": 0.5, "top_k": 9, "top_p": 0.25, "seed": 0,
+          "batch_size": (4, True)}),
+    ):  # fmt: skip
+        assert scorer.write(prompts, options) == ["x"]
+        assert asked.pop() == (prompts, usual | changes)
+
+
+def test_rows_on_a_device_are_those_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "lowtide.model.inference.fit_rows",
+        lambda config, rows, budget, **more: asked.append((rows, budget, more)) or 1,
+    )
+    scorer = bare_scorer()
+    assert scorer.fit(9) == 1 and scorer.fit(9, generates=True) == 1
+    given = {"tokens": 9, "program": "program", "tokenizer_bytes": 7}
+    assert asked == [(8, 100, {**given, "generates": kind}) for kind in (False, True)]
+    scorer.device = SimpleNamespace(type="cuda")
+    scorer.rows = 5000
+    assert scorer.fit(9) == 5000 and scorer.fit(9, generates=True) == 1024
+    without = bare_scorer(tokenizer=SimpleNamespace(end_of_text_id=None))
+    assert (scorer.prefix_id, without.prefix_id) == (3, 0)
+
+
+def test_what_the_suite_calls(monkeypatch):
+    """The suite is a stand-in here; with the real one the accuracies are compared below."""
+    made, hooked, windows, registered = [], [], [], []
+
+    class TemplateLM:
+        def __init__(self):
+            self.cache_hook = SimpleNamespace(add_partial=lambda *given: hooked.append(given))
+
+    def rolling(**options):
+        windows.append(options)
+        return [([1], [2]), ([2], [3])]
+
+    modules = {
+        "lm_eval.api.model": SimpleNamespace(TemplateLM=TemplateLM),
+        "lm_eval.api.registry": SimpleNamespace(
+            register_model=lambda name: lambda cls: registered.append(name) or cls
+        ),
+        "lm_eval.utils": SimpleNamespace(
+            get_rolling_token_windows=rolling, make_disjoint_window=lambda pair: pair
+        ),
+        "lm_eval.__main__": SimpleNamespace(cli_evaluate=lambda: made.append("run")),
+    }
+    monkeypatch.setattr(lmeval, "import_package", lambda name, what: modules[name])
+    tokenizer = SimpleNamespace(
+        encode=lambda text, *, special: torch.tensor([len(text)]), end_of_text_id=3
+    )
+    scorer = SimpleNamespace(
+        prefix_id=3, max_tokens=5, tokenizer=tokenizer,
+        score=lambda pairs: [(-1.0 * len(context), True) for context, _ in pairs],
+        write=lambda prompts, options: [prompt.upper() for prompt in prompts],
+    )  # fmt: skip
+    monkeypatch.setattr(
+        lmeval, "Scorer", lambda pretrained, **options: made.append((pretrained, options)) or scorer
+    )
+    lmeval.model_class.cache_clear()
+    try:
+        model = lmeval.model_class()("mine", best=True, device=None, batch_size=4, other="x")
+        lmeval.main()
+    finally:
+        lmeval.model_class.cache_clear()
+    assert made == [("mine", {"best": True, "batch_size": 4}), "run"]
+    assert registered == ["lowtide"]
+    assert (model.eot_token_id, model.max_length, model.tok_encode("abc")) == (3, 5, [3])
+    requests = [(("a", "b"), [1, 2], [3]), (("c", "d"), [1], [2])]
+    assert model._loglikelihood_tokens(requests) == [(-2.0, True), (-1.0, True)]
+    assert hooked == [
+        ("loglikelihood", ("a", "b"), (-2.0, True)), ("loglikelihood", ("c", "d"), (-1.0, True)),
+    ]  # fmt: skip
+    whole = [SimpleNamespace(args=("text",)), SimpleNamespace(args=("more",))]
+    assert model.loglikelihood_rolling(whole) == [-2.0, -2.0]
+    assert windows == [
+        {"token_list": [4], "prefix_token": 3, "max_seq_len": 5, "context_len": 1}
+    ] * 2  # fmt: skip
+    asked = [SimpleNamespace(args=("one", {"until": ["a"]}))]
+    assert model.generate_until(asked) == ["ONE"]
