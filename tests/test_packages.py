@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lowtide
@@ -319,3 +320,60 @@ def test_preparing_text_goes_without_numpy() -> None:
         [sys.executable, "-c", command], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_packages_are_found_without_importing_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_up_package.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert packages.has_package("made_up_package") is True
+    assert packages.has_package("no_such_package") is False
+    monkeypatch.setitem(sys.modules, "there_already", object())  # type: ignore[arg-type]
+    assert packages.has_package("there_already") is True
+    assert packages.installed_version("numpy") == np.__version__
+    assert packages.installed_version("no-such-package") is None
+
+
+def test_the_error_names_what_needs_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "has_package", lambda module: module == "torch")
+    for use in (
+        lambda: packages.require_package("ray", "--engine ray", path="a"),
+        lambda: packages.import_package("ray.data", "--engine ray", path="a"),
+    ):
+        with pytest.raises(MissingPackageError) as caught:
+            use()
+        assert caught.value.message == "--engine ray needs the package ray, which is not installed"
+        assert caught.value.next_step == 'pip install "lowtide[ray]"'
+        assert str(caught.value.path) == "a"
+    packages.require_package("torch", "training")
+    with (
+        pytest.raises(MissingPackageError, match="this needs the package ray"),
+        packages.naming_missing_packages("this"),
+    ):
+        raise ModuleNotFoundError("No module named 'ray.data'", name="ray.data")
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "chosen"),
+    [
+        ({"torch", "jax"}, "auto", "torch"),
+        ({"torch"}, "auto", "torch"),
+        ({"jax"}, "auto", "jax"),
+        ({"torch", "jax"}, "jax", "jax"),
+        ({"torch", "jax"}, "torch", "torch"),
+        (set(), "auto", "training needs the package torch"),
+        (set(), "jax", "training with --backend jax needs the package jax"),
+        ({"jax"}, "torch", "training needs the package torch"),
+    ],
+)
+def test_the_backend_is_the_one_asked_for_or_there(
+    monkeypatch: pytest.MonkeyPatch, there: set[str], asked: str, chosen: str
+) -> None:
+    monkeypatch.setattr(packages, "has_package", lambda module: module in there)
+    if chosen in ("torch", "jax"):
+        assert packages.choose_backend(asked, "training") == chosen
+        return
+    with pytest.raises(MissingPackageError) as caught:
+        packages.choose_backend(asked, "training")
+    assert caught.value.message.startswith(chosen)
