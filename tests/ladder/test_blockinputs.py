@@ -69,3 +69,28 @@ def test_another_size_takes_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         inputs.keep((0, 0), x)
         assert inputs.get((0, 0)).equal(x)
         assert inputs._memory[0, 0].bytes.numel() == rows * 16
+
+
+def test_what_leaves_has_left_before_anything_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_late_streams(monkeypatch)
+    inputs = HostInputs()
+    for number in range(2):
+        inputs.keep((number, 0), given(0, number, 0))
+    assert len(inputs._leaving) == 2
+    inputs.get((1, 0))
+    assert not inputs._leaving
+    inputs.clear()
+    assert not inputs._shapes and not inputs._ahead
+
+
+def test_what_is_cleared_has_left_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_late_streams(monkeypatch)
+    inputs = HostInputs()
+    for number in range(2):
+        inputs.keep((number, 0), given(0, number, 0))
+    inputs.clear()
+    assert not inputs._leaving and not inputs._shapes
+    there = [inputs._memory[number, 0].bytes.view(torch.float32) for number in range(2)]
+    assert [part.tolist() for part in there] == [
+        given(0, number, 0).flatten().tolist() for number in range(2)
+    ]

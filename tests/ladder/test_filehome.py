@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from lowtide.errors import LowtideError
+from lowtide.ladder import filehome
 from lowtide.ladder.filehome import FileHome
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -164,3 +166,67 @@ def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LowtideError, match=r"cannot be made \(File exists\)"):
         FileHome(SIZES, CPU, tmp_path / "file" / "scratch")
+
+
+def test_a_home_that_is_closed_leaves_no_thread_no_file_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+    ended: list[tuple[str, bool]] = []
+    monkeypatch.setattr(filehome.HostMemory, "close", lambda self: closed.append(self))
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def note(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        ended.append((self._thread_name_prefix, cancel_futures))  # type: ignore[attr-defined]
+        shutdown(self, wait, cancel_futures=cancel_futures)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", note)
+    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=2)
+    write_records(home, SIZES)
+    home.wait()
+    home.close()
+    assert ended == [("lowtide-read", True), ("lowtide-write", True)]
+    assert closed == home._staging and len(closed) == 2
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(home._file)
+
+
+def test_records_begin_on_pages_and_the_file_has_room_for_all(tmp_path: Path) -> None:
+    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=1)
+    assert home._offsets == {"a": 0, "b": 4096, "c": 12288, "d": 16384}
+    assert os.fstat(home._file).st_size == 20480
+    assert [memory.bytes.numel() for memory in home._staging] == [8192]
+    home.close()
+    nothing = FileHome({}, CPU, tmp_path / "scratch", slots=1)
+    assert nothing._staging[0].bytes.numel() == 0
+    nothing.close()
+
+
+@pytest.mark.parametrize(("staged", "locked", "is_locked"), [
+    (False, False, True), (True, True, True), (True, False, False),
+])  # fmt: skip
+def test_memory_counts_as_locked_where_a_gpu_copies_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staged: bool, locked: bool, is_locked: bool
+) -> None:
+    class Memory(filehome.HostMemory):
+        def __init__(self, size: int) -> None:
+            super().__init__(size, lock=False)
+            self.is_locked = locked
+
+    monkeypatch.setattr(filehome, "HostMemory", Memory)
+    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=2, staged=staged)
+    assert home.is_locked is is_locked
+    home.close()
+
+
+@pytest.mark.parametrize(("asked", "free"), [(20480, 20479), (20480, 20480)])
+def test_the_room_of_the_disk_is_looked_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, free: int
+) -> None:
+    monkeypatch.setattr(filehome, "free_disk_bytes", lambda folder: free)
+    if asked <= free:
+        os.close(filehome._make_scratch(tmp_path / "new" / "scratch", asked))
+        return
+    with pytest.raises(LowtideError, match="No space left on device"):
+        filehome._make_scratch(tmp_path / "new" / "scratch", asked)
+    assert not (tmp_path / "new").exists()

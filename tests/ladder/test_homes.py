@@ -59,9 +59,47 @@ def test_host_memory_is_locked_where_a_gpu_reads_it(monkeypatch, lock, on_gpu, l
     cleared = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
     monkeypatch.setattr(homes, "lock_pages", lambda array: locked)
-    monkeypatch.setattr(homes, "unlock_pages", lambda array: None)
+    unlocked = []
+    monkeypatch.setattr(homes, "unlock_pages", lambda array: unlocked.append("unlock"))
     monkeypatch.setattr(torch, "zeros", lambda *size, device: cleared.append(device))
     memory = homes.HostMemory(100, lock=lock)
     assert memory.is_locked is locked and memory.bytes.numel() == 100
     assert cleared == (["cuda"] if lock and on_gpu and not locked else [])
     memory.close()
+    memory.close()
+    assert unlocked == ["unlock"] * locked  # once
+
+
+def test_a_home_that_is_closed_has_written_all_and_holds_nothing(
+    home: HostHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {key: memory.bytes for key, memory in home._memory.items()}
+    closed: list[object] = []
+    monkeypatch.setattr(homes.HostMemory, "close", lambda self: closed.append(self))
+    memories = list(home._memory.values())
+    home.room("a").fill_(9)
+    home.put("a")
+    home.begin("b")
+    home.close()
+    assert kept["a"].tolist() == [9] * 8
+    assert closed == memories and not home._memory and not home._slots
+
+
+def test_records_on_the_device_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = homes.DeviceHome(SIZES, CPU)
+    write_records(home, SIZES)
+    use_in_any_order(home, SIZES, 20)
+    home.close()
+    assert not vars(home)["_records"] and not vars(home)["_memory"]
+
+
+def test_slots_are_taken_in_turn() -> None:
+    ring = homes.Ring(2)
+    assert [ring.take("a"), ring.take("b")] == [0, 1]
+    del ring.held["a"], ring.held["b"]
+    assert [ring.take("c"), ring.take("d")] == [0, 1] and ring.held == {"c": 0, "d": 1}
+
+
+def test_no_record_at_all_takes_a_page() -> None:
+    assert homes.HostMemory(0).bytes.numel() == 0
+    assert homes.HostMemory(3).bytes.tolist() == [0, 0, 0]

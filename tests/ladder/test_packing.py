@@ -231,12 +231,50 @@ def compare_muon_with_kernel(device: str) -> None:
             assert torch.equal(one.view(torch.uint8), two.view(torch.uint8).cpu())
 
 
+def _guarded(values: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A copy in the middle of a larger tensor, and all of that."""
+    around = torch.full((values.numel() + 16 * BLOCK,), 77, dtype=values.dtype, device=device)
+    middle = around[8 * BLOCK : -8 * BLOCK]
+    return middle.copy_(values), around
+
+
+def compare_at_edges(device: str) -> None:
+    """Rows that do not fill the last program: what lies around them is neither read nor written."""
+    size = 13 * BLOCK
+    generator = torch.Generator().manual_seed(11)
+    weights, chunk, _ = _packed(torch.randn(size, generator=generator) * 0.02)
+    codes, scales = view_momentum(torch.zeros(momentum_bytes(size), dtype=torch.uint8), size)
+    parts = [getattr(chunk, one.name) for one in dataclasses.fields(chunk)]
+    native = [weights, *parts, codes, scales]
+    pairs = [_guarded(tensor, device) for tensor in native]
+    there = [pair[0] for pair in pairs]
+    for goes in (1.0, 0.0, 1.0):
+        gradient = torch.randn(size, generator=generator).bfloat16()
+        adamw = _numbers(goes=goes)
+        muon = MuonNumbers(0.9, False, 3, torch.tensor([0.7, goes, 0.01, 0.98]))
+        moved, around = _guarded(gradient, device)
+        pairs.append((moved, around))
+        take_step(weights, chunk, gradient, adamw, position=5)
+        on_device = dataclasses.replace(adamw, scalars=adamw.scalars.to(device))
+        kernels.adamw_on_gpu(there[0], Chunk(*there[1:6]), moved, on_device, position=5)
+        take_momentum(codes, scales, gradient, muon)
+        other = dataclasses.replace(muon, scalars=muon.scalars.to(device))
+        kernels.momentum_on_gpu(there[6], there[7], moved, other.scalars, 0.9)
+        move_weights(weights, chunk.rests, gradient, muon, position=5)
+        kernels.move_on_gpu(there[0], there[1], moved, other, position=5)
+        for one, two in zip(native, there, strict=True):
+            assert torch.equal(one.view(torch.uint8), two.cpu().view(torch.uint8))
+        for _, whole in pairs:
+            assert (whole[: 8 * BLOCK] == 77).all() and (whole[-8 * BLOCK :] == 77).all()
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_the_kernel_gives_the_same_bytes(start_forks: Any) -> None:
     """On a CPU, by Triton's interpreter, which must be chosen before Triton is imported."""
     script = (
         f"import runpy; found = runpy.run_path({__file__!r}); "
-        "found['compare_with_kernel']('cpu'); found['compare_muon_with_kernel']('cpu')"
+        "found['compare_with_kernel']('cpu'); found['compare_muon_with_kernel']('cpu'); "
+        "found['compare_at_edges']('cpu')"
     )
     codes, printed = start_forks((script, [], {}))()
     assert codes == [0], printed
@@ -246,6 +284,7 @@ def test_the_kernel_gives_the_same_bytes(start_forks: Any) -> None:
 def test_a_gpu_gives_the_same_bytes() -> None:
     compare_with_kernel("cuda")
     compare_muon_with_kernel("cuda")
+    compare_at_edges("cuda")
 
 
 def test_a_gpu_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,3 +305,57 @@ def test_a_gpu_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("momentum_on_gpu", ("codes", "scales", "gradients", "scalars", 0.9), {}),
         ("move_on_gpu", ("weights", "rests", "steps", numbers), {"position": 6}),
     ]
+
+
+def test_a_skipped_step_leaves_finite_numbers_to_be_made_orthogonal() -> None:
+    codes, scales = view_momentum(torch.full((momentum_bytes(SIZE),), 3, dtype=torch.uint8), SIZE)
+    before = codes.clone(), scales.clone()
+    gradient = torch.full((SIZE,), torch.nan, dtype=torch.bfloat16)
+    take_momentum(codes, scales, gradient, MuonNumbers(0.9, False, 3, torch.zeros(4)))
+    assert not gradient.any()
+    assert torch.equal(codes, before[0]) and torch.equal(scales, before[1])
+
+
+def test_numbers_of_32_bits_are_given_to_kernels_with_a_sign() -> None:
+    found = [kernels._signed(n) for n in (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 5)]
+    assert found == [0, 1, 2**31 - 1, -(2**31), -1, 0, 5]
+
+
+@pytest.mark.parametrize(("is_cuda", "spec", "has"), [
+    (True, "there", True), (True, None, False), (False, "there", False),
+])  # fmt: skip
+def test_kernels_are_for_gpus_that_triton_knows(
+    monkeypatch: pytest.MonkeyPatch, is_cuda: bool, spec: str | None, has: bool
+) -> None:
+    class Placed(torch.Tensor):
+        pass
+
+    Placed.is_cuda = is_cuda  # type: ignore[misc]
+    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: spec)
+    assert kernels.has_kernel(torch.zeros(1).as_subclass(Placed)) is has
+
+
+@pytest.mark.parametrize(("rows", "programs"), [(1, 1), (8, 1), (9, 2), (16, 2)])
+def test_programs_of_kernels_cover_all_rows(
+    monkeypatch: pytest.MonkeyPatch, rows: int, programs: int
+) -> None:
+    grids: list[Any] = []
+
+    class Kernel:
+        def __getitem__(self, grid: Any) -> Any:
+            grids.append(grid)
+            return lambda *given, **options: grids.append((given[-1], options))
+
+    monkeypatch.setattr(kernels, "_kernel", lambda function: Kernel())
+    size = rows * BLOCK
+    weights, chunk, _ = _packed(torch.zeros(size))
+    gradient = torch.zeros(size, dtype=torch.bfloat16)
+    kernels.adamw_on_gpu(weights, chunk, gradient, _numbers(), position=0)
+    kernels.momentum_on_gpu(chunk.first, chunk.first_scales, gradient, torch.zeros(4), 0.9)
+    numbers = MuonNumbers(0.9, True, 3, torch.zeros(4))
+    kernels.move_on_gpu(weights, chunk.rests, gradient, numbers, position=0)
+    plain = {"num_warps": 4, "enable_fp_fusion": False}
+    assert grids == [
+        (programs,), (rows, {"ROWS": 8, **plain}), (programs,), (rows, {"ROWS": 8, **plain}),
+        (programs,), (size, {"CAUTIOUS": True, "SIZE": 1024, **plain}),
+    ]  # fmt: skip
