@@ -1,0 +1,179 @@
+"""What the backend of packed networks hands on, and what its engine asks of its parts."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lowtide.errors import UsageError
+from lowtide.ladder import backend, engine, executor
+from lowtide.ladder.backend import BACKEND
+from lowtide.ladder.engine import LadderEngine
+from lowtide.ladder.network import PackedGPT, Stored
+from lowtide.model.config import GPTConfig
+from lowtide.training.distributed import ProcessGroup
+from lowtide.training.settings import train_settings
+
+CPU = torch.device("cpu")
+CONFIG = GPTConfig(64, 16, 1, 32, 2)
+
+
+def test_a_group_of_one_writes_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda:0")
+    monkeypatch.setattr(
+        backend,
+        "open_process_group",
+        lambda device: contextlib.nullcontext(ProcessGroup(0, 1, gpu)),
+    )
+    with BACKEND.open_group("cuda") as group:
+        assert (group.rank, group.world_size, group.device) == (0, 1, gpu)
+        assert not group.saves_beside and ProcessGroup(0, 1, gpu).saves_beside
+    copies = BACKEND.make_snapshot()
+    value = {"a": torch.zeros(2)}
+    copy, wait = copies.take(value)
+    wait()
+    assert copy is value
+    copies.close()
+
+
+def test_what_is_handed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        backend, "pick_device", lambda name: SimpleNamespace(type=f"type of {name}")
+    )
+    assert BACKEND.device_kind("cuda") == "type of cuda"
+    monkeypatch.setattr(backend, "device_memory", lambda device: ("memory of", device))
+    assert BACKEND.device_memory(ProcessGroup(0, 1, CPU)) == ("memory of", CPU)
+    model = BACKEND.new_model(CONFIG, seed=3, zero_init=True)
+    assert BACKEND.held_bytes(model) == 0
+    rows = np.ones((64, 32), np.float32)
+    BACKEND.set_embedding(model, rows)
+    assert torch.equal(model.first_embedding, torch.from_numpy(rows))
+    loaded: list[Any] = []
+    noting: Any = SimpleNamespace(load_weights=lambda *given, **more: loaded.append((given, more)))
+    BACKEND.load_weights(noting, tmp_path)
+    BACKEND.load_weights(noting, tmp_path, verify=False)
+    assert loaded == [((tmp_path,), {"verify": True}), ((tmp_path,), {"verify": False})]
+
+
+@pytest.mark.parametrize(
+    ("size", "device", "kernel", "refused"),
+    [
+        (1, "cpu", False, ""), (1, "cuda", True, ""), (2, "cpu", True, "these are 2"),
+        (1, "mps", False, "--offload on mps needs an NVIDIA GPU and Triton"),
+    ],
+)  # fmt: skip
+def test_where_packed_states_can_be_moved(
+    monkeypatch: pytest.MonkeyPatch, size: int, device: str, kernel: bool, refused: str
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(backend, "has_kernel", lambda tensor: kernel)
+    monkeypatch.setattr(torch, "empty", lambda *given, **options: options)
+    monkeypatch.setattr(backend, "cap_device_memory", lambda *given: made.append(given))
+    monkeypatch.setattr(
+        backend, "LadderEngine", lambda *given, **more: made.append((given, more)) or "engine"
+    )
+    group = ProcessGroup(0, size, torch.device(device))
+    settings = train_settings(offload="packed", vram="2GiB" if device == "cuda" else None)
+    model: Any = object.__new__(PackedGPT)
+    options: Any = {"rows": 3, "given": None, "note": print}
+    made_engine = lambda: BACKEND.make_engine(model, settings, "state", group, **options)  # noqa: E731
+    if refused:
+        with pytest.raises(UsageError, match=refused):
+            made_engine()
+        assert not made
+        return
+    assert made_engine() == "engine"
+    asked = ((model, settings, "state", group), {"rows": 3, "note": print})
+    assert made == [(group.device, settings.machine.vram), asked]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_weights_are_compared_before_they_are_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verify: bool
+) -> None:
+    looked: list[Path] = []
+    monkeypatch.setattr("lowtide.ladder.network.verify_folder", looked.append)
+    model = PackedGPT(CONFIG, seed=0)
+    model.load_weights(tmp_path, verify=verify)
+    assert looked == [tmp_path] * verify and model._folder == tmp_path
+
+
+def test_a_stored_matrix_is_cut_and_turned_when_it_is_read() -> None:
+    values = torch.arange(12.0).view(4, 3)
+    stored = Stored("F32", (4, 3), lambda: values)
+    part, turned = stored[1:3], stored.T
+    assert part.shape == (2, 3) and torch.equal(part.read(), values[1:3])
+    assert turned.shape == (3, 4) and torch.equal(turned.read(), values.t())
+    assert stored[-2:].shape == (2, 3) and stored[::2].shape == (2, 3)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_rows_are_added_in_one_order(on_gpu: bool) -> None:
+    calls: list[Any] = []
+    table: Any = SimpleNamespace(
+        is_cuda=on_gpu,
+        index_put_=lambda *given, **more: calls.append(("put", given, more)),
+        index_add_=lambda *given: calls.append(("add", given)),
+    )
+    executor._add_rows(table, "rows", "values")  # type: ignore[arg-type]
+    put = ("put", (("rows",), "values"), {"accumulate": True})
+    assert calls == [put if on_gpu else ("add", (0, "rows", "values"))]
+
+
+def noting_outline(calls: list[Any]) -> Any:
+    return SimpleNamespace(
+        eval=lambda: calls.append("eval"), train=lambda: calls.append("train")
+    )  # fmt: skip
+
+
+def test_losses_are_added_up_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(engine, "LossSums", lambda loss, **options: (loss, options))
+    monkeypatch.setattr(engine, "token_byte_counts", lambda tokenizer: f"bytes of {tokenizer}")
+    stand_in: Any = SimpleNamespace(
+        _counts=None, model=SimpleNamespace(outline=noting_outline(calls)),
+        _executor=SimpleNamespace(loss="loss"), _group=SimpleNamespace(device=CPU),
+    )  # fmt: skip
+    for tokenizer, counts in ((None, None), ("a", "bytes of a"), ("b", "bytes of a")):
+        with LadderEngine.eval_sums(stand_in, tokenizer, batch_size=3) as sums:
+            assert calls.pop() == "eval"
+            options = {"device": CPU, "batch_size": 3, "byte_counts": counts}
+            assert sums == ("loss", options)
+        assert calls.pop() == "train" and not calls
+
+
+@pytest.mark.parametrize(
+    ("script", "text"), [([3, 4, 5], [1, 2, 3, 4, 5]), ([3, 9, 5], [1, 2, 3]), ([9], [1, 2])]
+)
+def test_a_sample_is_computed_anew_for_every_token(
+    monkeypatch: pytest.MonkeyPatch, script: list[int], text: list[int]
+) -> None:
+    calls: list[Any] = []
+    given = iter(script)
+
+    def choose(logits: Any, seen: Any, sampling: Any, *, vocab_size: int, generator: Any) -> Any:
+        assert logits == f"logits of {seen.tolist()}" and vocab_size == 10
+        assert generator.initial_seed() == 5
+        calls.append(seen.tolist())
+        return torch.tensor([next(given)])
+
+    monkeypatch.setattr(engine, "choose_tokens", choose)
+    monkeypatch.setattr(engine, "encode_prompt", lambda tokenizer, prompt, context: [1, 2])
+    monkeypatch.setattr(engine, "ends", lambda tokenizer: [9])
+    outline = noting_outline(calls)
+    stand_in: Any = SimpleNamespace(
+        _settings=train_settings(sample_tokens=3, seed=5), _group=SimpleNamespace(device=CPU),
+        model=SimpleNamespace(config=SimpleNamespace(context_length=4), outline=outline),
+        _executor=SimpleNamespace(next_logits=lambda seen: f"logits of {seen.tolist()}"),
+    )  # fmt: skip
+    tokenizer: Any = SimpleNamespace(vocab_size=10, decode=list)
+    assert LadderEngine.sample(stand_in, tokenizer) == text
+    seen = [[[1, 2, *script][: 2 + n][-4:]] for n in range(len(script))]
+    stopped = script.index(9) + 1 if 9 in script else len(script)
+    assert calls == ["eval", *seen[:stopped], "train"]
