@@ -151,6 +151,11 @@ def test_unknown_verb_names_the_nearest(verb: Recorder, capsys: pytest.CaptureFi
         (OSError(28, "No space left on device", "a.bin"), "error: the disk is full\n  file: a.bin"),
         (MemoryError(), "error: out of memory"),
         (ZeroDivisionError("x"), "error: unexpected ZeroDivisionError: x"),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore"),
+            "error: the device has no memory left: RESOURCE_EXHAUSTED: Out of memory allocating "
+            "9 bytes.\n  next: end other programs on it (nvidia-smi names them), ",
+        ),
     ],
 )
 def test_errors_are_printed_without_traceback(

@@ -15,6 +15,7 @@ from lowtide.errors import (
     DataError,
     LowtideError,
     UsageError,
+    from_device_error,
     from_os_error,
     printable,
     warn,
@@ -27,6 +28,22 @@ def test_message_path_and_next_step_in_this_order() -> None:
     error = DataError("half a shard", path=Path("a/b.bin"), next_step="prepare again")
     assert str(error) == "half a shard\n  file: a/b.bin\n  next: prepare again"
     assert str(LowtideError("only this")) == "only this"
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch calls it."""
+
+
+def test_a_device_without_room_is_told_from_other_errors() -> None:
+    said = (
+        "CUDA out of memory. Tried to allocate 12.00 MiB. GPU 0 has 1 GiB of which 9 MiB is free."
+    )
+    more = " Process 62 has 1 GiB in use. Including non-PyTorch memory, this process has 6 MiB."
+    for text in (said, said + more, f"{said}\nmore", said + " Including all, this has 6 MiB."):
+        found = from_device_error(OutOfMemoryError(text))
+        assert isinstance(found, BudgetError) and "nvidia-smi" in str(found)
+        assert found.message == f"the device has no memory left: {said}"
+    assert from_device_error(RuntimeError(said)) is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from lowtide.errors import (
     BudgetPassedError,
     LowtideError,
     UsageError,
+    from_device_error,
     from_os_error,
     printable,
 )
@@ -165,7 +166,7 @@ def _tell(error: Exception) -> int:
             "out of memory", next_step="close other programs, or give a smaller --memory"
         )
     elif not isinstance(error, LowtideError):
-        error = LowtideError(
+        error = from_device_error(error) or LowtideError(
             f"unexpected {type(error).__name__}: {error}",
             next_step="the same command with --debug shows where; please report it",
         )

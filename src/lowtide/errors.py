@@ -27,6 +27,7 @@ __all__ = [
     "DataError",
     "LowtideError",
     "UsageError",
+    "from_device_error",
     "from_os_error",
     "printable",
     "warn",
@@ -169,3 +170,18 @@ def from_os_error(error: OSError) -> LowtideError:
     """Turn an error of the operating system into one that says what to do about it."""
     what, next_step = _OS_ADVICE.get(error.errno or 0, (error.strerror or str(error), _OS_USUAL))
     return LowtideError(what, path=error.filename, next_step=next_step)
+
+
+def from_device_error(error: Exception) -> LowtideError | None:
+    """Turn an error of a GPU without room for more into one that says what to do.
+
+    None for others. It goes by torch's name for it and by JAX's word, as neither is imported here.
+    """
+    if type(error).__name__ != "OutOfMemoryError" and "RESOURCE_EXHAUSTED" not in str(error):
+        return None
+    said = str(error).partition("\n")[0].partition(" Process ")[0].partition(" Including ")[0]
+    return BudgetError(
+        f"the device has no memory left: {said}",
+        next_step="end other programs on it (nvidia-smi names them), give another --device, or "
+        "take less at once: lowtide plan says what fits",
+    )
