@@ -96,3 +96,14 @@ def test_rows_are_cut_behind_their_lines(tmp_path):
     rows = b'{"text": "a"}\n' * 30
     for nominal in (14, 15, 27, 28):
         assert find_in(tmp_path, rows, nominal, "jsonl") == (-(-nominal // 14) * 14, False)
+
+
+@pytest.mark.parametrize("probe", [1, 3, 8, 16, 63])
+def test_nothing_beyond_the_window_is_looked_at(tmp_path, probe):
+    """However quickly the looks become larger: eight times each, and the window at most."""
+    text = b"x" * 300
+    for place in range(96, 180):
+        data = text[:place] + b"--" + text[place + 2 :]
+        found = find_in(tmp_path, data, 100, probe_bytes=probe)
+        assert found == find_in(tmp_path, data, 100, probe_bytes=64)
+        assert found[1] == (not 99 <= place <= 163)

@@ -469,3 +469,13 @@ def test_a_record_may_be_as_long_as_the_limit(tmp_path: Path) -> None:
         path, "sum", path.stat()
     )
     assert record.stat().st_size == 2 * size  # it was not too long yet
+
+
+def test_no_file_of_lines_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"x" * 100)
+    known = CheckedFiles(tmp_path / "lines", least_bytes=1)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        known.add(path, "sum", path.stat())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -7,22 +7,33 @@ import json
 import signal
 import subprocess
 import sys
+from array import array
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lowtide import files
-from lowtide.corpus.contents import PART_BYTES
+from lowtide.corpus.contents import PART_BYTES, fold_parts, hash_parts
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.engine.folders import DiskFolder
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
-from lowtide.errors import DataError, UsageError
-from lowtide.tokenizer import training
+from lowtide.engine.tasks import Task
+from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.tokenizer import sharing, training
+from lowtide.tokenizer.counting import CountingNeeds
 from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
-from lowtide.tokenizer.sharing import CountPart, cut_inputs, find_part_bytes
+from lowtide.tokenizer.sharing import (
+    COUNT_STAGE,
+    CountPart,
+    SharedCounting,
+    cut_inputs,
+    find_part_bytes,
+)
 from lowtide.tokenizer.training import train_tokenizer
 
 
@@ -134,6 +145,7 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.engine.folders import DiskFolder
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
+from lowtide.engine.tasks import Task
 from lowtide.tokenizer import training
 from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
@@ -208,3 +220,80 @@ def test_a_place_is_tried_before_the_first_task(
     with pytest.raises(RefusedError, match=r"work$"):
         train_tokenizer(input=[texts], out_dir="t", vocab_size=300, engine="files", work_dir="work")
     assert not list(Path("work").rglob("*.done"))
+
+
+class Counter:
+    """A counter that cuts before blanks, and fails on what has none."""
+
+    bytes_done, pieces_done, longest_piece = 40, 9, 6
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def find_file_cut(self, path: str, place: int, size: int) -> int:
+        self.calls.append(("cut", place, size))
+        return place + 3
+
+    def count_file(self, path: str, first: int, last: int, size: int) -> None:
+        self.calls.append((Path(path).name, first, last, size))
+        if "none" in path:
+            raise ValueError("123 bytes without a place to cut")
+
+    def count_texts(self, texts: list[bytes]) -> None:
+        self.calls.append(texts)
+
+
+def counting_of(inputs: Any, parts: list[CountPart]) -> SharedCounting:
+    records: Any = None
+    limits = CountingLimits(hash_part_bytes=10)
+    return SharedCounting(
+        inputs=inputs, parts=parts, options=ReadingSettings(), needs=CountingNeeds(inputs, []),
+        limits=limits, records=records, make_counter=lambda _: None,  # type: ignore[arg-type,return-value]
+    )  # fmt: skip
+
+
+def test_a_part_is_counted_from_cut_to_cut(tmp_path: Path) -> None:
+    for name in ("a.txt", "none.txt"):
+        (tmp_path / name).write_text("some words of it " * 3)
+    inputs = expand_inputs([tmp_path])
+    whole, begun = CountPart(0, 1, 0, None), CountPart(1, 2, 10, 30)
+    counting = counting_of(inputs, [CountPart(0, 1, 10, 30), begun])
+    counter: Any = Counter()
+    hashes = counting._count_part(counter, counting.parts[0])
+    assert counter.calls == [("cut", 10, 51), ("cut", 30, 51), ("a.txt", 13, 33, 33)]
+    assert hashes == [hash_parts(inputs[0], 10, 30, part_bytes=10)] and len(hashes[0] or []) == 2
+    with pytest.raises(BudgetError, match="there is no place to cut in 123 B of text"):
+        counting._count_part(counter, begun)
+    counter.calls.clear()
+    assert counting._count_part(counter, whole) == [hash_parts(inputs[0], 0, 51, part_bytes=10)]
+    assert counter.calls == [[inputs[0].path.read_bytes()]]
+
+
+def test_sums_and_hashes_are_those_of_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("0123456789" * 3)
+    inputs = expand_inputs([tmp_path])
+    parts = [CountPart(0, 1, 0, 20), CountPart(0, 1, 20, 30), CountPart(1, 2, 0, None)]
+    counting = counting_of(inputs, parts)
+    contents = [[["x", "y"]], [["z"]], [None]]
+    facts = [{"bytes": 10 * n, "pieces": n, "longest": n, "contents": rows}
+             for n, rows in enumerate(contents, 1)]  # fmt: skip
+    rows = [(Task(COUNT_STAGE, number), one) for number, one in enumerate(facts)]
+    monkeypatch.setattr(SharedCounting, "_iter_facts", lambda _: iter(rows))
+    assert counting.contents() == [fold_parts(["x", "y", "z"]), None]
+    saved: list[Any] = []
+    ends = array("Q", [5, 6])
+    output = SimpleNamespace(read=lambda name: memoryview(ends).cast("B"))
+    object.__setattr__(counting, "records", SimpleNamespace(open=lambda task: output))
+    monkeypatch.setattr(
+        sharing, "LocalCopies", lambda _: SimpleNamespace(find=lambda *_: (tmp_path / "counts", 77))
+    )
+    counter: Any = SimpleNamespace(add_saved=lambda *given: saved.append(given))
+    assert counting.add_up(counter, tmp_path) == {"bytes": 60, "pieces": 6}
+    assert saved == [(str(tmp_path / "counts"), 77, [5, 6], n) for n in (1, 2, 3)]
+    for one in facts:
+        one["bytes"] = 0
+    with pytest.raises(DataError, match="there is no text in the input files"):
+        counting.add_up(counter, tmp_path)

@@ -619,3 +619,21 @@ def test_characters_that_do_not_fit_are_named_with_all_they_take(tmp_path: Path)
     needed = training._SCAN_BYTES + 1 + training.SLACK_BYTES + more
     assert smallest_budget(needed) in str(caught.value.next_step)
     assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ("[]", "nothing says what it was made of"),
+        ('{"settings": {}}', "nothing says what it was made of"),
+        ('{"settings": 5, "input_files": []}', "nothing says what it was made of"),
+        ('{"settings": {}, "input_files": 5}', "nothing says what it was made of"),
+    ],
+)
+def test_a_tokenizer_whose_record_says_nothing_is_left_alone(
+    tmp_path: Path, text_file: Path, record: str, why: str
+) -> None:
+    train_tokenizer(input=[text_file], out_dir=tmp_path / "tok", vocab_size=300)
+    (tmp_path / "tok" / "training.json").write_text(record)
+    with pytest.raises(DataError, match=why):
+        train_tokenizer(input=[text_file], out_dir=tmp_path / "tok", vocab_size=300)

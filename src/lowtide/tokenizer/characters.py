@@ -69,10 +69,10 @@ def last_character_cut(data: bytes, specials: Sequence[bytes]) -> int:
     cut = max(len(data) - max(map(len, specials), default=1), 0)
     while cut > 0 and data[cut] & 0xC0 == 0x80:
         cut -= 1
-    before = cut + 1
-    while cut < before:  # moving out of one special token may end inside another
+    while True:  # moving out of one special token may end inside another
         before = cut
         for token in specials:
             inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)
             cut = inside if 0 <= inside < cut else cut
-    return cut
+        if cut == before:
+            return cut
