@@ -34,7 +34,7 @@ def test_a_gpu_as_its_driver_says(
     asked: list[Any] = []
 
     def run(command: list[str], **options: Any) -> Any:
-        asked.append((command[1], options["check"], options["text"]))
+        asked.append((command[1:], options))
         if isinstance(answer, Exception):
             raise answer
         return SimpleNamespace(stdout=answer)
@@ -43,7 +43,9 @@ def test_a_gpu_as_its_driver_says(
     monkeypatch.setattr(gpus.shutil, "which", lambda name: "/bin/nvidia-smi")
     monkeypatch.setattr(gpus.subprocess, "run", run)
     assert find_gpu(number) == expected
-    assert asked == [("--query-gpu=name,memory.total,memory.free", True, True)]
+    query = ["--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    options = {"capture_output": True, "text": True, "timeout": 10, "check": True}
+    assert asked == [(query, options)]
     monkeypatch.setattr(gpus.shutil, "which", lambda name: None)
     assert find_gpu() is None and len(asked) == 1
 
