@@ -80,6 +80,13 @@ void take(Learner& learner, PieceCounter& counter) {
   });
 }
 
+void take_tables(MergeLearner& learner, PieceCounter& counter) {
+  if (learner.num_threads() == 1) return take(learner, counter);
+  counter.drain([&](const uint8_t* bytes, size_t length,
+                    uint64_t count) { learner.add_piece(bytes, length, count); },
+                [&](std::span<const CountShard* const> tables) { learner.add_tables(tables); });
+}
+
 template <typename Learner>
 void take_items(Learner& learner, const std::vector<std::pair<nb::bytes, uint64_t>>& items) {
   for (const auto& [bytes, count] : items) {
@@ -102,8 +109,7 @@ View<uint32_t> merges(const Learner& learner) {
 // What all learners have, whatever they hold in memory.
 template <typename Learner>
 void def_learning(nb::class_<Learner>& learner) {
-  learner.def("take", &take<Learner>, nb::arg("counter"), nb::call_guard<nb::gil_scoped_release>())
-      .def("take_items", &take_items<Learner>, nb::arg("items"))
+  learner.def("take_items", &take_items<Learner>, nb::arg("items"))
       .def("build", &Learner::build, nb::call_guard<nb::gil_scoped_release>())
       .def("learn", &Learner::learn, nb::arg("target"), nb::arg("max_merges"),
            nb::arg("min_frequency"), nb::call_guard<nb::gil_scoped_release>())
@@ -127,6 +133,8 @@ void bind_round_learner(nb::module_& m, const char* name) {
           nb::arg("longest_token") = kAnyLength)
       .def_prop_ro("rounds", &RoundLearner<Symbol>::rounds)
       .def_prop_ro("parts", &RoundLearner<Symbol>::parts)
+      .def("take", &take<RoundLearner<Symbol>>, nb::arg("counter"),
+           nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("file_bytes", &RoundLearner<Symbol>::file_bytes);
   def_learning(learner);
 }
@@ -178,6 +186,7 @@ void bind_learning(nb::module_& m) {
           nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kAnyLength,
           nb::arg("num_threads") = 1, nb::arg("many_words") = MergeLearner::kManyWords)
       .def_prop_ro("bytes", &MergeLearner::bytes);
+  learner.def("take", &take_tables, nb::arg("counter"), nb::call_guard<nb::gil_scoped_release>());
   def_learning(learner);
   bind_round_learner<uint16_t>(m, "RoundLearner");
   bind_round_learner<uint32_t>(m, "WideRoundLearner");

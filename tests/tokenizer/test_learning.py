@@ -162,6 +162,7 @@ def test_threads_of_full_speed(
         learning._native, "MergeLearner", lambda tie_break, **more: given.append(more)
     )
     needed = planned_bytes(Sizes.distinct_bytes, Sizes.distinct)
+    needed += Sizes.distinct_bytes + 16 * Sizes.distinct  # there twice, at the beginning
     counter: Any = Sizes()
     progress: Any = None
     learning._pick_learner(

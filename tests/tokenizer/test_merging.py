@@ -90,6 +90,32 @@ def test_words_of_a_pair_are_divided_among_threads(
     assert learn_with(together, counts, target=700) == merges
 
 
+@pytest.mark.parametrize("spills", [0, 1, 2])
+def test_pieces_of_a_counter_are_taken_by_threads(
+    tmp_path: Path, make_text: Callable[[int, int], bytes], spills: int
+) -> None:
+    """From its tables, from files where all was spilled, and from both."""
+    found: list[list[int]] = []
+    for threads in (1, 3):
+        folder = tmp_path / str(threads)
+        folder.mkdir()
+        counter = _native.PieceCounter(
+            "gpt2", [], num_threads=2, table_bytes=64 << 20, window_bytes=1 << 20,
+            spill_dir=str(folder),
+        )  # fmt: skip
+        for part in range(3):
+            counter.count_texts([make_text(part, 3000) + b" a" * 7 + b" long" * (9 * part)])
+            if part < spills:
+                counter.checkpoint()
+        learner = _native.MergeLearner("huggingface", num_threads=threads, many_words=9)
+        learner.take(counter)
+        assert learner.num_words > 300 and counter.distinct >= learner.num_words
+        learner.build()
+        learner.learn(400, 1 << 40, 1)
+        found.append(np.asarray(learner.merges()).tolist())
+    assert found[0] == found[1] and len(found[0]) == 3 * 400
+
+
 @TIE_BREAKS
 @given(
     counts=pieces_with_counts,

@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kHotSets = 32768;  // times 64 bytes: 2 MiB a thread. 512 KiB fit the second-level
                                     // cache and counted 18 % slower: more fell out of them
 constexpr size_t kEndsBatch = 4096;
+constexpr size_t kTablesAtOnce = 16;    // that go to the learner: their pieces are there twice then
 constexpr size_t kGivenBack = 4 << 20;  // freed at least: every time all arenas are looked through
 constexpr size_t kSmallestLimit = 4 << 20;  // of a window; its one piece is held once more
 constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
@@ -344,7 +345,9 @@ void PieceCounter::adopt(std::vector<std::string> runs) {
   }
 }
 
-void PieceCounter::drain(const CountSink& sink) {
+void PieceCounter::drain(const CountSink& sink) { drain(sink, nullptr); }
+
+void PieceCounter::drain(const CountSink& sink, const TableSink& take) {
   flush_all();
   locals_.clear();
   uint64_t distinct = 0;
@@ -353,17 +356,27 @@ void PieceCounter::drain(const CountSink& sink) {
     ++distinct;
     sink(bytes, length, count);
   };
+  const size_t at_once = take ? kTablesAtOnce : 1;
+  std::vector<const CountShard*> tables;
   for (size_t i = 0; i < kShards; ++i) {
     Shard& shard = shards_[i];
-    if (shard.runs.empty()) {
+    if (shard.runs.empty() && take) {
+      tables.push_back(&shard.table);
+      distinct += shard.table.size();
+    } else if (shard.runs.empty()) {
       shard.table.for_each(counted);
     } else {
       if (shard.table.size() > 0) spill(i);
       merge_many_runs(i);
       merge_runs(shard.runs, counted);
     }
-    freed += shard.table.bytes();
-    shard.table.clear();
+    if ((i + 1) % at_once != 0) continue;
+    if (!tables.empty()) take(tables);
+    tables.clear();
+    for (size_t done = i + 1 - at_once; done <= i; ++done) {
+      freed += shards_[done].table.bytes();
+      shards_[done].table.clear();
+    }
     if (freed < kGivenBack && i + 1 < kShards) continue;
     give_memory_back();  // now: whoever takes the pieces needs its pages
     freed = 0;

@@ -13,8 +13,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +61,9 @@ class PieceCounter {
 
   // Hands every piece to `sink` and frees the tables on the way. Counting is over after it.
   void drain(const CountSink& sink);
+  // The same, but tables of which nothing was spilled go to `take` as they are, some at a time.
+  using TableSink = std::function<void(std::span<const CountShard* const>)>;
+  void drain(const CountSink& sink, const TableSink& take);
 
   uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
   uint64_t pieces_done() const { return pieces_done_.load(std::memory_order_relaxed); }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "model/thread_pool.hpp"
-#include "tokenizer/learning/pair_index.hpp"
 
 namespace lowtide {
 
@@ -46,58 +45,6 @@ uint32_t MergeLearner::add_pair(uint32_t left, uint32_t right) {
   pairs_.push_back({0, 0, left, right});
   last_word_.push_back(kNoPair);
   return pair;
-}
-
-void MergeLearner::build() {
-  if (std::exchange(is_built_, true)) throw std::logic_error("pairs are there already");
-  find_pairs();
-  list_words();
-  live_symbols_ = symbols_.size();
-  threshold_ = 1;
-  for (size_t pair = 0; pair < counts_.size(); ++pair)
-    threshold_ = std::max(threshold_, counts_[pair]);
-  ++threshold_;  // no pair reaches it: the first refill looks for the most frequent ones
-}
-
-void MergeLearner::find_pairs() {
-  PairIndex index(tokens_->size());
-  for (size_t w = 0; w < words_.size(); ++w) {
-    const Word& word = words_[w];
-    Symbol* const symbols = symbols_.data() + word.begin;
-    for (size_t i = 0; i + 1 < word.length; ++i) {
-      const uint32_t left = symbols[i].id, right = symbols[i + 1].id;
-      uint32_t& number = index.at(left, right);  // plus one
-      if (number == 0) number = add_pair(left, right) + 1;
-      const uint32_t pair = number - 1;
-      symbols[i].pair = pair;
-      counts_[pair] += static_cast<int64_t>(word.count);
-      if (last_word_[pair] != w) {
-        last_word_[pair] = static_cast<uint32_t>(w);
-        ++pairs_[pair].num_words;
-      }
-    }
-  }
-}
-
-void MergeLearner::list_words() {
-  uint64_t total = 0;
-  for (size_t pair = 0; pair < pairs_.size(); ++pair) {
-    pairs_[pair].postings = total;
-    total += pairs_[pair].num_words;
-    pairs_[pair].num_words = 0;
-    last_word_[pair] = kNoPair;
-  }
-  postings_.resize(total);
-  for (size_t w = 0; w < words_.size(); ++w) {
-    const Word& word = words_[w];
-    const Symbol* const symbols = symbols_.data() + word.begin;
-    for (size_t i = 0; i + 1 < word.length; ++i) {
-      const uint32_t pair = symbols[i].pair;
-      if (last_word_[pair] == w) continue;
-      last_word_[pair] = static_cast<uint32_t>(w);
-      postings_[pairs_[pair].postings + pairs_[pair].num_words++] = static_cast<uint32_t>(w);
-    }
-  }
 }
 
 bool MergeLearner::before(const Candidate& a, const Candidate& b) const {

@@ -31,9 +31,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "system/mapped_array.hpp"
+#include "tokenizer/learning/count_shard.hpp"
 #include "tokenizer/learning/merge_part.hpp"
 #include "tokenizer/learning/merger_tokens.hpp"
 
@@ -57,6 +59,7 @@ class MergeLearner {
       symbols_.push_back({static_cast<uint32_t>(symbols[i]), kNoPair});
     }
   }
+  void add_tables(std::span<const CountShard* const> tables);  // all their pieces, by all threads
   void build();  // after the last word, before the first merge
   // Learns until there are `target` tokens beside the bytes, or `max_merges` more merges, or no pair
   // occurs `min_frequency` times. Returns true if more could be learned.
@@ -68,6 +71,7 @@ class MergeLearner {
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
   size_t num_words() const { return num_words_.load(std::memory_order_relaxed); }
   size_t bytes() const;
+  size_t num_threads() const { return num_threads_; }
   // Calls visit(symbol) for what the word with this number has become.
   template <typename Visit>
   void for_each_symbol(size_t word, const Visit& visit) const {
@@ -107,6 +111,7 @@ class MergeLearner {
   void begin_word(size_t length, uint64_t count);
   void find_pairs();
   void list_words();
+  void find_pairs_together();
   uint32_t add_pair(uint32_t left, uint32_t right);
   bool before(const Candidate& a, const Candidate& b) const;
   void push(uint32_t pair);

@@ -149,7 +149,9 @@ def _pick_learner(
     sizes = counter.distinct_bytes, counter.distinct
     needed = planned_bytes(*sizes)
     if needed <= available:
-        threads = min(num_workers, _MOST_THREADS, (available - needed) // _THREAD_BYTES)
+        # Beside what each thread holds, pieces of a quarter of the tables are there twice.
+        spare = available - needed - counter.distinct_bytes - 16 * counter.distinct
+        threads = min(num_workers, _MOST_THREADS, spare // _THREAD_BYTES)
         threads = threads if threads >= _FEWEST_THREADS else 1
         return _native.MergeLearner(tie_break, num_threads=threads, **limit)
     on_disk = file_bytes(*sizes, num_tokens=256 + target)

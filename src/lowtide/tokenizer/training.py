@@ -230,7 +230,8 @@ def _learn_from(
         budget=budget,
         progress=progress,
         work_dir=work_dir,
-        num_workers=settings.num_workers or usable_cores(),
+        # More threads than cores would wait for each other: they look out for work.
+        num_workers=min(settings.num_workers or usable_cores(), usable_cores()),
         limits=settings.limits,
     )
     counts["distinct_pieces"] = counter.distinct
