@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 import lowtide
-from lowtide.aliases import OTHER_WAYS, SAME_SETTINGS, own_name, takes_second_names
+from lowtide.aliases import (
+    OTHER_WAYS,
+    SAME_SETTINGS,
+    other_way,
+    own_name,
+    takes_second_names,
+)
 from lowtide.arguments import parse_settings
 from lowtide.classifier.settings import ClassifierSettings
 from lowtide.dataset.settings import (
@@ -243,3 +249,14 @@ def test_what_is_wanted_by_position_can_be_given_by_flag(
 ) -> None:
     settings = parse_settings(cls, words, program="lowtide", summary="")
     assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_another_way_is_told_of_what_a_verb_has_not_and_training_has() -> None:
+    name = next(iter(OTHER_WAYS))
+    assert other_way(name, {"max_iters"}) == OTHER_WAYS[name]
+    assert other_way(name, {"max_iters", name}) is None
+    assert other_way(name, {"out_dir"}) is None
+    assert other_way("no_such_name", {"max_iters"}) is None
+    assert other_way("engine", {"good"}) is not None
+    assert other_way("engine", {"good", "engine"}) is None
+    assert other_way("engine", {"input_files"}) is None
