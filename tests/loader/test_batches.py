@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError
+from lowtide.loader import batches
 from lowtide.loader.batches import BatchLoader, planned_bytes
 from lowtide.loader.mixtures import Mixture
-from lowtide.loader.windows import TokenDataset
+from lowtide.loader.windows import TokenDataset, TokenWindows
 
 from .conftest import MakeDataset
 
@@ -286,3 +288,161 @@ def test_no_thread_is_left_after_the_with(counting_dataset: Path) -> None:
         started = set(threading.enumerate()) - before
         assert len(started) == 3
     assert not any(thread.is_alive() for thread in started)
+
+
+class Numbers:
+    """A source of samples that are their numbers; one of them cannot be read."""
+
+    seq_len, output_dtype = 2, np.dtype(np.int64)
+
+    def __init__(self, size: int = 10, bad: int | None = None) -> None:
+        self.size, self.bad = size, bad
+        self.fingerprint = "numbers"
+        self.required = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def epoch_of(self, samples: int) -> int:
+        return samples // self.size
+
+    def require_documents(self) -> None:
+        self.required += 1
+
+    def plan_rows(self, order: str, *, seed: int, first: int, count: int) -> list[Any]:
+        assert (order, seed) == ("sequential", 7)
+        numbers = np.arange(first, first + count, dtype=np.uint64)
+        return [SimpleNamespace(dataset=self, starts=numbers, rows=None)]
+
+    def fill_rows(self, starts: Any, rows: Any, inputs: Any, targets: Any) -> None:
+        if self.bad is not None and self.bad in starts.tolist():
+            raise DataError(f"no sample {self.bad}")
+        inputs[:] = starts[:, None]
+        targets[:] = starts[:, None] + 1
+
+    def fill_segments(self, starts: Any, rows: Any, segment_ids: Any, positions: Any) -> None:
+        segment_ids[:] = starts[:, None] % 3
+        positions[:] = starts[:, None] % 5
+
+
+def numbers_of(source: Any, **more: Any) -> BatchLoader:
+    given = {"batch_size": 3, "order": "sequential", "seed": 7, **more}
+    return BatchLoader(source, **given)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_samples_are_counted_as_they_are_given_out(prefetch: int) -> None:
+    source: Any = Numbers()
+    with numbers_of(source, prefetch_batches=prefetch, num_epochs=2) as loader:
+        assert (loader.samples, loader.epoch) == (0, 0)
+        sizes = []
+        for inputs, targets in loader:
+            assert inputs[:, 0].tolist() == list(range(sum(sizes), sum(sizes) + len(inputs)))
+            assert (targets == inputs + 1).all()
+            sizes.append(len(inputs))
+            assert (loader.samples, loader.epoch) == (sum(sizes), sum(sizes) // 10)
+            planned = loader._planned - loader.samples
+            assert planned == min(3 * prefetch, 20 - loader.samples)
+        assert sizes == [3] * 6 + [2]
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                next(loader)
+        assert loader.state_dict() == {
+            "version": 1, "samples": 20, "epoch": 2, "order": "sequential", "seed": 7,
+            "fingerprint": "numbers",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "rank", "world", "end", "share"),
+    [
+        (0, 0, 1, None, (0, 4, 0, 4)), (8, 1, 2, None, (8, 16, 12, 4)),
+        (8, 0, 1, 12, (8, 12, 8, 4)), (8, 0, 1, 11, (8, 11, 8, 3)), (8, 0, 1, 9, (8, 9, 8, 1)),
+        (8, 0, 1, 8, None), (9, 0, 1, 8, None), (8, 0, 2, 11, (8, 11, 8, 1)),
+        (8, 1, 2, 11, (8, 11, 9, 2)), (0, 2, 3, 2, (0, 2, 1, 1)), (0, 0, 3, 2, (0, 2, 0, 0)),
+    ],
+)  # fmt: skip
+def test_the_rows_of_a_rank(
+    first: int, rank: int, world: int, end: int | None, share: tuple[int, ...] | None
+) -> None:
+    found = batches.rank_share(first, batch_size=4, rank=rank, world_size=world, end=end)
+    assert found == (None if share is None else batches.Share(*share))
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "fits"),
+    [(0, 1, True), (1, 1, False), (-1, 2, False), (1, 2, True), (0, 0, False)],
+)
+def test_ranks_that_there_are(rank: int, world: int, fits: bool) -> None:
+    if fits:
+        batches.check_rank(rank, world)
+        return
+    with pytest.raises(UsageError, match=f"rank {rank} does not lie between 0 and {world - 1}"):
+        batches.check_rank(rank, world)
+
+
+def test_settings_are_taken_from_the_least_value_on() -> None:
+    source: Any = Numbers()
+    for name, least in (("batch_size", 1), ("prefetch_batches", 0), ("num_workers", 1)):
+        numbers_of(source, **{name: least})
+        with pytest.raises(UsageError, match=f"{name} is {least - 1}, expected at least {least}"):
+            numbers_of(source, **{name: least - 1})
+    numbers_of(source)
+    assert source.required == 0
+    numbers_of(source, segments=True)
+    assert source.required == 1
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_documents_come_with_rows(prefetch: int) -> None:
+    source: Any = Numbers()
+    with numbers_of(source, prefetch_batches=prefetch, segments=True) as loader:
+        next(loader)
+        found = next(loader)
+    assert isinstance(found, TokenWindows)
+    assert found.inputs[:, 0].tolist() == [3, 4, 5] and found.targets[:, 1].tolist() == [4, 5, 6]
+    assert found.segment_ids[:, 0].tolist() == [0, 1, 2]
+    assert found.positions[:, 1].tolist() == [3, 4, 0] and found.positions.dtype == np.int32
+
+
+def test_after_an_error_the_batch_is_still_missing_until_the_place_changes() -> None:
+    source: Any = Numbers(bad=4)
+    with numbers_of(source, prefetch_batches=2) as loader:
+        begin = loader.state_dict()
+        next(loader)
+        for _ in range(2):
+            with pytest.raises(DataError, match="no sample 4"):
+                next(loader)
+            assert loader.samples == 3
+        source.bad = None
+        loader.load_state_dict(begin)
+        assert loader.samples == loader._planned == 0
+        assert next(loader)[0][:, 0].tolist() == [0, 1, 2]
+
+
+def test_threads_are_named_and_as_many_as_asked_for() -> None:
+    source: Any = Numbers()
+    loader = numbers_of(source, num_workers=3)
+    next(loader)
+    assert loader._workers is not None
+    threads = loader._workers._threads
+    assert [thread.name for thread in threads] == [f"lowtide-batch-{n}" for n in range(3)]
+    assert all(thread.daemon for thread in threads)
+    loader.close()
+    assert not any(thread.is_alive() for thread in threads)
+    assert loader._workers is None and len(loader._queue) == 0
+    assert next(loader)[0][:, 0].tolist() == [3, 4, 5]
+    loader.close()
+
+
+@pytest.mark.parametrize(("name", "value"), [("order", "shuffle"), ("seed", 8)])
+def test_a_state_of_another_order_says_which(name: str, value: Any) -> None:
+    source: Any = Numbers()
+    state = {**numbers_of(source).state_dict(), name: value}
+    here = {"order": "sequential", "seed": 7}[name]
+    with pytest.raises(DataError) as caught:
+        numbers_of(source).load_state_dict(state)
+    assert caught.value.message == (
+        f"the loader's {name} was {value!r} when its state was saved, now it is {here!r}"
+    )
+    assert caught.value.next_step == f"give {name}={value!r} to go on, or start a new run"

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
 import pickle
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from lowtide import _native
 from lowtide.errors import DataError, UsageError
+from lowtide.loader import mixtures
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.mixtures import Mixture, exact_weights
 from lowtide.loader.windows import TokenDataset
@@ -165,3 +169,92 @@ def test_a_pickled_mixture_is_the_same(mixture: Mixture) -> None:
         next(BatchLoader(one, batch_size=10, prefetch_batches=0))[0] for one in (mixture, copy)
     ]
     np.testing.assert_array_equal(*batches)
+
+
+@pytest.mark.parametrize(
+    ("weights", "exact"),
+    [
+        ({"a": 0.9, "b": 0.1}, [9, 1]),
+        ({"a": 2, "b": 4}, [1, 2]),
+        ({"a": 0.25, "b": 0.5, "c": 1}, [1, 2, 4]),
+        ({"a": 5}, [1]),
+        ({"a": 1e-3, "b": 1}, [1, 1000]),
+    ],
+)
+def test_weights_are_the_smallest_whole_numbers(
+    weights: dict[str, float], exact: list[int]
+) -> None:
+    assert list(exact_weights(weights).values()) == exact
+    for wrong in (0, -1, math.inf, math.nan):
+        with pytest.raises(UsageError, match=f"the weight of 'x' is {wrong}"):
+            exact_weights({**weights, "x": wrong})
+
+
+def test_weights_of_many_digits_are_rounded() -> None:
+    most = mixtures._MAX_TOTAL
+    found = exact_weights({"a": 1, "b": 0.123456789012345})
+    assert sum(found.values()) <= most
+    assert found["b"] / found["a"] == pytest.approx(0.123456789012345)
+    tiny = exact_weights({"a": 1, "b": 1e-18})
+    assert tiny["b"] == 1  # never none
+
+
+class Sized:
+    """A dataset of so many windows."""
+
+    seq_len, output_dtype, num_tokens = 4, np.dtype(np.int64), 100
+
+    def __init__(self, size: int, **more: Any) -> None:
+        self.size = size
+        self.vocab_size = self.tokenizer_dir = self.tokenizer_fingerprint = None
+        self.fingerprint = f"of {size}"
+        self.source = SimpleNamespace(place="here")
+        self.__dict__.update(more)
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def mixed(weights: dict[str, float] | None = None, **datasets: Any) -> Mixture:
+    return Mixture(datasets, weights)
+
+
+def test_an_epoch_of_a_mixture_is_one_of_its_first_dataset() -> None:
+    for size, weights, samples in (
+        (10, {"a": 1, "b": 2}, 30),
+        (10, {"a": 3, "b": 2}, 17),
+        (9, {"a": 3, "b": 1}, 12),
+    ):
+        mixture = mixed(weights, a=Sized(size), b=Sized(5))
+        assert len(mixture) == samples
+        assert mixture.epoch_of(samples) == 1 and mixture.epoch_of(samples - 1) in (0, 1)
+        taken = mixture.samples_taken(samples)
+        assert sum(taken.values()) == samples and taken["a"] >= size
+        assert mixture.epochs_of(samples) == {"a": taken["a"] / size, "b": taken["b"] / 5}
+
+
+def test_what_one_of_the_datasets_knows() -> None:
+    about = {"vocab_size": 50, "tokenizer_dir": "tok", "tokenizer_fingerprint": "print"}
+    plain = mixed(a=Sized(5), b=Sized(6))
+    assert (plain.vocab_size, plain.tokenizer_dir, plain.tokenizer_fingerprint) == (None,) * 3
+    for datasets in ((Sized(5), Sized(6, **about)), (Sized(5, **about), Sized(6))):
+        mixture = mixed(a=datasets[0], b=datasets[1])
+        assert {name: getattr(mixture, name) for name in about} == about
+    assert plain.num_tokens == 200 and plain.weights == {"a": 5, "b": 6}
+
+
+@pytest.mark.parametrize("what", ["seq_len", "output_dtype", "vocab_size", "tokenizer_fingerprint"])
+def test_datasets_that_differ_are_named(what: str) -> None:
+    one, two = Sized(5, **{what: 7}), Sized(5, **{what: 8})
+    with pytest.raises(DataError) as caught:
+        mixed(a=Sized(5, **{what: 7}), c=one, b=two)
+    assert caught.value.message == f"a and b differ in {what}: 7 and 8"
+    if what in ("vocab_size", "tokenizer_fingerprint"):
+        mixed(a=one, b=Sized(5))  # not known of one
+
+
+def test_a_mixture_of_nothing_or_of_other_names_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs at least one dataset"):
+        mixed()
+    with pytest.raises(UsageError, match=r"name different things: b, c$"):
+        mixed({"a": 1, "c": 1}, a=Sized(5), b=Sized(5))

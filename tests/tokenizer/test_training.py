@@ -637,3 +637,15 @@ def test_a_tokenizer_whose_record_says_nothing_is_left_alone(
     (tmp_path / "tok" / "training.json").write_text(record)
     with pytest.raises(DataError, match=why):
         train_tokenizer(input=[text_file], out_dir=tmp_path / "tok", vocab_size=300)
+
+
+def test_what_a_kill_at_the_end_left_is_removed_by_the_next_command(
+    tmp_path: Path, text_file: Path
+) -> None:
+    given: dict[str, Any] = {"input": [text_file], "out_dir": tmp_path / "tok", "vocab_size": 300}
+    train_tokenizer(**given)
+    work = tmp_path / "tok" / ".work"
+    work.mkdir()
+    (work / "counting.json").write_text("{}")
+    assert train_tokenizer(**given).was_there
+    assert not work.exists()
