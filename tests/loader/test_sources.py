@@ -183,7 +183,7 @@ def test_a_flat_folder_is_for_all_or_for_evaluation(tmp_path: Path) -> None:
             f"a folder of 3 .bin files without dataset_metadata.json has no {split} split"
         )
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"no tokens here: neither dataset_metadata\.json nor \.bin"):
+    with pytest.raises(DataError, match=r"no tokens here: neither dataset_metadata\.json nor"):
         sources.find_tokens(tmp_path / "empty")
 
 
