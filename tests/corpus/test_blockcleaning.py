@@ -220,6 +220,7 @@ def stream_of(size: int, random_access: bool) -> Stream:
         ([100, 100], [], True),
         ([90, 10], [], True),
         ([91, 9], [], False),
+        ([905, 95], [], False),
         ([80, 10], [10], True),
         ([80, 9], [11], False),
         ([10, 5, 5], [80], True),
@@ -347,3 +348,52 @@ def test_documents_that_span_blocks_are_carried(tmp_path: Path) -> None:
     assert list(later.carried) == [place + len(table) for place in inside]
     for name in ("num_hashes", "text_bytes", "has_text"):
         assert getattr(later, name) == getattr(table, name) + getattr(table, name)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_file_without_text_has_no_blocks(tmp_path: Path, workers: int) -> None:
+    """Its end says so, and places of later blocks go on from there."""
+    paths = [tmp_path / f"{name}.txt.gz" for name in "abc"]
+    for path, documents in zip(paths, (0, 30, 40), strict=True):
+        path.write_bytes(gzip.compress(text_of(path.name[0], documents).encode()))
+    notes = Notes()
+    for consumer in (None, notes):
+        work = tmp_path / f"work{consumer is None}"
+        job = job_of(paths, work, consumer=consumer)
+        clean(job, workers)
+        assert open_work_file(job.end_path(0)).header["blocks"] == 0
+        names = names_of(job)
+        assert {name[:7] for name in names} == {"0000001", "0000002"}
+    assert sorted(notes.taken) == list(enumerate(names))
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "workers", "consumer", "waiting"),
+    [
+        ((".txt.gz", ".txt.gz"), 3, False, 12),  # side by side
+        ((".txt.gz", ".txt.gz"), 3, True, 1),
+        ((".txt.gz", ".txt.gz"), 1, False, 1),
+        ((".txt", ".txt"), 3, False, 3),  # nothing is held before a task runs
+        ((".txt", ".txt.gz"), 3, False, 1),
+    ],
+)
+def test_how_many_tasks_wait(
+    tmp_path: Path, suffixes: tuple[str, ...], workers: int, consumer: bool, waiting: int
+) -> None:
+    paths = [tmp_path / f"{number}{suffix}" for number, suffix in enumerate(suffixes)]
+    for path in paths:
+        text = text_of("a", 30).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    asked: list[int] = []
+
+    class Pool:
+        num_workers = workers
+
+        def run(self, tasks: Any, *, num_waiting: int) -> Any:
+            asked.append(num_waiting)
+            return iter(())
+
+    pool: Any = Pool()
+    job = job_of(paths, tmp_path / "work", consumer=Notes() if consumer else None)
+    clean_corpus(job, pool, on_done=lambda _: None)
+    assert asked == [waiting]
