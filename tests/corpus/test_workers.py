@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 
+from lowtide.corpus import workers
 from lowtide.corpus.workers import Turns, WorkerPool
 
 
@@ -136,3 +138,39 @@ def test_nobody_waits_for_a_turn_that_never_comes(inside: bool) -> None:
         list(pool.run([fail, wait]))
     with pytest.raises(CancelledError), turns.take(1):
         pass
+
+
+@pytest.mark.parametrize(("count", "waiting", "most"), [(1, 1, 2), (3, 1, 4), (2, 5, 7)])
+def test_so_many_tasks_are_made_ahead(count: int, waiting: int, most: int) -> None:
+    """None is taken before as many are there; then one is made for each that is taken."""
+    made: list[int] = []
+
+    def tasks() -> Iterator[Callable[[], int]]:
+        for number in range(20):
+            made.append(number)
+            yield lambda number=number: number
+
+    with WorkerPool(count) as pool:
+        for taken, number in enumerate(pool.run(tasks(), num_waiting=waiting)):
+            assert number == taken and len(made) == min(taken + most, 20)
+
+
+def test_freed_memory_stays_while_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes back to the system at the end, when the steps of users are stopped too."""
+    told: list[Any] = []
+    monkeypatch.setattr(workers._native, "keep_freed_memory", told.append)
+    monkeypatch.setattr(workers, "stop_steps", lambda: told.append("stopped"))
+    with WorkerPool(1) as pool:
+        assert told == []
+        assert list(pool.run([lambda: 5])) == [5]
+        assert told == [True]
+    assert told == [True, "stopped", False]
+    with pytest.raises(RuntimeError):
+        list(pool.run([lambda: 5]))
+
+
+def test_as_many_workers_as_cores_where_none_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "usable_cores", lambda: 3)
+    for given, count in ((None, 3), (2, 2)):
+        with WorkerPool(given) as pool:
+            assert pool.num_workers == count
