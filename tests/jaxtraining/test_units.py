@@ -1,4 +1,4 @@
-"""Parts of the JAX backend by themselves, each checked by a function of units.py."""
+"""Parts of the JAX backend by themselves, each checked by a function of units.py or its like."""
 
 import json
 import re
@@ -7,7 +7,8 @@ import pytest
 
 from .conftest import HERE, run_jax
 
-CHECKS = re.findall(r"^def (check_\w+)", (HERE / "units.py").read_text(), re.MULTILINE)
+TEXT = "".join((HERE / name).read_text() for name in ("units.py", "surroundings.py"))
+CHECKS = re.findall(r"^def (check_\w+)", TEXT, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import surroundings
 
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.jaxtraining import eightbit, engine, evaluation, muon, network, optimizers
@@ -588,7 +589,7 @@ def check_a_layout_that_is_not_there():
 
 def main():
     answers = {}
-    for name, check in list(globals().items()):
+    for name, check in [*globals().items(), *vars(surroundings).items()]:
         if name.startswith("check_"):
             try:
                 check()

@@ -193,6 +193,8 @@ def test_what_is_looked_at_before_a_framework_is_loaded(monkeypatch, tmp_path, o
 
 
 def test_a_model_that_cannot_be_read_is_told_when_it_is_loaded(monkeypatch, tmp_path):
+    asked = []
     monkeypatch.setattr(inference, "find_program", lambda *given, **options: Program(1, 2))
-    monkeypatch.setattr(inference, "fit_rows", None)
+    monkeypatch.setattr(inference, "fit_rows", lambda *given, **options: asked.append(given))
     inference.refuse_hopeless("nothing", tmp_path, "3GiB")
+    assert asked == []
