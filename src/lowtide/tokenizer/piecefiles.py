@@ -168,8 +168,8 @@ def _read(data: bytes) -> _Pieces:
         elif number == 3:
             rules = dict(_fields(_part(value)))
             pieces.charsmap_bytes = len(_part(rules.get(2, b"")))
-            pieces.adds_blank = bool(rules.get(3, 1))
-            pieces.removes_blanks = bool(rules.get(4, 1))
+            pieces.adds_blank = bool(rules.get(3, True))
+            pieces.removes_blanks = bool(rules.get(4, True))
     if not pieces.texts:
         raise ValueError("no pieces in it")
     if len(set(pieces.texts)) < len(pieces.texts):
