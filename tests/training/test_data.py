@@ -318,6 +318,7 @@ def test_a_cache_that_costs_something_and_ids_without_validation_are_told(
     tmp_path: Path, opened: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset: Any = data_module.TokenDataset
+    asked: list[str] = []
 
     class Costly(dataset):
         def __init__(self, path: Path, **options: Any) -> None:
@@ -326,15 +327,17 @@ def test_a_cache_that_costs_something_and_ids_without_validation_are_told(
                 raise DataError("too short for a row")
 
         def require_cache(self, order: str) -> str:
+            asked.append(Path(self.path).name)
             return f"by {order} it is read twice"
 
     monkeypatch.setattr(data_module, "TokenDataset", Costly)
     Tokenizer.from_characters("ab").save(tmp_path / "d")
-    data, notes = open_data(tmp_path, dataset_dir=tmp_path / "d")
-    assert data.val is None
-    folder = tmp_path / "d"
+    replay = {"replay_dataset_dir": tmp_path / "r", "replay_fraction": 0.25}
+    data, notes = open_data(tmp_path, dataset_dir=tmp_path / "d", **replay)
+    assert data.val is None and asked == ["d", "r"]
     assert notes.splitlines() == [
-        f"described {folder}", "by shuffle it is read twice", "no validation: too short for a row"
+        f"described {tmp_path / 'd'}", "by shuffle it is read twice",
+        "no validation: too short for a row", f"replay: 25% of the rows from {tmp_path / 'r'}",
     ]  # fmt: skip
 
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from lowtide.errors import BudgetError
+from lowtide.memory import format_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.model.sizing import count_parameters
+from lowtide.training import footprint
 from lowtide.training.footprint import Footprint, fit_micro_batch, planned_bytes
 from lowtide.training.settings import train_settings
 
@@ -325,3 +327,110 @@ def test_a_counted_embedding_is_part_of_the_peak_only_where_it_is_the_most():
         for name in ("random", "cooccurrence")
     }
     assert len(totals) == 1
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """Stands for the plan: a row takes 100 MiB; notes what is asked."""
+    asked = []
+
+    def plan(config, settings, *, micro_batch, **options):
+        asked.append((micro_batch, options))
+        rows = {"activations": 60 * micro_batch << 20, "loss": 40 * micro_batch << 20}
+        own = {"weights": 1 << 20, "gradients": 2 << 20, "optimizer": 3 << 20, "program": 4 << 20}
+        return Footprint(**rows, **own, update=0, batches=0)
+
+    monkeypatch.setattr(footprint, "planned_bytes", plan)
+    return asked
+
+
+LESS = "--seq-len, --use-8bit-optimizer or --activation-checkpointing, or --offload auto"
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_micro_batches_are_halved_until_the_budget_holds_them(plans, is_running):
+    settings = train_settings(batch_size=5)
+
+    def fit(budget, **options):
+        return fit_micro_batch(CONFIG, settings, budget, program="p", **options)
+
+    def plan(rows):
+        return footprint.planned_bytes(CONFIG, settings, micro_batch=rows)
+
+    name = "running_budget_bytes" if is_running else "budget_bytes"
+    needs = {rows: getattr(plan(rows), name) for rows in (5, 3, 2, 1)}
+    plans.clear()
+    for rows, needed in needs.items():
+        options = {"is_running": is_running, "data_bytes": 7}
+        assert fit(needed, **options) == rows
+        assert plans[-1] == (rows, {"program": "p", "data_bytes": 7})
+        if rows > 1:
+            assert fit(needed - 1, **options) == -(-rows // 2)
+    with pytest.raises(BudgetError) as refused:
+        fit(needs[1] - 1, is_running=is_running)
+    total = plan(1).budget_bytes
+    assert refused.value.message == (
+        f"training this model needs {format_size(total)} even one row at a time (weights 1.0 MiB, "
+        "gradients 2.0 MiB, optimizer 3.0 MiB, activations 60.0 MiB, loss 40.0 MiB, program "
+        f"4.0 MiB), the budget is {format_size(needs[1] - 1)}"
+    )
+    mib = -(-total // (1 << 20))
+    assert refused.value.next_step == f"give at least --memory {mib}MiB, or a smaller model, {LESS}"
+
+
+def test_text_that_takes_more_than_training_is_named(plans):
+    settings = train_settings(batch_size=2)
+    assert fit_micro_batch(CONFIG, settings, 1 << 30, text_bytes=1 << 30) == 2
+    with pytest.raises(BudgetError) as refused:
+        fit_micro_batch(CONFIG, settings, (1 << 30) - 1, text_bytes=1 << 30)
+    one = footprint.planned_bytes(CONFIG, settings, micro_batch=1).budget_bytes
+    assert refused.value.message == (
+        f"tokenizing the text needs 1.0 GiB, training this model {format_size(one)} even one row "
+        "at a time, the budget is 1.0 GiB"
+    )
+    assert refused.value.next_step.startswith("give at least --memory 1024MiB; or compress")
+    with pytest.raises(BudgetError, match="training this model needs"):
+        fit_micro_batch(CONFIG, settings, 1, text_bytes=one)
+
+
+@pytest.mark.parametrize("offload", ["none", "packed"])
+def test_a_gpu_takes_the_rows_that_it_holds(plans, offload):
+    settings = train_settings(batch_size=4, offload=offload)
+
+    def fit(device_bytes, host_bytes=1 << 40):
+        return footprint.fit_device_batch(
+            CONFIG, settings, device_bytes=device_bytes, host_bytes=host_bytes
+        )
+
+    needs = {}
+    for rows in (4, 2, 1):
+        plan = footprint.planned_bytes(CONFIG, settings, micro_batch=rows)
+        needs[rows] = plan.device_budget_bytes + footprint.CUDA_CONTEXT_BYTES
+    plans.clear()
+    assert fit(None) == 4 and plans == [(4, {"on_gpu": True})]
+    assert [fit(needed) for needed in needs.values()] == [4, 2, 1]
+    assert fit(needs[4] - 1) == 2
+    with pytest.raises(BudgetError) as refused:
+        fit(needs[1] - 1)
+    context = format_size(footprint.CUDA_CONTEXT_BYTES)
+    assert f"program {context}), the budget is" in refused.value.message
+    mib = -(-needs[1] // (1 << 20))
+    less = LESS if offload == "none" else "or --seq-len, or another --offload"
+    assert refused.value.next_step == f"give at least --vram {mib}MiB, or a smaller model, {less}"
+    host = plan.host_bytes
+    assert fit(None, host) == 4
+    if offload == "none":
+        assert fit(None, host - 1) == 4
+        return
+    with pytest.raises(BudgetError) as refused:
+        fit(None, host - 1)
+    assert refused.value.message == (
+        f"--offload packed needs {format_size(host)} of host memory for this model, the budget is "
+        f"{format_size(host - 1)}"
+    )
+    assert f"--memory {-(-host // (1 << 20))}MiB" in refused.value.next_step
+
+
+def test_files_that_cannot_be_found_are_told_of_by_reading_them(tmp_path):
+    settings = train_settings(dataset_id=str(tmp_path / "nothing*.txt"))
+    assert footprint.stream_reading(settings.data) == footprint.StreamReading()

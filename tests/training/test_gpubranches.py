@@ -147,3 +147,89 @@ def test_kernels_are_for_gpus_and_heads_of_their_sizes(monkeypatch, head_dim, fu
     for spec, has in (("there", True), (None, False)):
         monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name, spec=spec: spec)
         assert kernels.has_fused_loss(there) is has and not kernels.has_fused_loss(here)
+
+
+class Votes:
+    """Stands for torch.distributed among three processes: others say 5, or what is set."""
+
+    class ReduceOp:
+        MIN = "min"
+
+    def __init__(self):
+        self.calls = []
+
+    def all_reduce(self, value, op="sum"):
+        self.calls.append((value.item(), op))
+        value.copy_(torch.minimum(value, torch.tensor(5)) if op == "min" else value + 5 + 5)
+
+    def all_gather_object(self, said, value):
+        said[:] = [value] * len(said)
+
+    def broadcast_object_list(self, box, src):
+        self.calls.append((list(box), src))
+        box[0] = "of the first"
+
+    def barrier(self):
+        self.calls.append("barrier")
+
+
+def test_what_processes_agree_on(monkeypatch):
+    votes = Votes()
+    monkeypatch.setattr(distributed, "dist", votes)
+    alone, group = ProcessGroup(0, 1, CPU), ProcessGroup(1, 3, CPU)
+    own = torch.tensor(2.0)
+    assert alone.mean(own) is own and group.mean(own).item() == 4.0 and own.item() == 2.0
+    assert (alone.any(True), alone.any(False), alone.least(9)) == (True, False, 9)
+    assert alone.all_say("x") == ["x"] and alone.first_says("x") == "x"
+    alone.wait()
+    assert votes.calls == [(2.0, "sum")]
+    votes.calls.clear()
+    assert group.any(False) is True and group.least(9) == 5 and group.least(3) == 3
+    assert group.all_say("x") == ["x"] * 3 and group.first_says("x") == "of the first"
+    group.wait()
+    assert votes.calls == [(0.0, "sum"), (9, "min"), (3, "min"), (["x"], 0), "barrier"]
+    votes.all_reduce = lambda value: value.copy_(torch.zeros(()))
+    assert group.any(False) is False
+
+
+def test_models_are_copied_or_divided_block_by_block(monkeypatch):
+    import torch.distributed.device_mesh as meshes
+    import torch.distributed.fsdp as fsdp
+
+    calls = []
+    monkeypatch.setattr(meshes, "init_device_mesh", lambda *given: ("mesh", *given))
+    monkeypatch.setattr(fsdp, "fully_shard", lambda part, mesh: calls.append((part, mesh)))
+    monkeypatch.setattr(
+        distributed, "DistributedDataParallel", lambda *given, **options: (given, options)
+    )
+    model, group = SimpleNamespace(blocks=["a", "b"]), ProcessGroup(0, 2, GPU)
+    assert distributed.wrap_model(model, ProcessGroup(0, 1, GPU), parallel="fsdp") is model
+    assert calls == []
+    assert distributed.wrap_model(model, group, parallel="fsdp") is model
+    assert calls == [(part, ("mesh", "cuda", (2,))) for part in ("a", "b", model)]
+    options = {"gradient_as_bucket_view": True}
+    for place, ids in ((GPU, [GPU]), (CPU, None)):
+        found = distributed.wrap_model(model, ProcessGroup(0, 2, place), parallel="ddp")
+        assert found == ((model,), {"device_ids": ids, **options})
+    with pytest.raises(UsageError, match="parallel is 'x', expected ddp or fsdp"):
+        distributed.wrap_model(model, group, parallel="x")
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_gradients_are_added_up_where_it_is_wanted(monkeypatch, wanted):
+    noted = []
+
+    class Copies:
+        @contextlib.contextmanager
+        def no_sync(self):
+            noted.append("no sync")
+            yield
+
+    monkeypatch.setattr(distributed, "DistributedDataParallel", Copies)
+    divided = SimpleNamespace(set_requires_gradient_sync=noted.append)
+    for network, expected in (
+        (Copies(), [] if wanted else ["no sync"]), (divided, [wanted]), (SimpleNamespace(), []),
+    ):  # fmt: skip
+        noted.clear()
+        with distributed.gradient_sync(network, wanted=wanted):
+            assert noted == expected

@@ -15,6 +15,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.sizing import count_parameters
 from lowtide.model.weights import load_model
 from lowtide.tokenizer import Tokenizer
+from lowtide.training import modules
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.modules import WrappedModule, wrap_module
 from lowtide.training.schedule import default_learning_rate
@@ -294,3 +295,80 @@ def test_a_divided_model_is_not_divided_again(token_file, tmp_path, monkeypatch)
     trainer._make_engine(group, None)
     with pytest.raises(UsageError, match="fsdp has divided this model"):
         trainer._make_engine(group, None)
+
+
+def test_answers_are_described():
+    for answer, said in (
+        (torch.zeros(2, 3), "a tensor of shape (2, 3)"), (None, "a NoneType"),
+        ((torch.zeros(1), [2]), "(a tensor of shape (1,), a list)"),
+    ):  # fmt: skip
+        assert modules._describe(answer) == said
+
+
+def test_a_module_is_measured_by_its_parameters():
+    module = nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, 16), nn.Linear(16, 30, bias=False))
+    found = modules._measure(module, [module[0]], 12, 30)
+    assert (found.module, found.vocab_size, found.context_length) == ("Sequential", 30, 12)
+    assert found.num_parameters == 240 + 144 + 480 and found.multiplying == 144 + 480
+    assert found.width == 8  # of 8, 8 and 16
+    tied = nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, 30, bias=False))
+    tied[1].weight = tied[0].weight
+    assert modules._measure(tied, [tied[0]], 12, 30).multiplying == 240
+    plain = nn.Module()
+    plain.gain = nn.Parameter(torch.ones(5))
+    assert modules._measure(plain, [], 12, 30).width == 1
+    with pytest.raises(UsageError, match="the module has no parameters"):
+        modules._measure(nn.Identity(), [], 12, 30)
+
+
+@pytest.mark.parametrize(
+    ("script", "text"), [([3, 4, 5], [3, 4, 5]), ([3, 9, 5], [3]), ([9], []), ([], [])]
+)
+def test_a_sample_of_a_module_sees_its_context_and_ends(monkeypatch, script, text):
+    seen, given = [], iter(script)
+
+    class Noting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(1))
+
+        def forward(self, ids):
+            seen.append((ids.tolist(), self.training))
+            return torch.arange(12.0).view(1, 1, 12).expand(1, ids.shape[1], 12) if script else 7
+
+    def choose(logits, ids, sampling, *, vocab_size, banned, generator):
+        assert logits.shape == (1, 12) and (vocab_size, banned) == (10, [7])
+        assert generator.initial_seed() == 5 and ids.shape[0] == 1
+        return torch.tensor([next(given)])
+
+    monkeypatch.setattr(modules, "choose_tokens", choose)
+    monkeypatch.setattr(modules, "not_text", lambda tokenizer: [7])
+    monkeypatch.setattr(modules, "ends", lambda tokenizer: [9])
+    wrapped = wrap_module(Noting(), seq_len=2, vocab_size=12)
+    for prompt, start in (([1, 2], [1, 2]), ([], [0])):
+        seen.clear()
+        given = iter(script)
+        tokenizer = types.SimpleNamespace(
+            vocab_size=10, decode=list, encode=lambda text, ids=prompt: torch.tensor(ids)
+        )
+        output = types.SimpleNamespace(sample_prompt="p", sample_tokens=3)
+        assert wrapped.sample(tokenizer, output, seed=5) == text
+        ids = [*start, *script]
+        count = script.index(9) + 1 if 9 in script else max(1, len(script))
+        windows = [ids[: len(start) + n][-2:] for n in range(count)]
+        assert seen == [([window], False) for window in windows]
+        assert wrapped.module.training
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_weights_of_a_module_are_compared_first(tmp_path, monkeypatch, verify):
+    looked = []
+    monkeypatch.setattr(modules, "verify_folder", looked.append)
+    monkeypatch.setattr(modules, "TensorFile", lambda path: {"weight": torch.ones(2, 3)})
+    wrapped = wrap_module(nn.Linear(3, 2, bias=False), seq_len=4, vocab_size=5)
+    wrapped.load_weights(tmp_path, verify=verify)
+    assert looked == [tmp_path] * verify and (wrapped.module.weight == 1).all()
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda module, **options: compiled.append(options))
+    wrapped.compile_blocks()
+    assert compiled == [{"dynamic": False}] and wrapped._compiled == (None,)
