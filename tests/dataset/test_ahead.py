@@ -13,7 +13,7 @@ from lowtide.corpus.textblocks import TextBlock
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged import encoding, running
+from lowtide.dataset.staged import ahead, encoding, running
 from lowtide.dataset.staged.ahead import EncodingAhead, HeldPart
 from lowtide.dataset.staged.duplicates import DuplicateStage
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
@@ -301,3 +301,155 @@ def test_a_part_that_fails_in_the_table_keeps_nobody_waiting(corpus: Path) -> No
             ahead._find_duplicates(first, broken)
         whole: Any = SimpleNamespace(blocks=[(None, SimpleNamespace(hashes=memoryview(b"")))])
         assert ahead._find_duplicates(second, whole) is None
+
+
+class Table:
+    """Stands for the native table of hashes: full after so many."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.calls = rows, []
+
+    def add(self, hashes, number, passes):
+        self.calls.append((len(hashes), number, passes))
+        return len(hashes) <= self.rows
+
+    def take(self):
+        self.calls.append("take")
+
+    def add_in_turn(self, place, hashes):
+        self.calls.append((place, bytes(hashes)))
+        return None if bytes(hashes) == b"full" else hashes
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+def make_ahead(monkeypatch, *, results=(), dedup=True, table_bytes=1 << 20, most_read=2):
+    """Parts that were hashed by others have results: their hashes and facts."""
+    monkeypatch.setattr(ahead._native, "DuplicateFinder", Table)
+
+    def output(task):
+        size = results[task.index][0]
+        return SimpleNamespace(
+            size=lambda name: size, read=lambda name, *, begin, end: memoryview(bytes(end - begin))
+        )
+
+    records = SimpleNamespace(
+        is_done=lambda task: task.index < len(results) and results[task.index] is not None,
+        open=output, read=lambda task: {"facts": results[task.index][1]},
+    )  # fmt: skip
+    job = SimpleNamespace(records=records, settings=SimpleNamespace(dedup=dedup))
+    encoded = []
+    stage = SimpleNamespace(encode_held=lambda *given, **more: encoded.append((given, more)))
+    made = ahead.EncodingAhead(
+        job, stage, table_bytes=table_bytes, text_bytes=100, most_read=most_read
+    )
+    return made, encoded
+
+
+def facts(blocks, document=None):
+    return {"blocks": blocks, "open_document": document}
+
+
+def held(*hashes):
+    rows = [(None, SimpleNamespace(hashes=memoryview(one))) for one in hashes]
+    return SimpleNamespace(room_bytes=1, blocks=rows)
+
+
+def test_parts_in_order_know_what_came_before(monkeypatch):
+    made, encoded = make_ahead(monkeypatch)
+    with made.hold(0) as first:
+        assert first is not None and first.room_bytes == 100
+        assert made._begun == {0}
+    assert made._begun == set()
+    made.encode(0, held(b"a", b"b"), facts(2, (5, 6, "x")))
+    made.encode(1, held(b"c"), facts(3))
+    made.encode(2, held(), facts(0, (7, 8, "y")))
+    (one, two, three) = encoded
+    assert [given[0] for given, _ in encoded] == [0, 1, 2]
+    assert [bytes(line) for line in one[0][2]] == [b"a", b"b"]
+    assert bytes(one[0][2].load(1)) == b"b"
+    assert one[1] == {"first_block": 0, "document": None}
+    assert two[1] == {"first_block": 2, "document": (5, 6, "x")}
+    assert three[1] == {"first_block": 5, "document": (5, 6, "x")}
+    assert made._finder.calls == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert (made._document, made._num_adding, made._next_part) == ((7, 8, "y"), 0, 3)
+
+
+def test_hashes_of_others_are_read_in_steps_but_not_too_many(monkeypatch):
+    step = ahead._STEP_BYTES
+    results = [(2 * step + 5, facts(4)), (0, facts(1)), *[(5, facts(1))] * 3]
+    made, encoded = make_ahead(monkeypatch, results=results, table_bytes=1 << 40)
+    made.encode(2, held(b"a"), facts(2))
+    assert made._finder.calls == [
+        (step, 0, 1), (step, 0, 1), (5, 0, 1), "take", "take", (0, b"a")
+    ]  # fmt: skip
+    assert encoded[0][1]["first_block"] == 5
+    assert (made._num_read, made._num_hashed) == (2, 1)
+    made.encode(5, held(b"b"), facts(1))  # two more than were hashed here: 3, and not 4
+    assert made._num_read == 3 and not made._is_open and len(encoded) == 1
+
+
+def test_without_room_or_result_nobody_goes_on(monkeypatch):
+    for results, table in (([None], 1 << 20), ([(500, facts(1))], 100), ([], 1 << 20)):
+        made, encoded = make_ahead(monkeypatch, results=results, table_bytes=table)
+        made.encode(1, held(b"a"), facts(1))
+        assert not made._is_open and encoded == []
+        assert made._finder.rows == 0  # its memory is given back
+        with made.hold(3) as none:
+            assert none is None
+        assert made._begun == set()
+        made.encode(0, held(b"a"), facts(1))
+        assert encoded == []
+    made, encoded = make_ahead(monkeypatch)
+    made.encode(0, SimpleNamespace(room_bytes=-1, blocks=[]), facts(1))
+    assert not made._is_open and encoded == []
+    made, encoded = make_ahead(monkeypatch)
+    made.encode(0, held(b"a", b"full", b"c"), facts(3))
+    assert made._finder.rows == 0 and encoded == []
+    made, encoded = make_ahead(monkeypatch)
+    made._next_part = 2
+    made.encode(1, held(b"a"), facts(1))  # its turn is over
+    assert made._is_open and encoded == []
+
+
+def test_a_table_that_is_not_needed_is_not_asked(monkeypatch):
+    made, encoded = make_ahead(monkeypatch, dedup=False, results=[(5, facts(1))])
+    made.encode(1, held(b"a", b"b"), facts(1))
+    assert made._finder.calls == ["take"]
+    assert [bytes(line) for line in encoded[0][0][2]] == [b"", b""]
+
+
+@pytest.mark.parametrize(("error", "calls"), [(RuntimeError, []), (KeyboardInterrupt, ["stop"])])
+def test_a_part_that_fails_stops_those_behind_it(monkeypatch, error, calls):
+    made, encoded = make_ahead(monkeypatch)
+
+    def fail(place, hashes):
+        raise error
+
+    finder = made._finder
+    finder.add_in_turn = fail
+    if calls:
+        with pytest.raises(error):
+            made.encode(0, held(b"a"), facts(1))
+    else:
+        made.encode(0, held(b"a"), facts(1))
+        assert not made._is_open
+    assert (finder.calls, made._num_adding, encoded) == (calls, 0, [])
+
+
+def test_the_first_that_waits_is_woken(monkeypatch):
+    made, _ = make_ahead(monkeypatch)
+    woken = []
+    made._gates = {n: SimpleNamespace(notify=lambda n=n: woken.append(n)) for n in (7, 3, 5)}
+    made._wake_first()
+    assert woken == [3]
+    with made.hold(0):
+        pass
+    assert woken == [3, 3]
+    made._pass(facts(1))
+    assert woken == [3, 3, 3]
+    made.close()
+    assert sorted(woken[3:]) == [3, 5, 7]
+    made._gates = {}
+    made._wake_first()

@@ -95,7 +95,8 @@ def test_a_block_in_the_scratch_file_is_index_and_ids(tmp_path: Path) -> None:
 def encoded(tokens: int, remnants: Any = None) -> Any:
     return SimpleNamespace(
         ids=memoryview(bytes(2 * tokens)), index=memoryview(b""), counts="counts",
-        samples="samples", sources=[(1, 2, 3)], num_documents=4, num_tokens=tokens, remnants=remnants,
+        samples="samples", sources=[(1, 2, 3)], num_documents=4, num_tokens=tokens,
+        remnants=remnants,
     )  # fmt: skip
 
 
