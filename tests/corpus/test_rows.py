@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import itertools
@@ -19,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.corpus import reading, rows
-from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.decompression import window_bytes
+from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.largepages import StoredText
 from lowtide.corpus.longrows import iter_text_parts
 from lowtide.corpus.rows import iter_row_blocks
@@ -204,3 +206,17 @@ def test_short_texts_are_copied_and_long_ones_are_not(monkeypatch: pytest.Monkey
     given_rows = iter([(memoryview(b"x" * size), 1) for size in sizes])
     assert len(list(iter_row_blocks(STREAM, options, given_rows))) == 1
     assert kinds == [bytes, bytes, memoryview, memoryview]
+
+
+def test_what_is_inside_an_archive_is_seen_when_it_is_unpacked(tmp_path: Path) -> None:
+    """Before that only its own window is known."""
+    plain = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x" * 100_000]}), plain)
+    packed = tmp_path / "a.parquet.zst"
+    packed.write_bytes(zstandard.compress(plain.read_bytes()))
+    sources = expand_inputs([plain, packed])
+    held = [rows.parquet_bytes(source, reading.ReadingSettings()) for source in sources]
+    assert held[0] > 3 * 100_000
+    assert held[1] == window_bytes(sources[1]) > 0
+    gone = dataclasses.replace(sources[0], path=tmp_path / "none.parquet")
+    assert rows.parquet_bytes(gone, reading.ReadingSettings()) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -174,3 +175,31 @@ def test_as_many_workers_as_cores_where_none_are_named(monkeypatch: pytest.Monke
     for given, count in ((None, 3), (2, 2)):
         with WorkerPool(given) as pool:
             assert pool.num_workers == count
+
+
+def test_those_that_wait_are_woken_when_all_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = threading.Semaphore(0)
+
+    class Gate(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waiting.release()
+            return super().wait(100)
+
+    monkeypatch.setattr(workers, "threading", SimpleNamespace(Event=Gate, Lock=threading.Lock))
+    turns = Turns()
+    ended: list[int] = []
+
+    def wait(place: int) -> None:
+        with pytest.raises(CancelledError), turns.take(place):
+            pass
+        ended.append(place)
+
+    threads = [threading.Thread(target=wait, args=(place,)) for place in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        waiting.acquire()
+    turns.stop()
+    for thread in threads:
+        thread.join(100)
+    assert sorted(ended) == [1, 2] and turns._gates == {}

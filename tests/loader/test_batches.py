@@ -446,3 +446,16 @@ def test_a_state_of_another_order_says_which(name: str, value: Any) -> None:
         f"the loader's {name} was {value!r} when its state was saved, now it is {here!r}"
     )
     assert caught.value.next_step == f"give {name}={value!r} to go on, or start a new run"
+
+
+def test_closing_in_a_fork_leaves_the_threads_of_the_parent_alone() -> None:
+    source: Any = Numbers()
+    loader = numbers_of(source)
+    next(loader)
+    parents = loader._workers
+    assert parents is not None
+    loader._pid += 1  # as if this was a child of the process that made them
+    loader.close()
+    assert loader._workers is None and loader._finalizer is None
+    assert all(thread.is_alive() for thread in parents._threads)
+    parents.stop()

@@ -70,3 +70,13 @@ def test_colors_are_for_terminals_that_want_them(
         monkeypatch.setenv("NO_COLOR", "")
     assert inspect(dataset_dir / "tokenizer.json").text == "text"
     assert given == [color]
+
+
+def test_a_folder_of_unfinished_work_is_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "inspect_dataset", lambda _: "unfinished")
+    monkeypatch.setattr(inspection, "is_work_folder", lambda _: True)
+    found = inspect(tmp_path)
+    assert (found.kind, found.text) == ("work", "unfinished")
+    assert found.facts == {"kind": "work", "description": "unfinished"}

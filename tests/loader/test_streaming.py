@@ -578,3 +578,9 @@ def test_the_fingerprint_is_of_all_that_decides_windows(text_files: list[Path]) 
     ]  # fmt: skip
     found = {make(text_files, **other).fingerprint for other in others}
     assert len({known, *found}) == len(others) + 1
+
+
+def test_no_files_are_an_empty_list() -> None:
+    assert module._path_list(None) == []
+    assert module._path_list("a") == ["a"] and module._path_list(Path("a")) == [Path("a")]
+    assert module._path_list(("a", Path("b"))) == ["a", Path("b")]

@@ -265,3 +265,16 @@ def test_a_pass_ends_with_its_epoch(train_path: Path, batch_size: int) -> None:
     assert loader.state_dict()["samples"] == 63 * 2 + min(batch_size, 63)
     next(iter(loader))  # a pass that was left early: the next epoch's
     assert loader.state_dict()["samples"] == 63 * 3 + min(batch_size, 63)
+
+
+def test_a_loader_knows_how_many_batches_it_has(train_path: Path) -> None:
+    data = TokenDataset(train_path, split="all", seq_len=16)
+    for batch_size, world_size, count in (
+        (1, 1, 63),
+        (63, 1, 1),
+        (62, 1, 2),
+        (10, 2, 4),
+        (9, 7, 1),
+    ):
+        loader = TokenDataLoader(data, batch_size=batch_size, world_size=world_size)
+        assert len(loader) == count

@@ -233,3 +233,10 @@ def test_the_work_of_a_way_is_written_down(tmp_path: Path) -> None:
     text.write_text("")
     assert comparison._work(job, result) == 1
     assert "there is no text in the input files" in json.loads(result.read_text())["error"]
+
+
+def test_rows_are_read_whole_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one<|x|>two"}\n{"text": "three"}\n')
+    settings = comparison.CompareMemorySettings((str(path),), special_tokens=("<|x|>",))
+    assert comparison._read_everything(settings) == ["one", "two", "three"]

@@ -244,3 +244,23 @@ def test_a_sample_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_first_characters_of_a_sample_are_shown(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\u00e9" * 500)
     assert inspection._first_lines(tmp_path / "a.txt") == "\u00e9" * 240
+
+
+@pytest.mark.parametrize(
+    ("reason", "by"),
+    [
+        ("normalizer NFKC", "the package tokenizers (normalizer NFKC)"),
+        ("", "native code (pieces of text)"),
+    ],
+)
+def test_who_runs_a_tokenizer_is_said(reason: str, by: str) -> None:
+    tokenizer: Any = SimpleNamespace(
+        kind="package", vocab_size=1234, data=SimpleNamespace(reason=reason),
+        special_tokens={"<b>": 2, "<a>": 1}, fingerprint="print",
+    )  # fmt: skip
+    assert inspection._describe(tokenizer, "here") == [
+        "here: package tokenizer with 1,234 tokens",
+        f"  run by       {by}",
+        "  special      <a> = 1, <b> = 2",
+        "  fingerprint  print",
+    ]

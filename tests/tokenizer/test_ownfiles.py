@@ -10,6 +10,7 @@ import pytest
 from lowtide import train_tokenizer
 from lowtide.errors import DataError
 from lowtide.textverbs import run_train_tokenizer
+from lowtide.tokenizer.ownfiles import require_own_files
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 
 
@@ -56,3 +57,20 @@ def test_a_damaged_record_is_named(counts: object, tmp_path: Path) -> None:
     path.write_text(json.dumps(record))
     with pytest.raises(DataError, match=r"training\.json is damaged"):
         run_train_tokenizer(settings)
+
+
+def test_a_tokenizer_of_another_fingerprint_is_not_the_learned_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the tide is low, the water leaves the sand " * 9)
+    trained = train_tokenizer(input=[tmp_path / "a.txt"], vocab_size=270, out_dir=tmp_path / "tok")
+    tokenizer, record = trained.tokenizer, trained.record
+    require_own_files(tokenizer, tmp_path / "tok", record)
+    require_own_files(tokenizer, tmp_path / "tok", {})  # as earlier versions wrote it
+    with pytest.raises(DataError) as caught:
+        require_own_files(tokenizer, tmp_path / "tok", {"fingerprint": "0" * 32})
+    assert caught.value.message == (
+        "tokenizer.json is missing, damaged, or not the one that was learned here"
+    )
+    assert caught.value.path == tmp_path / "tok" / "tokenizer.json"
+    (tmp_path / "tok" / "vocab.json").unlink()
+    with pytest.raises(DataError, match=r"vocab\.json is missing, damaged"):
+        require_own_files(tokenizer, tmp_path / "tok", record)

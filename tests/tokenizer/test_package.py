@@ -491,3 +491,21 @@ def test_native_pieces_are_cut_at_their_last_place() -> None:
     with pytest.raises(BudgetError, match="no place to cut in 48 characters"):
         list(package._iter_natively(pieces, ["x" * 60], limits, allow=False))
     assert list(package._iter_natively(pieces, [""], limits, allow=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "workers", "pools"), [(1, 4, []), (4, 1, []), (2, 2, [2]), (5, 3, [3])]
+)
+def test_threads_are_for_several_texts(
+    monkeypatch: pytest.MonkeyPatch, texts: int, workers: int, pools: list[int]
+) -> None:
+    made: list[int] = []
+    plain = package.ThreadPoolExecutor
+    monkeypatch.setattr(
+        package, "ThreadPoolExecutor", lambda count: (made.append(count), plain(count))[1]
+    )
+    encoder = stub_encoder(EncodingLimits())
+    encoder.encode = lambda text, special: (text, special)
+    given = [f"{n}" if n % 2 else f"{n}".encode() for n in range(texts)]
+    found = encoder.encode_batch(given, special="allow", num_workers=workers)
+    assert found == [(f"{n}", "allow") for n in range(texts)] and made == pools

@@ -282,6 +282,7 @@ def test_other_spellings_split_the_same(make_text: Callable[[int, int], bytes]) 
 
     text = make_text(3, 20_000).decode()
     for expression, pattern in _OTHER_SPELLINGS.items():
+        assert pattern_of_expression(expression) == pattern
         pieces = regex.findall(expression, text)
         assert "".join(pieces) == text
         assert pieces == regex.findall(EXPRESSIONS[pattern], text)

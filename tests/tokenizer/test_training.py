@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import lzma
@@ -649,3 +650,31 @@ def test_what_a_kill_at_the_end_left_is_removed_by_the_next_command(
     (work / "counting.json").write_text("{}")
     assert train_tokenizer(**given).was_there
     assert not work.exists()
+
+
+def test_a_tokenizer_that_another_command_ended_while_this_one_waited_is_taken(
+    tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"input": [text_file], "out_dir": tmp_path / "tok", "vocab_size": 300}
+    plain = training.hold_lock
+
+    @contextlib.contextmanager
+    def end_first(*args: Any, **more: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(training, "hold_lock", plain)
+            train_tokenizer(**given)
+        with plain(*args, **more):
+            yield
+
+    monkeypatch.setattr(training, "hold_lock", end_first)
+    found = train_tokenizer(**given)
+    assert found.was_there and found.tokenizer.vocab_size == 300
+
+
+def test_rows_of_a_record_that_are_none_are_named(tmp_path: Path, text_file: Path) -> None:
+    out_dir = tmp_path / "tok"
+    train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
+    record = json.loads((out_dir / "training.json").read_text())
+    (out_dir / "training.json").write_text(json.dumps({**record, "input_files": [5]}))
+    with pytest.raises(DataError, match="nothing says which files it was made of"):
+        train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
