@@ -282,3 +282,13 @@ def test_ten_passages_of_a_class_are_enough(label: int) -> None:
     assert caught.value.next_step == f"name more files with {name}, or other ones"
     with pytest.raises(DataError, match=r"equal texts counted once\), a classifier"):
         examples._require_classes(labels(1), 0)
+
+
+@pytest.mark.parametrize(("count", "limit"), [(3, None), (4, None), (5, 40), (6, 40)])
+def test_a_limit_is_told_as_soon_as_there_is_one_too_many(
+    tmp_path: Path, count: int, limit: int | None
+) -> None:
+    sampler = Sampler(tmp_path, num_good=1, max_examples=4)
+    sampler._count(rows_of([10 * number for number in range(1, count + 1)], GOOD))
+    whole = (1 << 64) - 1
+    assert sampler.limits == (whole, whole if limit is None else limit)

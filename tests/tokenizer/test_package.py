@@ -509,3 +509,11 @@ def test_threads_are_for_several_texts(
     given = [f"{n}" if n % 2 else f"{n}".encode() for n in range(texts)]
     found = encoder.encode_batch(given, special="allow", num_workers=workers)
     assert found == [(f"{n}", "allow") for n in range(texts)] and made == pools
+
+
+@pytest.mark.parametrize(("text", "parts"), [("ab cd", ["ab cd"]), ("ab cde", ["ab", " cde"])])
+def test_a_piece_is_cut_once_it_is_as_long_as_wanted(text: str, parts: list[str]) -> None:
+    pieces: Any = Pieces()
+    limits = EncodingLimits(native_characters=6)
+    list(package._iter_natively(pieces, [text], limits, allow=True))
+    assert [given for given, *_ in pieces.given] == parts
