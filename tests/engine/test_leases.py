@@ -268,3 +268,24 @@ def test_leases_are_those_of_a_stage(tmp_path: Path) -> None:
         (tmp_path / "leases" / "other").write_text("{}")
         (tmp_path / "leases" / "cut-1.lease").write_text("{")
         assert list(list_leases(tmp_path)) == ["hash-0000001"]
+
+
+def test_a_lease_looks_dead_from_a_moment_on(tmp_path: Path, clock: list[float]) -> None:
+    with Leases(Records(tmp_path)) as mine:
+        assert mine.take(TASK)
+        # A worker of another machine: it cannot be seen that its process is dead.
+        path = tmp_path / "leases" / "hash-0000001.lease"
+        row = {**json.loads(path.read_bytes()), "machine": "other", "nonce": "n"}
+        path.write_text(json.dumps(row))
+        first, second = (Leases(Records(tmp_path), seconds=30.0) for _ in range(2))
+        assert [one.take(TASK) for one in (first, second)] == [False, False]
+        clock[0] += 29.999
+        assert not first.take(TASK)
+        clock[0] += 0.001
+        name = "leases/hash-0000001.lease"
+        assert first._may_take_over(TASK, name) is not None  # and notes the loss
+        assert second._may_take_over(TASK, name) is None  # another was first
+        clock[0] += 29.999
+        assert second._may_take_over(TASK, name) is None
+        clock[0] += 0.001
+        assert second._may_take_over(TASK, name) is not None  # the first has died as well

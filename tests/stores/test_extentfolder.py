@@ -326,3 +326,37 @@ def test_room_for_a_small_file_is_what_it_adds(
         path = folder.keep_file(store, url, most_bytes=99)
         assert path.stat().st_size == size
         assert asked.pop() == more == folder.used_bytes() - before
+
+
+def test_an_extent_is_compared_the_first_time_it_is_opened(
+    folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that another process brought, which is known from then on."""
+    extent: Any = SimpleNamespace(name="0" * 16 + "-0.5", size=5)
+    write_extent(folder.path / "extents" / extent.name, b"01234")
+    compared: list[int] = []
+    real = extentfolder.is_whole
+    monkeypatch.setattr(
+        extentfolder, "is_whole", lambda file, size: compared.append(size) or real(file, size)
+    )
+    assert extent.name not in folder.known
+    for _ in range(3):
+        opened = folder.open_extent(extent)
+        assert opened is not None
+        os.close(opened)
+    assert compared == [5]
+    assert folder.known[extent.name] == BLOCK
+
+
+def test_room_is_looked_for_twice(folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time with what other processes brought."""
+    calls: list[str] = []
+    monkeypatch.setattr(folder, "evict", lambda *given, **more: calls.append("evict"))
+    monkeypatch.setattr(folder, "_list_extents", lambda: calls.append("list"))
+    with folder.counting() as count, pytest.raises(BudgetError):
+        folder.make_room(count, folder.max_bytes)
+    assert calls == ["evict", "list"] * 2
+    calls.clear()
+    with folder.counting() as count:
+        assert folder.make_room(count, folder.max_bytes, beyond=3.0) is False
+    assert calls == ["evict"]

@@ -356,3 +356,14 @@ def test_caches_of_this_process_are_closed_and_those_of_others_let_be(
     extents.close_caches()
     assert closed == ["mine"]
     assert list(extents._caches) == [other]
+
+
+def test_an_extent_that_became_shorter_is_fetched_again(big: CachedObject, tmp_path: Path) -> None:
+    cache = ExtentCache(tmp_path / "cache", 1 << 30)
+    extent = next(big.extents(0, 1))
+    whole = read(cache, extent)
+    path = cache.folder.path / "extents" / extent.name
+    os.truncate(path, 100)  # by somebody else, after it was compared
+    assert read(cache, extent) == whole
+    assert path.stat().st_size == extent.size + 16
+    cache.close()

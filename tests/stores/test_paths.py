@@ -198,3 +198,16 @@ def test_objects_by_patterns(
     for row in rows:
         assert paths.StorePath(str(row.url)).read_bytes() == b"x"
     assert {call[0] for call in store.calls} <= {"read"}
+
+
+def test_the_rest_of_an_object_is_asked_for_to_the_byte(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", b"0123456789")
+    file = paths.StorePath("s3://bucket/a").open(buffering=0)
+    asked: list[int] = []
+    monkeypatch.setattr(file, "read", lambda size: asked.append(size))
+    for place in (0, 4, 10, 12):
+        file.seek(place)
+        assert file.readall() == b""
+    assert asked == [10, 6, 0, 0]
