@@ -210,3 +210,80 @@ def test_ray_is_quiet_and_a_cluster_of_its_own_is_small(address: str | None) -> 
         expected |= {"num_cpus": raynodes.usable_cores(), "include_dashboard": False}
         expected |= {"object_store_memory": raynodes._OBJECT_STORE_BYTES}
     assert given == [expected]
+
+
+def nodes_of(rows: list[tuple[bool, dict[str, float]]], num_cpus: int | None = None) -> Any:
+    nodes = [
+        {"NodeID": str(number), "Alive": alive, "Resources": resources}
+        for number, (alive, resources) in enumerate(rows)
+    ]
+    ray: Any = SimpleNamespace(nodes=lambda: nodes)
+    return raynodes._Nodes(ray, lambda: 0, num_cpus, 100 << 20, lambda text: None)
+
+
+def test_nodes_that_can_hold_a_worker_to_the_byte_and_core() -> None:
+    size = 100 << 20
+    rows = [
+        (True, {"memory": size, "CPU": 1}), (True, {"memory": size - 1, "CPU": 9}),
+        (False, {"memory": size, "CPU": 9}), (True, {"memory": size}), (True, {"CPU": 4}),
+        (True, {"memory": size, "CPU": 4}),
+    ]  # fmt: skip
+    assert list(nodes_of(rows).fitting_nodes()) == ["0", "5"]
+    assert list(nodes_of(rows, num_cpus=4).fitting_nodes()) == ["5"]
+    assert list(nodes_of(rows, num_cpus=5).fitting_nodes()) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_cpus", "message", "step"),
+    [
+        ([], None, "and 1 cores; the largest has 0 B and 0", "give --memory 0MiB or less"),
+        (
+            [(True, {"memory": 50 << 20, "CPU": 4}), (True, {"memory": 20 << 20, "CPU": 7}),
+             (False, {"memory": 1 << 40, "CPU": 99}), (True, {})],
+            None,
+            "and 1 cores; the largest has 50.0 MiB and 7", "give --memory 50MiB or less",
+        ),
+        (
+            [(True, {"memory": 500 << 20, "CPU": 4})],
+            5,
+            "and 5 cores; the largest has 500.0 MiB and 4",
+            "give --memory 500MiB or less and --processes 4 or less",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_largest_node_has_is_told(
+    rows: Any, num_cpus: int | None, message: str, step: str
+) -> None:
+    with pytest.raises(BudgetError) as caught:
+        nodes_of(rows, num_cpus).require_room()
+    assert caught.value.message == f"no node of the Ray cluster has 100.0 MiB {message}"
+    assert caught.value.next_step == step
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_cluster_that_was_started_here_is_ended(
+    monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
+    calls: list[Any] = []
+    ray = SimpleNamespace(
+        is_initialized=lambda: was_there,
+        shutdown=lambda: calls.append("shutdown"),
+        init=lambda **options: calls.append(options["address"]),
+    )
+    monkeypatch.setattr(raynodes, "import_package", lambda *names: ray)
+    monkeypatch.setattr(raynodes._Nodes, "run", lambda self, on_poll: 7)
+    given: Any = {"address": "here", "num_cpus": 1, "memory_bytes": 1}
+    found = run_on_ray(lambda: 0, **given, on_poll=lambda: None, on_notice=lambda text: None)
+    assert found == 7
+    assert calls == ([] if was_there else ["here", "shutdown"])
+
+
+def test_an_address_where_nothing_answers_is_told() -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError("refused")
+
+    ray: Any = SimpleNamespace(init=init)
+    for address, where in (("10.0.0.1", "10.0.0.1"), (None, "this machine")):
+        with pytest.raises(UsageError) as caught:
+            raynodes._connect(ray, address)
+        assert caught.value.message == f"no Ray cluster answers at {where}: refused"
