@@ -582,3 +582,21 @@ def test_a_finished_run_has_the_weights_of_its_last_checkpoint(two_checkpoints, 
     said = capsys.readouterr().err
     assert "warning: model.safetensors is missing; checksums.json names it" in said
     assert "are written to" not in said
+
+
+def test_an_old_checkpoint_stays_one_until_all_of_it_is_written_anew(run, monkeypatch):
+    """A kill on the way: without checksums it is still read as torch wrote it."""
+    folder = run.save(checkpoint(3), CONFIG)
+    for name in ("checksums.json", "state.safetensors"):
+        (folder / name).unlink()
+    torch.save({}, folder / "state.pt")
+    assert run.is_old()
+    seen = []
+
+    def look(path, value):
+        seen.append((path.name, (folder / "state.safetensors").is_file(), run.is_old()))
+
+    monkeypatch.setattr(checkpoints, "write_json", look)
+    run.renew({"moments.a.m": torch.arange(3)}, {"optimizers": []})
+    assert seen[0] == ("state.json", True, True)
+    assert not run.is_old() and not (folder / "state.pt").exists()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lowtide.model.config import GPTConfig
@@ -109,3 +111,43 @@ def test_real_steps_are_timed_after_the_first(monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as patch:
         patch.setattr(Stepper, "device_peak_bytes", lambda _: 99)
         assert trial._time_step(CONFIG, given, rows=2, parts=2, seconds=0)[1] == 99
+
+
+def test_what_is_timed_is_a_step_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[Any] = []
+
+    class Noting:
+        def __init__(self, model: Any, *, data: Any, settings: Any) -> None:
+            noted.append((model, data, settings))
+
+        def prepare(self, group: Any) -> Any:
+            assert group == "group"
+            feed = SimpleNamespace(close=lambda: noted.append("close"))
+            engine = SimpleNamespace(
+                wait=lambda: noted.append("wait"), device_peak_bytes=lambda: peak
+            )
+            step = lambda: noted.append("step")  # noqa: E731
+            return SimpleNamespace(train_step=step, feed=feed, engine=engine)
+
+    def dataset(path: Any, **options: Any) -> Any:
+        return np.fromfile(path, np.uint32), options
+
+    made = SimpleNamespace(
+        new_model=lambda config, seed: (config, seed),
+        open_group=lambda device: contextlib.nullcontext("group"),
+    )
+    monkeypatch.setattr(trial, "Trainer", Noting)
+    monkeypatch.setattr(trial, "TokenDataset", dataset)
+    monkeypatch.setattr(trial, "backend_of", lambda settings: made)
+    for peak in (None, 99):
+        noted.clear()
+        clock = SimpleNamespace(monotonic=iter(range(9)).__next__)
+        monkeypatch.setattr(trial, "time", clock)
+        found = trial._time_step(CONFIG, {**OPTIONS, "seed": 5}, rows=2, parts=3, seconds=4)
+        assert found == (3 / 2, peak or 0)
+    (model, (ids, options), settings), *rest = noted
+    assert model == (CONFIG, 5)
+    assert options == {"split": "all", "seq_len": 64, "dtype": "uint32", "stride": 1}
+    assert ids.min() == 0 and ids.max() == CONFIG.vocab_size - 1 and len(ids) == trial._NUM_IDS
+    assert (settings.batch.batch_size, settings.batch.gradient_accumulation_steps) == (2, 3)
+    assert rest == ["step", "wait"] * 3 + ["close"]
