@@ -8,7 +8,13 @@ import pytest
 
 from lowtide import cli
 from lowtide.corpus.decompression import open_stream
-from lowtide.corpus.encodings import check_encoding, explain_undecodable, is_utf8, make_decoder
+from lowtide.corpus.encodings import (
+    check_encoding,
+    explain_undecodable,
+    is_utf8,
+    make_decoder,
+    refuse_utf8,
+)
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
@@ -89,3 +95,41 @@ def test_a_decoder_that_gives_up_is_quoted() -> None:
     problem = explain_undecodable("utf-7", ValueError("no such letter"))
     assert problem.message == "this cannot be read as utf-7: no such letter"
     assert problem.next_step == "--encoding utf-8"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "head", "refused"),
+    [
+        ("utf-16", b"x" * 64, True), ("utf-16-le", b"x" * 64, True), ("utf-32", b"x" * 64, True),
+        ("utf-16", b"x" * 63, False), ("utf-16", b"x" * 63 + b"\0", False),
+        ("utf-16", b"\xff" * 64, False), ("latin-1", b"x" * 64, False),
+        ("utf-16", b"x" * 63 + b"\xc3", True),  # a character that is cut at the end
+    ],
+)  # fmt: skip
+def test_utf8_under_another_name_is_known_by_its_first_bytes(
+    encoding: str, head: bytes, refused: bool
+) -> None:
+    if not refused:
+        refuse_utf8(encoding, head)
+        return
+    with pytest.raises(DataError, match=f"this looks like UTF-8, not {encoding}"):
+        refuse_utf8(encoding, head)
+
+
+def test_the_head_is_gathered_until_it_tells(tmp_path: Path) -> None:
+    """Of reads of a few bytes; beyond that nothing is held."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"plain words, " * 20)
+    (source,) = expand_inputs([path])
+    options = ReadingSettings(encoding="utf-16-le")
+    with open_stream(source, options) as reader:
+        for _ in range(6):
+            reader.read(10)
+        with pytest.raises(DataError, match="this looks like UTF-8"):
+            reader.read(10)
+    path.write_bytes("plain words, ".encode("utf-16-le") * 20)
+    (source,) = expand_inputs([path])
+    with open_stream(source, options) as reader:
+        while reader.read(10):
+            pass
+        assert reader._head is None
