@@ -14,6 +14,7 @@ import pytest
 from lowtide.corpus.inputs import InputFile, InputList
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import identity, layout
+from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
 from lowtide.longjson import Rows
 
@@ -127,3 +128,84 @@ def test_an_input_is_known_by_place_and_time_or_by_content(
     content = identity.hash_input(source, READING)
     row = {"file": str(path), "stored": [4, 1, "", ""], "content": content, **change}
     assert identity._is_same(source, row, READING) is same
+
+
+def test_what_is_no_file_is_never_read_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: InputFile, reading: ReadingSettings) -> str:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(identity, "hash_input", refuse)
+    hub = InputFile(0, Path("name"), "hub", None, 0, split="train")
+    row = {"file": "name", "stored": identity._stored(hub, READING), "content": "hash"}
+    assert identity._is_same(hub, row, READING) is True
+    assert identity._is_same(hub, {**row, "file": "other"}, READING) is False
+    known = identity._KnownInputs([row])
+    assert known.find(hub, READING) == 0
+    assert known.find(InputFile(0, Path("other"), "hub", None, 0, split="train"), READING) is None
+    contents: Any = {0: "first"}
+    inputs = [hub, InputFile(1, Path("b"), "hub", None, 0, split="val")]
+    assert list(identity.list_contents(inputs, contents)) == ["first", "b:val"]
+    rows = [("name", {"stored": row["stored"], "content": "first"})]
+    assert list(identity.iter_sources([hub], READING, contents)) == rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("text", ""), ("jsonl", READING.text_field), ("hub", READING.text_field)]
+)
+def test_of_rows_the_field_counts_too(kind: str, field: str) -> None:
+    source = InputFile(0, Path("a"), kind, None, 7, 9, split="x")
+    assert identity._stored(source, READING) == [7, 9, field, "x"]
+
+
+def test_copies_of_long_files_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = READING.block_bytes
+    contents = {"a": "1", "b": "1", "c": "2", "d": "1", "small": "1", "tiny": "1", "alone": "9"}
+    looked: list[str] = []
+
+    def hash_input(source: InputFile, reading: ReadingSettings) -> str:
+        looked.append(str(source.path))
+        return contents[str(source.path)]
+
+    monkeypatch.setattr(identity, "hash_input", hash_input)
+    sizes = {
+        "a": block + 1, "b": block + 1, "c": block + 1, "d": block + 1, "small": block,
+        "tiny": block, "alone": block + 2, "hub": block + 1,
+    }  # fmt: skip
+    inputs = [
+        InputFile(number, Path(name), "hub" if name == "hub" else "text", None, size)
+        for number, (name, size) in enumerate(sizes.items())
+    ]
+    notices: list[str] = []
+    new = identity.drop_copies(inputs, READING, on_notice=notices.append)
+    assert [str(one.path) for one in new] == ["a", "c", "small", "tiny", "alone", "hub"]
+    assert [one.index for one in new] == list(range(6))
+    assert notices == ["b is a copy of a: left out", "d is a copy of a: left out"]
+    assert looked == ["a", "b", "c", "d"]  # those of one size and longer than a block
+
+
+@pytest.mark.parametrize(
+    ("touched", "content", "size", "there", "refused"),
+    [
+        (False, "other", 4, True, False),  # not even touched
+        (True, "same", 4, True, False),
+        (True, "other", 4, True, True),
+        (True, "same", 5, True, True),
+        (True, "same", 4, False, True),
+    ],
+)
+def test_an_input_that_was_overwritten_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool, content: str, size: int,
+    there: bool, refused: bool,
+) -> None:  # fmt: skip
+    path = tmp_path / "a.txt"
+    if there:
+        path.write_bytes(bytes(size))
+    source = InputFile(0, path, "text", None, 4, 1, 1)
+    monkeypatch.setattr(identity, "has_changed", lambda source: touched)
+    monkeypatch.setattr(identity, "hash_input", lambda source, reading: content)
+    contents: Any = {0: "same"}
+    if not refused:
+        identity.require_unchanged([source], contents, READING)
+        return
+    with pytest.raises(DataError):
+        identity.require_unchanged([source], contents, READING)

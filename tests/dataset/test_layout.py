@@ -229,3 +229,26 @@ def test_what_cannot_be_checked_of_a_shard_moved_in_is_said(tmp_path: Path) -> N
     assert "nothing says which tokenizer" in TokenDataset(root, seq_len=8).describe()
     assert "nothing says which tokenizer" in inspect_dataset(dataset_dir=root)
     assert "nothing says which tokenizer" in describe_verification(verify_dataset(dataset_dir=root))
+
+
+def test_a_dataset_near_by_is_proposed(tmp_path: Path) -> None:
+    suggest = layout._suggest_dataset
+    root = tmp_path / "runs" / "here"
+    (root / "train").mkdir(parents=True)
+    make = f"lowtide prepare --input-files FILES --out-dir {root}"
+    assert suggest(root) == make
+    beside = tmp_path / "runs" / "zz"
+    beside.mkdir()
+    (beside / "dataset_metadata.json").touch()
+    assert suggest(root) == f"did you mean {beside}?"
+    (root / "inside").mkdir()
+    (root / "inside" / "dataset_metadata.json").touch()
+    assert suggest(root) == f"did you mean {root / 'inside'}?"  # the nearer one
+    (root / "dataset_metadata.json").touch()
+    assert suggest(root / "train") == f"did you mean {root}?"
+    assert suggest(root / "other") == f"did you mean {root / 'inside'}?"
+    (root / ".work").mkdir()
+    assert (
+        suggest(root) == "give the interrupted lowtide command again: it goes on where it stopped"
+    )
+    assert suggest(tmp_path / "none" / "at all").startswith("lowtide prepare")

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset.tokenfiles import npy, table
+from lowtide.dataset.tokenfiles import npy, raw, table
 from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC
+from lowtide.dataset.tokenfiles.streams import Opening
 from lowtide.dataset.tokenfiles.table import open_source
 from lowtide.errors import DataError
 
@@ -110,3 +111,63 @@ def test_headers_of_all_versions_of_npy_are_read(tmp_path: Path, version: tuple[
     with path.open("rb") as file:
         file.seek(found.byte_offset)
         assert np.frombuffer(file.read(), "<u2").tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"text", "a.txt is text, not tokens"),
+        ("a.jsonl", b"text", "a.jsonl is text, not tokens"),
+        ("a.json", b"{}", "a.json is text, not tokens"),
+        ("a.ids", b"", "a.ids has no NumPy header, so its dtype is unknown"),
+        ("a.bin", np.arange(32, dtype="<u4").tobytes(), "a.bin looks like uint32"),
+    ],
+)
+def test_a_file_whose_type_is_not_known_is_told(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError) as caught:
+        raw._guess_dtype(tmp_path / name)
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.arange(31, dtype="<u4").tobytes(),  # too few to tell
+        np.zeros(64, "<u4").tobytes(),  # all are 0
+        np.arange(64, dtype="<u2").tobytes(),
+        np.arange(32, dtype="<u4").tobytes()[:-1],
+        np.append(np.arange(40, dtype="<u4"), 1 << 16).astype("<u4").tobytes(),
+        b"",
+    ],
+)
+def test_ids_without_a_header_are_of_two_bytes(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.bin").write_bytes(data)
+    assert raw._guess_dtype(tmp_path / "a.bin") == np.dtype("<u2")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["<u2", "<i4", "<i8"])
+def test_headers_of_every_version_of_numpy(tmp_path: Path, version: int, kind: str) -> None:
+    path = tmp_path / "a.npy"
+    ids = np.arange(5).astype(kind)
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, ids, version=(version, 0))
+    found = npy.open_npy(path, Opening())
+    assert (found.num_tokens, found.dtype) == (5, np.dtype(kind))
+    assert np.fromfile(path, kind, offset=found.byte_offset).tolist() == ids.tolist()
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(DataError) as caught:
+        npy.open_npy(path, Opening())
+    assert caught.value.message == "a.npy is cut short: its header promises 5 tokens, 4 are there"
+
+
+@pytest.mark.parametrize("size", range(12))
+def test_a_file_that_ends_in_its_header_is_told(tmp_path: Path, size: int) -> None:
+    np.save(tmp_path / "whole.npy", np.arange(3))
+    path = tmp_path / "a.npy"
+    path.write_bytes((tmp_path / "whole.npy").read_bytes()[:size])
+    with pytest.raises(DataError, match="not a .npy file" if size < 6 else "damaged NumPy header"):
+        npy.open_npy(path, Opening())
