@@ -13,7 +13,12 @@ import pytest
 import zstandard
 
 from lowtide.corpus import decompression
-from lowtide.corpus.decompression import check_reader_bytes, open_stream, window_bytes
+from lowtide.corpus.decompression import (
+    StreamReader,
+    check_reader_bytes,
+    open_stream,
+    window_bytes,
+)
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError
@@ -276,3 +281,85 @@ def test_a_reader_that_needs_more_names_the_budget_for_it(needed: int, budget: i
         f"a file: reading it takes {format_size(needed)}, 2.0 MiB of the budget are left for that"
     )
     assert caught.value.path == Path("a")
+
+
+class Blocks:
+    """A reader that gives what it is told, and notes how much it is asked for."""
+
+    def __init__(self, *blocks: bytes) -> None:
+        self.blocks = list(blocks)
+        self.asked: list[int] = []
+        self.closed = 0
+
+    def read1(self, size: int) -> bytes:
+        self.asked.append(size)
+        return self.blocks.pop(0) if self.blocks else b""
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def stub_stream(tmp_path: Path, reader: Blocks, encoding: str = "utf-8") -> StreamReader:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"stored")
+    stream = open_stream(expand_inputs([path])[0], ReadingSettings(encoding=encoding))
+    stream._reader = reader
+    return stream
+
+
+def test_no_more_than_a_buffer_is_asked_for_at_a_time(tmp_path: Path) -> None:
+    reader = Blocks(b"one", b"two")
+    with stub_stream(tmp_path, reader) as stream:
+        assert [stream.read(10), stream.read(5 * MIB), stream.read(7)] == [b"one", b"two", b""]
+        assert reader.asked == [10, MIB, 7]
+        assert stream.read(7) == b"" and len(reader.asked) == 3  # the end is known
+        file = stream._file
+    assert reader.closed == 1 and file.closed
+
+
+def test_a_block_that_ends_inside_a_character_is_gone_on_with(tmp_path: Path) -> None:
+    """What gives no text yet is no end; what is left over at the end is told as one."""
+    text = "\u00e9\u4e2d".encode("utf-16-le")
+    reader = Blocks(text[:1], text[1:2], text[2:3])
+    with stub_stream(tmp_path, reader, "utf-16-le") as stream:
+        assert stream.read(10) == "\u00e9".encode()
+        assert stream.read(10) == "\ufffd".encode()
+        assert stream.read(10) == b""
+    assert reader.asked == [10] * 4
+
+
+def test_how_far_a_file_is_read_is_never_more_than_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 100)
+    (source,) = expand_inputs([path])
+    with open_stream(source) as stream:
+        assert stream.stored_position() == 0
+        stream.read(10)
+        assert stream.stored_position() == 10
+    path.write_bytes(b"x" * 300)  # it grows meanwhile
+    with open_stream(source) as stream:
+        stream.read(250)
+        assert stream.stored_position() == 100
+
+
+def test_a_file_that_cannot_be_opened_as_what_it_is_stays_closed(tmp_path: Path) -> None:
+    source = write_xz(tmp_path / "a.txt.xz", 8 * MIB)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BudgetError) as caught:
+        open_stream(source, ReadingSettings(reader_bytes=MIB))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert caught.value.message.startswith("this file was compressed with a window of 8.0 MiB: ")
+    assert str(caught.value.next_step).endswith(
+        "; or compress it again with a smaller window, without --long or --ultra"
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "last", "size"),
+    [(0b0, False, 0), (0b1, True, 0), (5 << 3, False, 5), (5 << 3 | 1, True, 5),
+     (5 << 3 | 1 << 1, False, 1), (5 << 3 | 2 << 1, False, 5), (5 << 3 | 3 << 1, False, 5)],
+)  # fmt: skip
+def test_headers_of_zstd_blocks(header: int, last: bool, size: int) -> None:
+    """A run is one byte, however often it comes."""
+    found = decompression._read_block_header(header.to_bytes(3, "little"))
+    assert found == (last, size)
