@@ -106,6 +106,13 @@ def test_errors_that_may_pass(text: str) -> None:
     assert objects._refusal(ValueError(text), URL) is None
 
 
+def test_every_status_passes_or_ends_a_request() -> None:
+    statuses = range(200, 600)
+    errors = {status: ValueError(f"status code: {status}") for status in statuses}
+    passing = {status for status in statuses if objects._refusal(errors[status], URL) is None}
+    assert passing == {408, 425, 429, 500, 502, 503, 504}
+
+
 def test_errors_are_known_by_their_kinds_too() -> None:
     assert isinstance(objects._refusal(FileNotFoundError("x"), URL), ObjectMissingError)
     denied = type("PermissionDeniedError", (Exception,), {})

@@ -210,6 +210,27 @@ def test_texts_are_tokenized_ahead_where_that_is_sure_to_be_used(
     assert len(tokenized) == times
 
 
+@pytest.mark.parametrize("tokenization", [None, "gpt2"])
+def test_a_stream_of_files_gets_its_tokenizer_ahead_unless_one_is_named(
+    tmp_path, tokenized, monkeypatch, tokenization
+):
+    streamed = []
+    monkeypatch.setattr(
+        admission, "find_stream_tokenizer", lambda settings, note, known: streamed.append(known)
+    )
+    text = tmp_path / "t.txt"
+    text.write_text("a text\n" * 100)
+    admission.admit(
+        train_settings(
+            dataset_id=str(text),
+            use_streaming=True,
+            tokenization=tokenization,
+            checkpoints_dir=tmp_path,
+        )
+    )
+    assert (streamed, tokenized) == ([] if tokenization else [None], [])
+
+
 def test_nothing_is_tokenized_ahead_without_a_text_or_by_several(tmp_path, tokenized, monkeypatch):
     admission.admit(train_settings(checkpoints_dir=tmp_path))
     monkeypatch.setenv("RANK", "0")
