@@ -9,14 +9,16 @@ import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from lowtide import files
 from lowtide.cli import main
-from lowtide.dataset import layout
+from lowtide.dataset import conversion, layout
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.pretokenization import pretokenize_file
@@ -425,3 +427,55 @@ def test_a_flipped_bit_in_our_npy_is_not_imported(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / METADATA_NAME).exists()
     (tmp_path / "a.npy.json").unlink()
     assert convert_dataset(in_path=path, out_path=tmp_path / "own", tokenizer="gpt2").num_tokens
+
+
+@pytest.mark.parametrize(
+    ("stored", "rows"),
+    [
+        (
+            {"files": ["a", "b"], "bytes": [1, 2], "xxh3_128": ["x", "y"]},
+            {"a": (1, "x"), "b": (2, "y")},
+        ),
+        ({"files": ["a"]}, {"a": (None, None)}),  # as earlier versions wrote it
+        ({"files": ["a"], "bytes": [1]}, {"a": (1, None)}),
+        ({}, {}),
+        ({"files": "a"}, {}),
+        ({"files": ["a"], "bytes": [1, 2], "xxh3_128": ["x"]}, {}),
+        ({"files": ["a"], "bytes": [1], "xxh3_128": []}, {}),
+        ({"files": ["a"], "bytes": 1, "xxh3_128": ["x"]}, {}),
+        ({"files": ["a/b"], "bytes": [1], "xxh3_128": ["x"]}, {}),
+        ({"files": [5], "bytes": [1], "xxh3_128": ["x"]}, {}),
+    ],
+)  # fmt: skip
+def test_files_that_a_record_names(stored: dict[str, Any], rows: dict[str, Any]) -> None:
+    assert conversion._read_rows(stored) == rows
+
+
+def test_files_that_are_still_as_they_were_written(tmp_path: Path) -> None:
+    for name in ("whole", "longer", "other", "old"):
+        (tmp_path / name).write_bytes(b"12345")
+    checksum = xxhash.xxh3_128_hexdigest(b"12345")
+    expected: Any = {
+        "whole": (5, checksum), "longer": (4, checksum), "other": (5, "0" * 32),
+        "old": (None, None), "gone": (5, checksum),
+    }  # fmt: skip
+    told: list[Any] = []
+
+    class Shown:
+        @contextlib.contextmanager
+        def phase(self, name: str, *, total: int, unit: str) -> Any:
+            told.append((name, total, unit))
+            yield SimpleNamespace(advance=lambda count: told.append(count))
+
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    shown: Any = Shown()
+    whole = conversion._find_whole(tmp_path, expected, shown)
+    assert whole == {"whole": (5, checksum), "old": (None, None)}
+    assert told == [
+        ("check", 20, "B"), 5, "longer is damaged: it is written anew", 5,
+        "other is damaged: it is written anew",
+    ]  # fmt: skip
+    told.clear()
+    assert conversion._find_whole(tmp_path, {"gone": (5, checksum)}, shown) == {} and told == []
