@@ -54,4 +54,6 @@ def _seconds(act: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        raise SystemExit("error: no GPU of NVIDIA's is here to be measured")
     print(json.dumps(measure_rates()))
