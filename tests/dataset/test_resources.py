@@ -131,6 +131,7 @@ def test_what_inputs_take_is_not_there_for_the_table(options: dict[str, Any], ta
     rest = found.one_pass_bytes  # as much again is left, of which readers have half
     readers = min(3, max(options.get("num_in_order", 0), 1))
     assert found.reader_bytes == options.get("reader_bytes", 0) + rest // 2 // readers
+    assert found.held_bytes == rest // 2 // 3  # the other half, where workers hold text
     assert found.range_bytes == found.one_pass_bytes // 4
     assert found.character_bytes == resources._TOKENIZER_BYTES + found.one_pass_bytes
     assert found.more_worker_bytes == 0
@@ -204,3 +205,24 @@ def test_a_disk_that_is_just_enough(
                 continue
             with pytest.raises(BudgetError, match="disk"):
                 resources.check_disk(tmp_path, inputs, progress, **options)
+
+
+@pytest.mark.parametrize(
+    ("room", "in_order", "workers"),
+    [(0, 0, 1), (1, 0, 2), (1, 1, 2), (1, 2, 1), (2, 2, 2), (2, 3, 2), (3, 3, 3), (3, 0, 3)],
+)
+def test_workers_that_read_side_by_side_need_readers(
+    room: int, in_order: int, workers: int
+) -> None:
+    """Each worker takes a block, and each that reads in order a reader as large as a block."""
+    block = resources.BLOCK_BYTES * resources.BLOCK_BYTES_HELD
+    inputs = resources.Inputs(reader_bytes=block, num_in_order=in_order)
+    least = resources.smallest_budget_bytes() + block
+    more = room if in_order < 2 else (0, 1, 2, 4)[room]
+    assert divided(least + more * block, inputs).num_workers == workers
+
+
+def test_without_room_for_a_table_nothing_is_left_to_hold() -> None:
+    found = divided(resources.smallest_budget_bytes(), resources.Inputs())
+    assert (found.num_workers, found.held_bytes, found.reader_bytes) == (1, 0, 0)
+    assert found.one_pass_bytes == resources.MIN_TABLE_BYTES
