@@ -11,7 +11,9 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -330,3 +332,146 @@ def test_a_group_of_files_that_are_all_bad_is_an_empty_block(tmp_path: Path) -> 
     assert [notice.endswith("; skipped") for notice in notices] == [True, True]
     documents = reading.iter_documents([*paths, tmp_path / "good.txt"], options)
     assert [(document.input_index, document.text) for document in documents] == [(2, b"good")]
+
+
+def block_of(kind: str, data: bytes, *segments: tuple[int, int, int, int], **more: Any) -> Any:
+    rows = tuple(reading.Segment(*segment) for segment in segments)
+    return reading.TextBlock(0, 0, kind, data, rows, **more)
+
+
+def shown(block: Any, separator: bytes = b"--") -> list[tuple[int, int, bytes, bool, bool]]:
+    options = reading.ReadingSettings(separator=separator)
+    return [
+        (one.input_index, one.ordinal, one.text, one.is_first, one.is_last)
+        for one in reading.block_documents(block, options, {})
+    ]
+
+
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("continued", [False, True])
+def test_documents_of_a_block_of_two_files(continues: bool, continued: bool) -> None:
+    """With their place in their file; only the first and the last can be parts of larger ones."""
+    data = b"ab--c----d--" + b"--ef--g"
+    block = block_of(
+        "text", data, (4, 100, 0, 12), (5, 0, 12, 19), continues=continues, continued=continued
+    )
+    assert shown(block) == [
+        (4, 100, b"ab", not continues, True),
+        (4, 104, b"c", True, True),
+        (4, 109, b"d", True, True),
+        (5, 2, b"ef", True, True),
+        (5, 6, b"g", True, not continued),
+    ]
+
+
+def test_a_separator_at_the_end_ends_the_last_document() -> None:
+    block = block_of("text", b"ab--", (0, 0, 0, 4), continued=True)
+    assert shown(block) == [(0, 0, b"ab", True, True)]
+    assert shown(block_of("text", b"ab--", (0, 0, 0, 4)), separator=b"") == [
+        (0, 0, b"ab--", True, True)
+    ]
+    assert shown(block_of("text", b"", (0, 0, 0, 0))) == []
+
+
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("continued", [False, True])
+def test_documents_of_rows(continues: bool, continued: bool) -> None:
+    ends = np.array([2, 2, 5, 9], np.uint64)
+    block = block_of(
+        "rows", b"abcdefghi", (3, 70, 0, 9), row_ends=ends, continues=continues, continued=continued
+    )
+    assert shown(block) == [
+        (3, 70, b"ab", not continues, True),
+        (3, 72, b"cde", True, True),
+        (3, 73, b"fghi", True, not continued),
+    ]
+
+
+def test_many_rows_are_numbered_some_at_a_time() -> None:
+    ends = np.arange(1, 9001, dtype=np.uint64)
+    found = shown(block_of("rows", b"x" * 9000, (0, 5, 0, 9000), row_ends=ends))
+    assert [one[1] for one in found] == list(range(5, 9005))
+    assert all(one[2] == b"x" for one in found)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_block_is_read_by_its_number(tmp_path: Path, number: int) -> None:
+    """300 bytes in blocks of 64, cut at lines; what a neighbour holds all of is none."""
+    path = tmp_path / "a.txt"
+    text = b"".join(b"line %03d of it\n" % n for n in range(20))
+    path.write_bytes(text)
+    (stream,) = reading.plan_streams(expand_inputs([path]), SMALL)
+    every = [reading.read_block(stream, n, SMALL) for n in range(stream.num_blocks)]
+    block = every[number]
+    assert b"".join(one.data for one in every if one is not None) == text
+    if block is None:
+        return
+    begin = sum(len(one.data) for one in every[:number] if one is not None)
+    assert block.segments == (reading.Segment(0, begin, 0, len(block.data)),)
+    assert (block.stream, block.number, block.kind) == (0, number, "text")
+    assert block.stored_bytes == len(block.data)
+    assert block.continues == (begin > 0)
+    assert block.continued == (begin + len(block.data) < len(text))
+
+
+@pytest.mark.parametrize("known", range(6))
+def test_blocks_that_are_known_come_as_none(tmp_path: Path, known: int) -> None:
+    text = b"".join(b"line %03d of it\n" % n for n in range(20))
+    (tmp_path / "a.txt").write_bytes(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
+    for stream in reading.plan_streams(expand_inputs([tmp_path]), SMALL):
+        whole = list(reading.iter_blocks(stream, SMALL))
+        found = list(reading.iter_blocks(stream, SMALL, known=known))
+        assert found == [None] * min(known, len(whole)) + whole[known:]
+
+
+@pytest.mark.parametrize(
+    ("probe", "why", "step"),
+    [
+        (b"\xff\xfea\0", "this looks like UTF-16, not UTF-8", "--encoding utf-16"),
+        (b"\xfe\xff\0a", "this looks like UTF-16, not UTF-8", "--encoding utf-16"),
+        (b"abc\0d\0", "this looks like a binary file: byte 3 is NUL", "take it out of the inputs"),
+    ],
+)
+def test_what_is_no_text_is_named(probe: bytes, why: str, step: str) -> None:
+    source = reading.InputFile(0, Path("a.txt"), "text", None, 9)
+    with pytest.raises(DataError) as caught:
+        reading.check_text(source, probe)
+    assert (caught.value.message, caught.value.path) == (why, Path("a.txt"))
+    assert str(caught.value.next_step).startswith(step)
+    told: list[str] = []
+    skipping = reading.ReadingSettings(skip_bad=True, on_notice=told.append)
+    assert reading.is_text(source, probe, skipping) is False
+    assert told == [f"a.txt: {why}; skipped"]
+    assert reading.is_text(source, b"text \xff\xfe", skipping) is True and len(told) == 1
+
+
+def test_a_large_bad_file_is_told_once(tmp_path: Path) -> None:
+    """Its first block says it, all are left out."""
+    (tmp_path / "a.txt").write_bytes(b"\0" + b"x" * 200)
+    told: list[str] = []
+    options = reading.ReadingSettings(block_bytes=64, skip_bad=True, on_notice=told.append)
+    (stream,) = reading.plan_streams(expand_inputs([tmp_path]), options)
+    assert stream.num_blocks > 2
+    assert [reading.read_block(stream, n, options) for n in range(stream.num_blocks)] == (
+        [None] * stream.num_blocks
+    )
+    assert len(told) == 1
+    plain = dataclasses.replace(options, skip_bad=False)
+    assert reading.read_block(stream, 1, plain) is not None  # who reads the first one says it
+    with pytest.raises(DataError, match="byte 0 is NUL"):
+        reading.read_block(stream, 0, plain)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted", "short"),
+    [(9, None, True), (10, None, False), (11, None, False), (4, 5, True), (5, 5, False)],
+)
+def test_a_file_has_the_bytes_that_it_had(size: int, wanted: int | None, short: bool) -> None:
+    source = reading.InputFile(0, Path("a.txt"), "text", None, 10)
+    if not short:
+        reading._require_size(source, size, wanted=wanted)
+        return
+    with pytest.raises(OSError, match=r"a\.txt") as caught:
+        reading._require_size(source, size, wanted=wanted)
+    assert caught.value.errno == errno.ESTALE
