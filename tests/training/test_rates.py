@@ -100,5 +100,9 @@ def test_as_a_program_it_asks_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         raise LookupError(name)
 
     monkeypatch.setattr(rates.torch, "device", refuse)
+    monkeypatch.setattr(rates.torch.cuda, "is_available", lambda: True)
     with pytest.raises(LookupError, match="cuda"):
+        runpy.run_path(rates.__file__, run_name="__main__")
+    monkeypatch.setattr(rates.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="error: no GPU"):
         runpy.run_path(rates.__file__, run_name="__main__")
