@@ -1,25 +1,35 @@
 """The loop: learning, exact resume, accumulation, guards, precision, evaluation, signals."""
 
+import contextlib
 import json
 import math
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lowtide.errors import LowtideError, UsageError
+from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.flatsettings import setting_values
 from lowtide.loader.batches import BatchLoader
+from lowtide.loader.datachecks import FINISH_SECONDS
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.checksums import record_files
+from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.model.sizing import flops_per_token
 from lowtide.progress import Phase
+from lowtide.training import loop as loop_module
 from lowtide.training import stepping
 from lowtide.training import trainer as trainers
+from lowtide.training.callbacks import Callbacks, CheckpointEvent, StepEvent
 from lowtide.training.distributed import ProcessGroup, open_process_group
+from lowtide.training.loop import Loop
 from lowtide.training.saving import CheckpointSaver
+from lowtide.training.settings import train_settings
+from lowtide.training.state import RunState
 from lowtide.training.steps import Steps
 from lowtide.training.trainer import Trainer
 
@@ -469,3 +479,320 @@ def test_notes_are_written_by_the_first_process_only(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     trainers._to_stderr("two")
     assert capsys.readouterr().err == "one\n"
+
+
+class World:
+    """Everything a loop uses, as stand-ins that note what they are asked for."""
+
+    def __init__(self, *, num_steps=5, is_first=True, world_size=1, results=(), **options):
+        self.calls = []
+        note = self.note
+        intervals = {"log_interval": 2, "save_interval": 3, "eval_interval": 4}
+        self.settings = train_settings(seq_len=16, batch_size=2, **{**intervals, **options})
+        self.state = RunState(micro_batch=2)
+        self.losses = {name: SimpleNamespace(loss=loss) for name, loss in dict(results).items()}
+        self.group = SimpleNamespace(
+            is_first=is_first, world_size=world_size, any=bool, wait=note("wait")
+        )
+        self.counters = SimpleNamespace(
+            mean_loss=lambda group: 1.5, next_row=note("next row"), bad_in_a_row=torch.tensor(0)
+        )
+        engine = SimpleNamespace(
+            learning_rate=0.5, weights=lambda: "weights", moments=lambda: "moments",
+            device_peak_bytes=lambda: None,
+        )  # fmt: skip
+        self.steps = SimpleNamespace(
+            state=self.state, group=self.group, counters=self.counters, engine=engine,
+            start_clock=note("start clock"), train_step=self.train_step, last_factor=0.25,
+            are_over=lambda: self.state.step >= num_steps, epoch=lambda: 0.0,
+            length=SimpleNamespace(time_is_up=lambda seconds: False),
+            agree_on_time=note("agree on time"), learning_rate_factor=lambda: 0.25,
+            numbers=lambda: {"numbers": 1},
+        )  # fmt: skip
+        self.check = SimpleNamespace(
+            start=note("start check"), finish=note("finish check"), problem=None,
+            require_whole=note("whole"),
+        )  # fmt: skip
+        self.signals = SimpleNamespace(asked=False)
+        self.phase = SimpleNamespace(doing="", update=note("update"))
+        self.watch = SimpleNamespace(
+            check=note("watch"), times_in_a_row=0, first={}, state_dict=lambda: "remembered"
+        )
+        self.loop = Loop(
+            settings=self.settings, config=CONFIG, steps=self.steps, watch=self.watch,
+            evaluator=SimpleNamespace(
+                evaluate_all=self.evaluate, sample=lambda: "text", identities=lambda: {"val": "v"}
+            ),
+            run=SimpleNamespace(newest_dir=lambda: "newest", root="r", save_tokenizer=note("tok")),
+            tokenizer=None,
+            saver=SimpleNamespace(save=note("save"), save_best=note("best")),
+            sinks=SimpleNamespace(write=note("row")),
+            signals=self.signals, where=SimpleNamespace(stage=note("stage")), note=note("say"),
+            callbacks=Callbacks(None, None, None), check=self.check,
+        )  # fmt: skip
+        self.loop.pace = SimpleNamespace(
+            aside=lambda name: contextlib.nullcontext(),
+            row=lambda state, counters, learning_rate: {
+                "tokens_per_second": 9, "skipped_steps": 0, "rate": learning_rate
+            },
+        )  # fmt: skip
+
+    def note(self, name):
+        return lambda *given, **options: self.calls.append(
+            (name, *given, *([options] if options else []))
+        )
+
+    def train_step(self):
+        self.state.step += 1
+        self.calls.append(("step", self.state.step))
+        return f"loss {self.state.step}"
+
+    def evaluate(self, tell):
+        tell("evaluating")
+        self.calls.append(("evaluate", self.state.step, self.phase.doing))
+        return self.losses
+
+    def train(self):
+        """Names and steps of what training did."""
+        pace = self.loop.pace
+
+        def make(tokens, flops, *, step):
+            assert (tokens, flops) == (32, flops_per_token(CONFIG, 16)) and step == self.state.step
+            return pace
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop_module, "Pace", make)
+            self.loop.train(self.phase)
+        return self.done()
+
+    def done(self):
+        kept = {"step", "evaluate", "save", "best", "next row", "start check", "start clock"}
+        kept |= {"finish check", "whole"}
+        return [" ".join(map(str, call[:2])) if call[0] in ("step", "evaluate") else call[0]
+                for call in self.calls if call[0] in kept]  # fmt: skip
+
+
+CONFIG = GPTConfig(32, 16, 1, 16, 1)
+
+
+def test_what_a_loop_does_when():
+    world = World()
+    saved = []
+    world.loop.saver.save = lambda *given, **options: saved.append(
+        (given[0], given[1], options, world.phase.doing)
+    )
+    assert world.train() == [
+        "start clock", "start check", "evaluate 0", "step 1", "step 2", "next row", "step 3",
+        "step 4", "next row", "evaluate 4", "step 5", "next row", "evaluate 5", "finish check",
+        "whole",
+    ]  # fmt: skip
+    assert ("whole", world.group) in world.calls
+    assert ("finish check", FINISH_SECONDS) in world.calls
+    assert [(one.step, one.weights, one.tensors) for one, *_ in saved] == [
+        (3, "weights", "moments"), (5, "weights", "moments"),
+    ]  # fmt: skip
+    assert saved[0][0].numbers == {"numbers": 1, "forgetting": "remembered"}
+    assert [(config, options) for _, config, options, _ in saved] == [
+        (CONFIG, {"wait": False}), (CONFIG, {"wait": True}),
+    ]  # fmt: skip
+    assert [doing for *_, doing in saved] == ["", "saving"] and world.phase.doing == ""
+    assert world.state.stopped == "finished" and world.state.last_loss == 1.5
+    updates = [call[1:] for call in world.calls if call[0] == "update"]
+    logged = {"loss": 1.5, "tokens/s": 9}
+    assert updates == [(1,), (2,), (2, logged), (3,), (4,), (4, logged), (5,), (5, logged)]
+    stages = [call[1:] for call in world.calls if call[0] == "stage"]
+    assert stages[0] == ("evaluating", 0) and stages[-1] == ("saving a checkpoint", 5)
+
+
+def test_files_that_are_not_compared_yet_are_told_while_that_is_shown():
+    world, shown = World(num_steps=1), []
+
+    def finish(seconds):
+        shown.append(world.phase.doing)
+        return "two files are left"
+
+    world.check.finish = finish
+    world.train()
+    assert shown == ["comparing checksums"] and ("say", "two files are left") in world.calls
+
+
+@pytest.mark.parametrize(("is_up", "stopped"), [(False, "finished"), (True, "time")])
+def test_why_a_run_ended(is_up, stopped):
+    world = World(num_steps=1)
+    world.steps.length.time_is_up = lambda seconds: is_up
+    world.train()
+    assert world.state.stopped == stopped
+
+
+@pytest.mark.parametrize(
+    ("world_size", "asked_at", "damaged", "saved_at"),
+    [(1, 1, False, 1), (2, 1, False, 2), (1, 2, False, 2), (1, 1, True, None), (2, 1, True, None)],
+)
+def test_a_signal_or_damage_ends_a_run_where_all_processes_look(
+    world_size, asked_at, damaged, saved_at
+):
+    world = World(world_size=world_size, eval_interval=9)
+    step = world.steps.train_step
+
+    def train_step():
+        found = step()
+        if world.state.step == asked_at:
+            world.signals.asked = not damaged
+            world.check.problem = "damage" if damaged else None
+        return found
+
+    def whole(group):
+        world.calls.append(("whole", group))
+        if damaged:
+            raise DataError("damage")
+
+    world.steps.train_step, world.check.require_whole = train_step, whole
+    with pytest.raises(DataError if damaged else KeyboardInterrupt):
+        world.train()
+    saves = [call[1].step for call in world.calls if call[0] == "save"]
+    assert saves == ([] if damaged else [saved_at])
+    assert world.done()[-1] == ("whole" if damaged else "save")
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_evaluation_is_told_written_and_kept(is_first):
+    world = World(is_first=is_first, results={"val": 1.0, "eval_web": 2.0})
+    world.watch.check = lambda losses: world.calls.append(("watch", losses)) or "a warning"
+    world.loop.tokenizer = "tokenizer"
+    world.state.step = 8
+    world.state.measured_on = {"val": "another"}
+    world.state.best_val_loss = 0.5
+    world.watch.first = {"val": 1, "eval_web": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_module, "evaluation_row", lambda step, results: {"step": step})
+        patch.setattr(loop_module, "describe_evaluation", lambda step, results: f"at {step}")
+        world.loop._evaluate(world.phase)
+        world.loop._evaluate(world.phase)  # once a step
+    assert [call for call in world.calls if call[0] == "evaluate"] == [
+        ("evaluate", 8, "evaluating")
+    ]
+    said = [call[1] for call in world.calls if call[0] == "say"]
+    assert said == [
+        "measured on other windows than before: val; what is best, and what it began with, is "
+        "found anew",
+        "at 8", "a warning", *(["sample: 'text'"] if is_first else []),
+    ]  # fmt: skip
+    assert ("watch", {"eval_web": 2.0}) in world.calls
+    row = {"step": 8, "forgetting": True, **({"sample": "text"} if is_first else {})}
+    assert ("row", row) in world.calls
+    assert world.watch.first == {"eval_web": 2} and world.state.measured_on == {"val": "v"}
+    assert world.state.best_val_loss == world.state.last_val_loss == 1.0
+    best = [call for call in world.calls if call[0] in ("best", "tok")]
+    numbers = {"step": 8, "val_loss": 1.0}
+    expected = [("best", "weights", CONFIG, numbers), ("tok", "tokenizer", CONFIG, {"best": True})]
+    assert best == (expected if is_first else [])
+    assert world.phase.doing == ""
+
+
+def test_the_best_is_below_all_before():
+    world = World()
+    for loss, best in ((2.0, 2.0), (2.0, 2.0), (math.nan, 2.0), (1.5, 1.5), (1.6, 1.5)):
+        world.loop._keep_best(SimpleNamespace(loss=loss))
+        assert world.state.best_val_loss == best
+        assert world.state.last_val_loss == loss or math.isnan(loss)
+    assert world.done() == ["best", "best"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "in_a_row", "answers", "stopped"),
+    [
+        (True, 1, None, None), (True, 2, None, "forgetting"), (False, 2, None, None),
+        (True, 2, True, "forgetting"), (True, 1, True, "callback"), (True, 1, False, None),
+    ],
+)  # fmt: skip
+def test_what_ends_a_run_early(wanted, in_a_row, answers, stopped):
+    world = World(results={"val": 1.0}, stop_on_forgetting=wanted)
+    world.watch.times_in_a_row = in_a_row
+    events = []
+
+    def on_evaluation(event):
+        events.append(event)
+        return answers
+
+    if answers is not None:
+        world.loop.callbacks = Callbacks(None, on_evaluation, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_module, "evaluation_row", lambda step, results: {})
+        patch.setattr(loop_module, "describe_evaluation", lambda step, results: "")
+        world.train()
+    steps = [call for call in world.calls if call[0] == "step"]
+    assert len(steps) == (5 if stopped is None else 0)
+    assert world.state.stopped == (stopped or "finished")
+    seen = [(event.step, event.results, event.sample) for event in events]
+    assert seen[:1] == ([(0, world.losses, "text")] if answers is not None else [])
+
+
+def test_what_callbacks_are_told():
+    world = World(num_steps=3)
+    told = []
+    world.loop.callbacks = Callbacks(told.append, None, told.append)
+    world.state.elapsed_seconds = 7.0
+    world.train()
+    steps = [one for one in told if isinstance(one, StepEvent)]
+    assert [(one.step, one.loss, one.learning_rate, one.elapsed_seconds) for one in steps] == [
+        (n, f"loss {n}", 0.125, 7.0) for n in (1, 2, 3)
+    ]
+    ends = [(one.step, one.path) for one in told if isinstance(one, CheckpointEvent)]
+    assert ends == [(3, "newest")]
+    waits = [call[-1] for call in world.calls if call[0] == "save"]
+    assert waits == [{"wait": True}] and ("wait",) in world.calls
+
+
+@pytest.mark.parametrize(("bad", "most", "ends"), [(2, 3, False), (3, 3, True), (4, 3, True)])
+def test_bad_steps_in_a_row_end_a_run(bad, most, ends):
+    world = World(max_bad_steps=most)
+    world.counters.bad_in_a_row = torch.tensor(bad)
+    world.steps.engine.device_peak_bytes = lambda: 99
+    refused = pytest.raises(LowtideError, match=f"{bad} steps in a row had a loss or gradient")
+    with refused if ends else contextlib.nullcontext():
+        world.loop._log(world.phase)
+    row = {"tokens_per_second": 9, "skipped_steps": 0, "rate": 0.125, "device_peak_bytes": 99}
+    assert world.calls == [
+        ("stage", "reading counters", 0), ("agree on time",), ("row", row),
+        ("update", 0, {"loss": 1.5, "tokens/s": 9}), ("next row",),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stopped", "wanted", "step", "is_over", "said"),
+    [
+        ("forgetting", True, 3, False, "this run was stopped at step 3 because the model was forg"),
+        ("forgetting", False, 3, False, None),
+        ("forgetting", False, 5, True, "this run is finished: 5 steps; a larger --max-iters"),
+        ("time", True, 5, True, "this run is finished: 5 steps"),
+        (None, True, 0, True, None),
+        ("finished", True, 3, False, None),
+    ],
+)
+def test_whether_a_run_has_something_left_to_do(stopped, wanted, step, is_over, said):
+    world = World(stop_on_forgetting=wanted)
+    world.state.stopped, world.state.step = stopped, step
+    world.steps.are_over = lambda: is_over
+    assert world.loop.is_over() is (said is not None)
+    notes = [call[1] for call in world.calls]
+    assert len(notes) == (said is not None) and all(note.startswith(said) for note in notes)
+    finished = said is not None and said.startswith("this run is finished")
+    kept = "forgetting" if said and not finished else None
+    assert world.state.stopped == ("finished" if finished else kept)
+
+
+def test_learning_by_heart_is_said_once_with_the_numbers(monkeypatch):
+    asked = []
+
+    def describe(settings, **options):
+        asked.append(options)
+        return "by heart" if len(asked) > 1 else None
+
+    monkeypatch.setattr(loop_module, "describe_overfitting", describe)
+    world = World()
+    world.state.last_loss = 0.5
+    for loss in (1.0, 2.0, 3.0):
+        world.loop._warn_of_overfitting(loss)
+    wanted = {"epoch": 0.0, "train_loss": 0.5}
+    assert asked == [{**wanted, "val_loss": 1.0}, {**wanted, "val_loss": 2.0}]
+    assert world.calls == [("say", "by heart")]

@@ -384,3 +384,98 @@ def test_rows_are_no_longer_than_the_context(monkeypatch, tmp_path, kind, seq_le
     if kind != "new":
         with pytest.raises(UsageError, match="width is 64, this model has 32"):
             start._shape(other, run, data, base)
+
+
+def test_a_run_is_opened_once_and_locked_by_the_first_process(tmp_path, monkeypatch):
+    calls = []
+
+    def note(name, result=None):
+        return lambda *given, **options: calls.append((name, *given, *options.values())) or result
+
+    group = SimpleNamespace(is_first=False)
+    run = SimpleNamespace(
+        root="root", exists=lambda: False, locked=note("locked", contextlib.nullcontext())
+    )
+    opened = SimpleNamespace(open_group=note("group", contextlib.nullcontext(group)))
+    for name, stand_in in {
+        "sleep_while_waiting": note("sleep"), "RunFolder": note("run", run),
+        "require_own_run": note("own"), "_with_rung": lambda settings, run: settings,
+        "PeakMeter": note("meter", contextlib.nullcontext()),
+        "backend_of": lambda settings: opened, "_train": note("train", "result"),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(start, name, stand_in)
+    settings = train_settings(model_name="m", checkpoints_dir=tmp_path, keep_checkpoints=4)
+    assert train(settings) == "result"
+    assert calls == [
+        ("sleep",), ("run", tmp_path / "m", 4), ("own", "root"), ("meter",), ("group", "auto"),
+        ("locked", False), ("train", settings, run, group),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="slurm is True, expected false here"):
+        train(train_settings(slurm=True))
+    run.exists = lambda: True
+    for given, goes_on in (({}, True), ({"resume": False}, False),
+                           ({"resume": False, "overwrite": True}, True)):  # fmt: skip
+        refused = pytest.raises(UsageError, match="--no-resume forbids")
+        with contextlib.nullcontext() if goes_on else refused:
+            train(train_settings(**given))
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_a_trainer_gets_what_the_settings_made(monkeypatch, on_cpu):
+    calls = []
+
+    def note(name, result=None):
+        return lambda *given, **options: calls.append((name, given, options)) or result
+
+    class Noting:
+        def __init__(self, model, **options):
+            calls.append(("Trainer", model, options))
+
+        def fit(self):
+            return self.run, self.program
+
+    data = SimpleNamespace(train="train", val="val", others="others", tokenizer="tokenizer")
+    group, run = SimpleNamespace(on_cpu=on_cpu, is_first=True), SimpleNamespace()
+    for name, stand_in in {
+        "_agree": note("agree"), "_find_base_dir": note("base", "base"),
+        "_as_the_run_has_them": lambda settings, *rest: settings,
+        "program_here": note("program", "program"), "refuse_hopeless": note("refuse"),
+        "_open_data": note("data", data), "_make_model": note("model", "model"),
+        "Trainer": Noting,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(start, name, stand_in)
+    settings = train_settings(overwrite=True, device="cpu")
+    assert start._train(settings, run, group) == (run, "program" if on_cpu else None)
+    names = [
+        "agree",
+        "base",
+        *(["program", "refuse"] if on_cpu else []),
+        "data",
+        "model",
+        "Trainer",
+    ]
+    assert [call[0] for call in calls] == names
+    assert calls[0][1][:3] == (settings, run, group)
+    after = calls[1][1][0]
+    assert not after.run.overwrite and calls[1][1] == (after, run, group)
+    if on_cpu:
+        assert calls[2][1:] == ((0,), {"device": "cpu", "backend": "torch"})
+        assert calls[3][1:] == ((after,), {"program": "program", "is_running": True})
+    made = {"data": "train", "val_data": "val", "eval_data": "others", "tokenizer": "tokenizer"}
+    assert calls[-1] == ("Trainer", "model", {**made, "settings": after})
+    assert calls[-2][1][:5] == (after, run, group, data, "base")
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize(("exists", "wanted"), [(False, None), (True, "base"), (False, "base")])
+def test_the_first_process_makes_the_base_and_the_others_find_it(
+    monkeypatch, is_first, exists, wanted
+):
+    calls = []
+    monkeypatch.setattr(start, "find_base", lambda settings: calls.append("find") or Path("b"))
+    group = SimpleNamespace(is_first=is_first, wait=lambda: calls.append("wait"))
+    run = SimpleNamespace(exists=lambda: exists)
+    found = start._find_base_dir(train_settings(init_from_model=wanted), run, group)
+    looks = wanted is not None and not exists
+    assert found == (Path("b") if looks else None)
+    assert calls == (["find"] * is_first + ["wait", "find"] if looks else [])
