@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from lowtide import Tokenizer
-from lowtide.tokenizer.ids import TokenIds
+from lowtide.errors import UsageError
+from lowtide.tokenizer.ids import TokenIds, checked_ids
 
 
 def test_two_texts_are_one_after_the_other() -> None:
@@ -53,3 +55,41 @@ def test_it_is_an_array_in_everything_else() -> None:
     for other in ([0.5], [[1]], ["a"]):
         with pytest.raises(TypeError, match="joined with ids"):
             ids + other
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 9000])
+def test_numbers_come_one_by_one(size: int) -> None:
+    ids = np.arange(size, dtype=np.int32).view(TokenIds)
+    found = list(ids)
+    assert found == list(range(size)) and all(type(id) is int for id in found)
+    rows = np.arange(6, dtype=np.int32).reshape(2, 3).view(TokenIds)
+    assert [row.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("other", [[[1]], [0.5], ["a"], np.zeros((1, 1), int)])
+def test_only_ids_are_joined(other: Any) -> None:
+    ids = np.array([7], dtype=np.int32).view(TokenIds)
+    for join in (lambda: ids + other, lambda: other + ids):
+        with pytest.raises(TypeError, match="ids are joined with ids, not with"):
+            join()
+    none: list[int] = []
+    assert (ids + none).tolist() == (none + ids).tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        ([5, 10], "ids from 5 to 10: expected whole numbers from 0 to 9"),
+        ([-1, 9], "ids from -1 to 9: expected whole numbers from 0 to 9"),
+        ([1, 2.5], "id 1.0; expected whole numbers from 0 to 9"),
+        (["a"], "id 'a'; expected whole numbers from 0 to 9"),
+        (5, "these are not ids: 5; expected whole numbers from 0 to 9"),
+        ([[1], [1, 2]], "these are not ids: [[1], [1, 2]]; expected whole numbers from 0 to 9"),
+    ],
+)
+def test_what_is_no_id_is_named(ids: Any, why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        checked_ids(ids, vocab_size=10)
+    assert caught.value.message == why
+    assert checked_ids([0, 9], vocab_size=10).tolist() == [0, 9]
+    assert checked_ids([], vocab_size=10).size == 0

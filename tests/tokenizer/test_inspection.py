@@ -264,3 +264,18 @@ def test_who_runs_a_tokenizer_is_said(reason: str, by: str) -> None:
         "  special      <a> = 1, <b> = 2",
         "  fingerprint  print",
     ]
+
+
+def test_the_longest_tokens_and_the_kinds_of_all() -> None:
+    merges = [(b"a", b"b"), (b"ab", b"ab"), (b" ", b"a"), (b"1", b"2"), (b".", b".")]
+    tokenizer = Tokenizer.from_merges(merges, special_tokens=["<a very long special token>"])
+    longest = inspection._describe_longest(tokenizer)
+    assert longest[:3] == ["the longest:", "     4 bytes  'abab'", "     2 bytes  'ab'"]
+    assert len(longest) == 11
+    kinds = inspection._describe_kinds(tokenizer)
+    assert kinds[0] == "what the tokens are:"
+    words = next(line for line in kinds if "words and parts" in line)
+    assert words == f"  words and parts of words               54  {100 * 54 / 261:5.1f} %"
+    total = sum(int(line.split()[-3].replace(",", "")) for line in kinds[1:-1])
+    assert total == 261
+    assert kinds[-1] == f"  {(256 + 4 + 4 * 2) / 261:.2f} bytes long on average"
