@@ -15,6 +15,7 @@ from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget, smallest_budget
 from lowtide.progress import Progress
 from lowtide.tokenizer.needs import TokenizerNeeds
+from lowtide.tokenizer.stretches import unseen_words
 
 MIB = 1 << 20
 
@@ -226,3 +227,24 @@ def test_without_room_for_a_table_nothing_is_left_to_hold() -> None:
     found = divided(resources.smallest_budget_bytes(), resources.Inputs())
     assert (found.num_workers, found.held_bytes, found.reader_bytes) == (1, 0, 0)
     assert found.one_pass_bytes == resources.MIN_TABLE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "unseen"), [(0, 3, 0), (10_000_000, 3, 0), (10_000_000, 1, 5 << 20)]
+)
+def test_a_refusal_counts_the_characters_twice_and_the_workers(
+    count: int, workers: int, unseen: int
+) -> None:
+    settings = PrepareSettings(
+        input_files=("a.txt",), out_dir=Path("out"), tokenization="char", num_workers=workers
+    )
+    inputs = resources.Inputs(count_characters=lambda: (count, unseen))
+    with pytest.raises(BudgetError) as refused:
+        resources.plan_shares(settings, MemoryBudget(MIB, used_bytes=MIB), inputs)
+    block = resources.BLOCK_BYTES * resources.BLOCK_BYTES_HELD
+    more = (
+        count * resources.CHARACTER_BYTES - resources._TOKENIZER_BYTES - resources.MIN_TABLE_BYTES
+    )
+    least = resources.smallest_budget_bytes() - resources._PROGRAM_BYTES + MIB
+    needed = least + (2 * more + block * (workers - 1) if more > 0 else 0)
+    assert refused.value.next_step == smallest_budget(needed) + unseen_words(unseen)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,3 +64,117 @@ def test_a_shard_of_one_id_has_it_as_smallest_and_largest(tmp_path: Path, id: in
         tmp_path / "found.bin", dtype=np.dtype("<u2"), vocab_size=300, tokenizer_fingerprint="x"
     )
     assert (found.min_id, found.max_id, found.num_tokens) == (id, id, 40)
+
+
+@pytest.mark.parametrize(
+    ("ids", "wrong"),
+    [([0, 300], 300), ([-1, 5], -1), ([-7, 300], -7), ([299, 0], None), ([], None)],
+)
+def test_the_id_that_is_outside_is_named(ids: list[int], wrong: int | None) -> None:
+    no_ends, given = np.empty(0, np.uint64), np.array(ids, np.int64)
+    if wrong is None:
+        data, ends = shards.id_chunk(given, no_ends, vocab_size=300, path=Path("a"))
+        assert np.frombuffer(data, "<u2").tolist() == ids and len(ends) == 0
+        return
+    with pytest.raises(DataError) as caught:
+        shards.id_chunk(given, no_ends, vocab_size=300, path=Path("a"))
+    assert caught.value.message == f"id {wrong} is outside the vocabulary of 300"
+
+
+def test_a_shard_is_told_to_the_disk_chunk_by_chunk(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    count = shards._ENDS_STEP + 3
+    chunks = []
+    for ids, ends in (
+        (np.arange(5), [2, 5]), (np.empty(0, int), []), (np.full(count, 7), range(1, count + 1)),
+    ):  # fmt: skip
+        given = np.array(list(ends), np.uint64)
+        chunks.append(shards.id_chunk(ids, given, vocab_size=70_000, path=Path("a")))
+    info = shards.write_shard_stream(
+        tmp_path / "s.bin", chunks, vocab_size=70_000,
+        on_written=lambda file, place, size: told.append((place, size)),
+    )  # fmt: skip
+    assert told == [(0, 20), (20, 4 * count)]
+    ends = np.fromfile(tmp_path / "s.docs", "<u8")
+    assert ends.tolist() == [2, 5, *range(6, 6 + count)]
+    data = (tmp_path / "s.docs").read_bytes()
+    assert info.ends_checksum == xxhash.xxh3_128_hexdigest(data)
+    assert (info.num_tokens, info.num_documents) == (5 + count, 2 + count)
+    assert (info.min_id, info.max_id) == (0, 7)
+    row = shards.shard_row(tmp_path, info)
+    assert shards.shard_from_row(tmp_path, row) == info
+    assert row["file"] == "s.bin"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (np.array([1, 0] * 16, "<u2"), "every second id is 0, as if it held uint32"),
+        (np.array([1, 0] * 15, "<u2"), None),  # too few to tell
+        (np.array([1, 0] * 16 + [1], "<u2"), None),
+        (np.array([0, 0] * 16, "<u2"), None),
+        (np.array([1, 0] * 15 + [1, 1], "<u2"), None),
+        (np.array([1, 2, 300], "<u2"), "it has id 300, the vocabulary ends at 299"),
+        (np.array([1, 2, 299], "<u2"), None),
+        (np.array([1, 0] * 16, "<u4"), None),
+    ],
+)
+def test_a_shard_that_no_metadata_describes(tmp_path: Path, data: Any, reason: str | None) -> None:
+    path = tmp_path / "mine.bin"
+    path.write_bytes(data.tobytes())
+    (tmp_path / "mine.docs").write_bytes(bytes(24))
+    options: Any = {"dtype": data.dtype, "vocab_size": 300, "tokenizer_fingerprint": "x"}
+    if reason is None:
+        found = shards.scan_shard(path, **options)
+        assert (found.num_tokens, found.num_documents) == (len(data), 3)
+        assert (found.min_id, found.max_id) == (int(data.min()), int(data.max()))
+        assert found.checksum is None
+        return
+    with pytest.raises(DataError) as caught:
+        shards.scan_shard(path, **options)
+    assert caught.value.message == (
+        f"mine.bin does not belong to this dataset of uint16 ids: {reason}"
+    )
+
+
+def test_a_shard_of_no_whole_ids_or_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.bin"
+    options: Any = {"dtype": np.dtype("<u2"), "vocab_size": 300, "tokenizer_fingerprint": "0" * 16}
+    for size in (0, 3):
+        path.write_bytes(bytes(size))
+        with pytest.raises(DataError, match=f"has {size} bytes, expected a whole number of uint16"):
+            shards.scan_shard(path, **options)
+    named = tmp_path / shards.shard_name(3, "01234567-bc013c54")
+    named.write_bytes(bytes(4))
+    with pytest.raises(DataError, match="its name should say 00000000, as this dataset"):
+        shards.scan_shard(named, **options)
+    same = {**options, "tokenizer_fingerprint": "01234567ffff"}
+    assert shards.scan_shard(named, **same).num_documents == 0
+
+
+def test_ends_are_compared_with_their_checksum(tmp_path: Path) -> None:
+    info = shards.ShardInfo(tmp_path / "s.bin", 10, 2, 0, 9, None)
+    assert shards.load_document_ends(info).tolist() == []  # nothing says where they are
+    data = np.array([4, 10], "<u8").tobytes()
+    (tmp_path / "s.docs").write_bytes(data)
+    assert shards.load_document_ends(info).tolist() == [4, 10]
+    known = replace(info, ends_checksum=xxhash.xxh3_128_hexdigest(data))
+    assert shards.load_document_ends(known).tolist() == [4, 10]
+    with pytest.raises(DataError):
+        shards.load_document_ends(replace(info, ends_checksum="0" * 32))
+    (tmp_path / "s.docs").write_bytes(data[:-1])
+    with pytest.raises(DataError, match=r"s\.docs has 15 bytes, expected a multiple of 8"):
+        shards.load_document_ends(info)
+    opened = shards.open_shard(known, np.dtype("<u2"))
+    assert (opened.ends_path, opened.ends_checksum) == (tmp_path / "s.docs", known.ends_checksum)
+    bare = shards.open_shard(replace(known, num_documents=0), np.dtype("<u2"))
+    assert (bare.ends_path, bare.ends_checksum) == (None, None)
+
+
+def test_some_tokens_of_a_shard(tmp_path: Path) -> None:
+    np.arange(10, dtype="<u4").tofile(tmp_path / "s.bin")
+    info = shards.ShardInfo(tmp_path / "s.bin", 10, 0, 0, 9, None)
+    for begin, end in ((0, 10), (3, 7), (5, 5)):
+        found = shards.read_shard_tokens(info, np.dtype("<u4"), begin, end)
+        assert found.tolist() == list(range(begin, end))
+    assert shards.load_shard_tokens(info, np.dtype("<u4")).tolist() == list(range(10))

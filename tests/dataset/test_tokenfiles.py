@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from lowtide.dataset.tokenfiles import npy, raw, table
-from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC
+from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC, _measure_index, open_megatron
 from lowtide.dataset.tokenfiles.streams import Opening
 from lowtide.dataset.tokenfiles.table import open_source
 from lowtide.errors import DataError
@@ -171,3 +172,38 @@ def test_a_file_that_ends_in_its_header_is_told(tmp_path: Path, size: int) -> No
     path.write_bytes((tmp_path / "whole.npy").read_bytes()[:size])
     with pytest.raises(DataError, match="not a .npy file" if size < 6 else "damaged NumPy header"):
         npy.open_npy(path, Opening())
+
+
+def test_an_index_of_megatron_is_measured_in_pieces(tmp_path: Path) -> None:
+    lengths = np.array([2, 0, 3, 1, 0, 4], "<i4")
+    pointers = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype("<i8") * 2
+    index = tmp_path / "a.idx"
+    head = MEGATRON_MAGIC + struct.pack("<QBQQ", 1, 8, 6, 7)
+    index.write_bytes(head + lengths.tobytes() + pointers.tobytes())
+    np.arange(10, dtype="<u2").tofile(tmp_path / "a.bin")
+    notices: list[str] = []
+    part = open_megatron(index, Opening(on_notice=notices.append))
+    assert notices == [f"{index}: 2 documents without a single id left out"]
+    assert (part.num_tokens, part.num_documents, part.dtype) == (10, 6, np.dtype("<u2"))
+    for rows in (1, 2, 4, 5, 6, 7):
+        assert _measure_index(replace(part, index_rows=rows)) == (10, 2)
+    np.arange(9, dtype="<u2").tofile(tmp_path / "a.bin")
+    with pytest.raises(DataError, match="the index says 10 ids, the file has 18 bytes"):
+        open_megatron(index, Opening())
+    lengths[3] = -1
+    index.write_bytes(head + lengths.tobytes() + pointers.tobytes())
+    with pytest.raises(DataError, match="a document of -1 ids"):
+        open_megatron(index, Opening())
+    for damaged, message in (
+        (head[:-1], "MMIDIDX is missing"),
+        (b"x" + head[1:], "MMIDIDX is missing"),
+        (MEGATRON_MAGIC + struct.pack("<QBQQ", 2, 8, 6, 7), "version 2 and type 8"),
+        (MEGATRON_MAGIC + struct.pack("<QBQQ", 1, 7, 6, 7), "version 1 and type 7"),
+    ):
+        index.write_bytes(damaged)
+        with pytest.raises(DataError, match=message):
+            open_megatron(index, Opening())
+    index.write_bytes(head)
+    (tmp_path / "a.bin").unlink()
+    with pytest.raises(DataError, match=r"the \.bin of this index is missing"):
+        open_megatron(index, Opening())
