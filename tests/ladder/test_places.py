@@ -130,3 +130,47 @@ def test_all_homes_and_the_gpu_are_waited_for(monkeypatch: pytest.MonkeyPatch) -
         places.Places.close(some)
     each = ["wait", "wait", "drop", "drop", "close", "close"]
     assert calls == [*each, torch.device("cuda"), *each]
+
+
+def test_the_next_records_are_on_their_way_while_one_is_moved() -> None:
+    calls: list[Any] = []
+
+    def note(name: str) -> Any:
+        return lambda key: calls.append((name, key)) or f"{name} {key}"
+
+    states = SimpleNamespace(get=note("get"), begin=note("begin"), put=note("put"))
+    unit: Any = SimpleNamespace(name="u", chunks=lambda: [slice(0, 4), slice(4, 6)])
+    some: Any = SimpleNamespace(_states=states)
+    later = iter([("u", "states", 4)])
+    found = []
+    for part, record in places.Places._iter_records(some, unit, later, "states"):
+        found.append((part, record))
+        calls.append("moved")
+    first, second = ("u", "states", 0), ("u", "states", 4)
+    assert found == [(slice(0, 4), f"get {first}"), (slice(4, 6), f"get {second}")]
+    assert calls == [
+        ("get", first), ("begin", second), "moved", ("put", first),
+        ("get", second), "moved", ("put", second),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("locked", "all_locked"), [
+    ([True, True], True), ([True, False], False), ([False, False], False),
+])  # fmt: skip
+def test_all_of_the_host_memory_counts(locked: list[bool], all_locked: bool) -> None:
+    some: Any = SimpleNamespace(_homes=[SimpleNamespace(is_locked=one) for one in locked])
+    assert places.Places.is_locked.fget(some) is all_locked  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rung", RUNGS[1:])
+@pytest.mark.parametrize("apart", [False, True])
+def test_inputs_of_blocks_are_on_the_host_where_something_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rung: Any, apart: bool
+) -> None:
+    use_late_streams(monkeypatch)
+    model = PackedGPT(CONFIG, seed=3)
+    cpu = torch.device("cpu")
+    model.settle(rung, cpu, in_float32=False, scratch_dir=tmp_path, apart=apart)
+    assert model.places is not None
+    assert model.places.host_inputs is (apart and rung != "packed")
+    model.places.close()
