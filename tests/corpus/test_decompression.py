@@ -363,3 +363,17 @@ def test_headers_of_zstd_blocks(header: int, last: bool, size: int) -> None:
     """A run is one byte, however often it comes."""
     found = decompression._read_block_header(header.to_bytes(3, "little"))
     assert found == (last, size)
+
+
+def test_of_a_store_only_the_first_frame_is_looked_at() -> None:
+    def frame(window_log: int) -> bytes:
+        parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window_log)
+        writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        return writer.compress(b"x" * 100) + writer.flush()
+
+    both = frame(20) + frame(22)
+    for every, window in ((True, 1 << 22), (False, 1 << 20)):
+        file = io.BytesIO(both)
+        assert decompression._zstd_window_bytes(file, all_frames=every) == window
+        assert (file.tell() < 20) == (not every)
+    assert decompression._zstd_window_bytes(io.BytesIO(b""), all_frames=True) == 0

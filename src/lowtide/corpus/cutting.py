@@ -82,7 +82,7 @@ def cut_text(window: bytes, start: int, separator: bytes, limit: int) -> tuple[i
     """
     if separator:
         found = window.find(separator, start - len(separator) + 1)
-        if found >= 0 and found + len(separator) > start and found <= limit:
+        if 0 <= found <= limit:
             return found + len(separator), False
     if start >= len(window):
         return None
