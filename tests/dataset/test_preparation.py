@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from lowtide import files
-from lowtide.dataset import layout, phases, resources, sharding, threaded
+from lowtide.dataset import layout, phases, preparation, resources, sharding, threaded
 from lowtide.dataset.existing import PrepareResult
 from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob
 from lowtide.dataset.summary import describe_preparation
 from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
+from lowtide.stores.paths import StorePath
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -530,3 +534,113 @@ def test_a_dry_run_counts_every_block(tmp_path: Path, capsys: pytest.CaptureFixt
     prepare([corpus], tmp_path / "out", dry_run=True)
     (counted,) = re.findall(r"count .* (\d+) of (\d+) blocks", capsys.readouterr().err)
     assert counted[0] == counted[1] and int(counted[0]) > 3
+
+
+@pytest.mark.parametrize(
+    ("options", "finished", "expected"),
+    [
+        ({"dry_run": True}, True, ["folder", "prepare"]),
+        ({}, True, ["same"]),
+        ({"engine": "files"}, True, ["same", "removal"]),
+        ({"engine": "files"}, False, ["others"]),
+        ({"engine": "ray"}, False, ["others"]),
+        ({}, False, ["strangers", "prepare"]),
+    ],
+)
+def test_which_way_a_preparation_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], finished: bool,
+    expected: list[str],
+) -> None:  # fmt: skip
+    calls: list[str] = []
+    outs: list[Path] = []
+
+    @contextlib.contextmanager
+    def folder_beside(path: Path) -> Any:
+        calls.append("folder")
+        yield tmp_path / "beside"
+
+    def note(name: str) -> Any:
+        return lambda settings: calls.append(name) or outs.append(settings.out_dir) or name
+
+    monkeypatch.setattr(preparation, "is_finished", lambda root: finished)
+    monkeypatch.setattr(preparation, "_folder_beside", folder_beside)
+    for name, word in (
+        ("_prepare", "prepare"), ("require_same", "same"), ("_prepare_with_others", "others"),
+        ("refuse_strangers", "strangers"),
+    ):  # fmt: skip
+        monkeypatch.setattr(preparation, name, note(word))
+    monkeypatch.setattr("lowtide.dataset.staged.running.finish_removal", note("removal"))
+    given = PrepareSettings(input_files=("a",), out_dir=tmp_path / "out", **options)
+    result: Any = prepare_dataset(given)
+    assert calls == expected
+    assert result == ("same" if "same" in expected else expected[-1])
+    assert outs[-1] == (tmp_path / ("beside" if "dry_run" in options else "out"))
+
+
+@pytest.mark.parametrize("engine", ["files", "ray"])
+def test_what_others_helped_to_make_is_looked_at_and_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    done = SimpleNamespace(reading="reading", seconds=2.5, peak_bytes=7, budget_bytes=9)
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "lowtide.dataset.staged.onray.prepare_on_ray", lambda settings: asked.append("ray") or done
+    )
+    monkeypatch.setattr(
+        "lowtide.dataset.staged.running.prepare_shared",
+        lambda settings: asked.append("files") or done,
+    )
+    info: Any = "info"
+    made = PrepareResult(info, {}, [], 0.0, 0, 0, was_there=True)
+    looked: list[Any] = []
+    monkeypatch.setattr(
+        preparation, "require_same", lambda settings, reading: looked.append(reading) or made
+    )
+    settings: Any = PrepareSettings(
+        input_files=("a",),
+        out_dir=tmp_path / "out",
+        engine=engine,  # type: ignore[arg-type]
+    )
+    found = preparation._prepare_with_others(settings)
+    assert asked == [engine] and looked == ["reading"]
+    assert found == PrepareResult(info, {}, [], 2.5, 7, 9, was_there=False)
+
+
+def test_a_dataset_that_was_finished_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("some words to learn from\n" * 20)
+    given: Any = {"input_files": [tmp_path / "a.txt"], "tokenization": "char", "memory": "1GiB"}
+    prepare_dataset(out_dir=tmp_path / "out", **given)
+    answers = iter([False, True])
+    monkeypatch.setattr(preparation, "is_finished", lambda root: next(answers))
+    monkeypatch.setattr(preparation, "refuse_strangers", lambda settings: None)
+    found = prepare_dataset(out_dir=tmp_path / "out", **given)
+    assert found.was_there and found.info is not None
+    assert (found.seconds, found.peak_bytes, found.budget_bytes) == (0.0, 0, 0)
+
+
+def test_a_dry_run_has_a_folder_on_the_disk_of_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = preparation._folder_beside
+    with beside(tmp_path / "not" / "there" / "yet") as folder:
+        assert folder.parent == tmp_path and folder.is_dir()
+        assert folder.name.startswith(".lowtide.dry-run.")
+    assert not folder.exists()
+    monkeypatch.chdir(tmp_path)
+    with beside(StorePath("s3://bucket/out")) as folder:
+        assert folder.parent == tmp_path
+    real = preparation.ScratchFolder
+    asked: list[Any] = []
+
+    def make(purpose: str, *, inside: Path | None = None) -> Any:
+        asked.append(inside)
+        if inside is not None:
+            raise PermissionError
+        return real(purpose)
+
+    monkeypatch.setattr(preparation, "ScratchFolder", make)
+    with beside(tmp_path) as folder:
+        assert folder.parent != tmp_path
+    assert asked == [tmp_path, None] and not folder.exists()

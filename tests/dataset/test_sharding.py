@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -126,3 +127,72 @@ def test_shards_that_are_not_known_are_removed(tmp_path: Path) -> None:
         f"train/{names[1]}.bin", f"train/{names[1]}.docs", "train/shard_mine.bin",
         "val/shard_mine.bin",
     }  # fmt: skip
+
+
+class Reader:
+    """Stands for the native reader of a range: ids that say their range and place."""
+
+    opened: ClassVar[list[tuple[int, int, int]]] = []
+
+    def __init__(self, number: int, item_bytes: int, open_files: int) -> None:
+        self.number = number
+        Reader.opened.append((number, item_bytes, open_files))
+
+    def read(self, begin: int, end: int, item_bytes: int) -> Any:
+        return self.number, begin, end
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (0, 4, [(0, 0, 4)]),
+        (4, 5, [(0, 4, 5)]),
+        (5, 6, [(2, 0, 1)]),  # behind a range without a token
+        (3, 9, [(0, 3, 5), (2, 0, 4)]),
+        (5, 16, [(2, 0, 4), (2, 4, 7), (3, 0, 4)]),
+        (0, 17, [(0, 0, 4), (0, 4, 5), (2, 0, 4), (2, 4, 7), (3, 0, 4), (3, 4, 5)]),
+    ],
+)
+def test_a_shard_is_read_from_the_ranges_it_lies_in(
+    monkeypatch: pytest.MonkeyPatch, first: int, last: int, expected: list[tuple[int, int, int]]
+) -> None:
+    monkeypatch.setattr(sharding._native, "RangeReader", Reader)
+    Reader.opened.clear()
+    starts = {"train": [0, 5, 5, 12, 17], "val": [0, 0, 0, 0, 0]}
+    plan = sharding.ShardPlan("content", [0, 1, 2, 3], starts, ())
+    ranges: Any = SimpleNamespace(load=lambda split, number: number)
+    for room, most, files in ((10, 100, 5), (1, 100, 1), (1000, 7, 7)):
+        monkeypatch.setattr(sharding, "count_open_files", lambda room=room: room)
+        job = job_of(chunk_bytes=8, max_open_files=most)  # four ids of two bytes
+        wanted = PlannedShard("train", 0, first, last)
+        assert list(sharding._iter_chunks(job, plan, ranges, wanted)) == expected
+        numbers = list(dict.fromkeys(number for number, _, _ in expected))
+        assert Reader.opened == [(number, 2, files) for number in numbers]
+        Reader.opened.clear()
+
+
+def test_the_last_ranges_are_kept_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[str, int]] = []
+
+    def load(job: Any, plan: Any, split: str, number: int) -> Any:
+        loaded.append((split, number))
+        if number == 9:
+            raise ValueError("damaged")
+        return object()
+
+    monkeypatch.setattr(sharding, "_load_range", load)
+    plan = sharding.ShardPlan("content", [], {}, ())
+    cache = sharding._RangeCache(job_of(), plan, capacity=2)
+    first = cache.load("train", 0)
+    assert cache.load("train", 0) is first
+    cache.load("val", 0)
+    assert cache.load("train", 0) is first  # now the newest
+    cache.load("train", 1)
+    assert cache.load("train", 0) is first
+    cache.load("val", 0)
+    assert loaded == [("train", 0), ("val", 0), ("train", 1), ("val", 0)]
+    tail = sharding._RangeCache(job_of(), sharding.ShardPlan("tail", [], {}, ()), capacity=2)
+    assert tail.load("train", 0) is tail.load("val", 0)  # all documents, whatever the split
+    for _ in range(2):
+        with pytest.raises(ValueError, match="damaged"):
+            tail.load("train", 9)
