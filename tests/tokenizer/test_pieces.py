@@ -317,6 +317,8 @@ def test_blanks_are_looked_for_so_far_and_characters_as_far() -> None:
     # Beyond the last blank that is looked at none is tried, though it would do.
     text = "ab cd" + "x" * LOOKS + " z"
     assert cutter({"xx", "dx", "x ", " z", "b "}).last_cut(text) == 0
+    # The blank before one that is near is looked at, however far away it is.
+    assert cutter({"xx", "dx", "x ", " z", "cd", " c", "ab"}).last_cut(text) == 2
     close = "ab cd" + "x" * (LOOKS - 6) + " z"
     assert cutter({"xx", "dx", "x ", "cd"}).last_cut(close) == 2
 
