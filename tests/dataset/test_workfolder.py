@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -196,3 +197,155 @@ def test_what_a_kill_leaves_of_the_plan_is_no_stranger(tmp_path: Path) -> None:
     unused_name(work / "plan.json", "partial").write_text('{"verb"')
     workfolder.remove_work(tmp_path)
     assert not work.exists()
+
+
+@pytest.mark.parametrize(
+    ("plan", "has", "has_append", "outdated", "facts"),
+    [
+        ({"version": 4, "verb": "append", "facts": {"a": 1}}, True, True, False, {"a": 1}),
+        ({"version": 3, "verb": "append"}, True, True, True, None),
+        ({"version": 4, "verb": "append", "facts": [1]}, True, True, False, None),
+        ({"version": 4, "verb": "prepare", "facts": {"a": 1}}, True, False, False, None),
+        ({"version": 3, "verb": "prepare"}, True, False, False, None),
+        (None, False, False, False, None),
+    ],
+)
+def test_what_a_plan_tells_of_work(
+    tmp_path: Path, plan: Any, has: bool, has_append: bool, outdated: bool, facts: Any
+) -> None:
+    if plan is not None:
+        (tmp_path / WORK_NAME).mkdir()
+        write_notes(tmp_path / WORK_NAME / "plan.json", plan)
+    assert workfolder.has_plan(tmp_path) is has
+    assert workfolder.has_plan(tmp_path, verb="append") is has_append
+    assert workfolder.is_outdated(tmp_path, verb="append") is outdated
+    assert workfolder.read_facts(tmp_path, verb="append") == facts
+
+
+def test_a_command_without_blocks_says_what_it_is_about(tmp_path: Path) -> None:
+    workfolder.begin_work(tmp_path / "out", verb="import", facts={"files": 3})
+    assert workfolder.read_facts(tmp_path / "out", verb="import") == {"files": 3}
+    assert not workfolder.is_outdated(tmp_path / "out", verb="import")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 4}'])
+def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / WORK_NAME).mkdir()
+    (tmp_path / WORK_NAME / "plan.json").write_text(text)
+    with pytest.raises(DataError) as caught:
+        workfolder.has_plan(tmp_path)
+    assert caught.value.path == tmp_path / WORK_NAME / "plan.json"
+    assert caught.value.next_step == (
+        f"remove {tmp_path / WORK_NAME}, and give the command again: it starts over"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "half"),
+    [
+        (["clean"], True), ([], True), (["clean", "plan.json"], False), (["clean", "mine"], False),
+        (["encoded-0a", "shards-ff", "near"], True), (None, False),
+    ],
+)  # fmt: skip
+def test_work_without_its_plan_was_being_removed(
+    tmp_path: Path, names: list[str] | None, half: bool
+) -> None:
+    for name in names or ():
+        (tmp_path / WORK_NAME / name).mkdir(parents=True)
+    if names == []:
+        (tmp_path / WORK_NAME).mkdir()
+    assert workfolder.is_half_removed(tmp_path) is half
+
+
+def test_files_are_removed_by_workers_some_at_a_time(tmp_path: Path) -> None:
+    work = tmp_path / WORK_NAME
+    for folder, count in (("clean", 40), ("near/deep", 3)):
+        (work / folder).mkdir(parents=True)
+        for number in range(count):
+            (work / folder / str(number)).touch()
+    write_notes(work / "plan.json", {"verb": "prepare"})
+    sizes: list[int] = []
+    left: list[bool] = []
+
+    class Pool:
+        num_workers = 3
+
+        def run(self, tasks: Any, *, num_waiting: int) -> Any:
+            assert num_waiting == 3
+            for task in tasks:
+                left.append((work / "plan.json").exists())
+                sizes.append(len(task.args[0]))
+                yield task()
+
+    pool: Any = Pool()
+    workfolder.remove_work(tmp_path, pool=pool)
+    assert not work.exists()
+    assert sorted(sizes) == [3, 8, 16, 16]
+    assert not any(left)  # the plan goes first
+    workfolder.remove_work(tmp_path, pool=pool)  # nothing is there
+
+
+def test_the_stream_before_a_changed_one_may_have_had_it() -> None:
+    def stream(index: int, *names: str) -> Any:
+        return SimpleNamespace(
+            index=index, inputs=[SimpleNamespace(path=Path(name)) for name in names]
+        )
+
+    streams = [stream(0, "a"), stream(1, "b", "c"), stream(2, "d"), stream(3, "e")]
+    for changed, first in ((["a"], 0), (["b"], 0), (["c"], 0), (["d"], 1), (["e", "d"], 1)):
+        assert workfolder._first_affected(streams, changed) == first
+
+
+def test_other_inputs_are_named_or_their_order(tmp_path: Path) -> None:
+    work, _, _ = begin(tmp_path)
+    finish_block(work)
+    (tmp_path / "b.txt").write_text("other text")
+    names = [tmp_path / "a.txt", tmp_path / "b.txt"]
+
+    def streams(order: list[Path]) -> Any:
+        return plan_streams(expand_inputs(order), ReadingSettings())
+
+    begin(tmp_path, restart=True, streams=streams(names))
+    finish_block(work)
+    with pytest.raises(UsageError, match="since this work was begun: its order"):
+        begin(tmp_path, streams=streams(names[::-1]))
+    with pytest.raises(UsageError, match=r"b\.txt was not in both"):
+        begin(tmp_path, streams=streams(names[:1]))
+
+
+def test_near_copies_of_another_format_are_found_again(tmp_path: Path) -> None:
+    work, _, _ = begin(tmp_path)
+    block = finish_block(work)
+    (work / "near").mkdir()
+    begin(tmp_path)
+    assert (work / "near").is_dir()
+    plan = json.loads((work / "plan.json").read_text())
+    write_notes(work / "plan.json", {**_unchecked(plan), "output_format": "LTTASK00"})
+    begin(tmp_path)
+    assert block.exists() and not (work / "near").exists()
+
+
+def test_what_is_cheap_to_make_goes_after_a_restart_of_the_machine(tmp_path: Path) -> None:
+    work, _, _ = begin(tmp_path)
+    block = finish_block(work)
+    (work / "shards-0").mkdir()
+    write_work_file(work / "shards-0" / "0.shard", {}, {})
+    write_work_file(work / "clean" / "0.ids", {}, {})
+    (work / "near").mkdir()
+    plan = json.loads((work / "plan.json").read_text())
+    begin(tmp_path)
+    assert (work / "shards-0" / "0.shard").exists() and (work / "near").exists()
+    write_notes(work / "plan.json", {**_unchecked(plan), "boot": "another"})
+    _, _, notices = begin(tmp_path)
+    assert notices == ["going on where the last command stopped"]  # nothing was lost
+    assert not (work / "shards-0" / "0.shard").exists() and not (work / "near").exists()
+    assert block.exists() and (work / "clean" / "0.ids").exists()
+
+
+def test_a_folder_with_a_work_files_name_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    (tmp_path / "kept").mkdir()
+    workfolder._remove(tmp_path / "folder")
+    workfolder._remove(tmp_path / "link")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
