@@ -7,6 +7,8 @@ compute or connect is replaced, so that nothing is compiled.
 import contextlib
 import json
 import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -18,11 +20,14 @@ from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
 from lowtide.jaxtraining import backend, devices, evaluation, generation, loading, processes, trees
 from lowtide.jaxtraining.devices import JaxGroup
+from lowtide.jaxtraining.engine import Counters
+from lowtide.jaxtraining.network import Form
 from lowtide.jaxtraining.trees import JaxGPT
 from lowtide.model.config import GPTConfig
 from lowtide.training.likelihood import Score
 
 CONFIG = GPTConfig(vocab_size=11, context_length=8, num_layers=2, width=8, num_heads=2)
+OPEN_FILES = Path("/proc/self/fd")
 ADDRESS, COUNT, OWN = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
@@ -92,13 +97,17 @@ def check_answers_alone_are_printed():
     read, write = os.pipe()
     kept = os.dup(2)
     os.dup2(write, 2)
+    flushed, stdout = [], sys.stdout
+    sys.stdout = SimpleNamespace(flush=lambda: flushed.append("before"))
     try:
-        before = os.fstat(1).st_ino
+        before, opened = os.fstat(1).st_ino, len([*OPEN_FILES.iterdir()])
         with pytest.raises(KeyError), processes._stdout_kept_clean():
+            assert flushed == ["before"]
             os.write(1, b"of a library")
             raise KeyError
-        assert os.fstat(1).st_ino == before
+        assert os.fstat(1).st_ino == before and len([*OPEN_FILES.iterdir()]) == opened
     finally:
+        sys.stdout = stdout
         os.dup2(kept, 2)
         os.close(kept)
         os.close(write)
@@ -228,6 +237,61 @@ def check_which_devices_a_group_has():
         opened("gpu", local=3)
 
 
+def check_which_devices_are_meant():
+    asked = []
+
+    def local(**options):
+        asked.append(options)
+        return [device(id=0), device(id=1)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "local_devices", local)
+        found = {name: [one.id for one in devices.pick_devices(name)]
+                 for name in ("auto", "cpu", "gpu", "cuda:1")}  # fmt: skip
+    assert found == {"auto": [0, 1], "cpu": [0, 1], "gpu": [0, 1], "cuda:1": [1]}
+    assert asked == [{}, {"backend": "cpu"}, {"backend": "gpu"}, {"backend": "gpu"}]
+    gpu = device("gpu", {"bytes_in_use": 5})
+    assert devices.memory_of(JaxGroup((gpu,)))() == (5, 0)
+
+
+def check_batches_that_are_filled():
+    """What is computed for windows: rows up to the devices' number, without dropout."""
+    asked = []
+
+    def loss(params, ids, targets, weights, *, form):
+        asked.append((params, ids.tolist(), targets.tolist(), weights.tolist(), ids.dtype, form))
+        return np.float32(0.5)
+
+    form = Form(CONFIG.replace(dropout=0.5), dropout=0.5, again=True)
+    group = JaxGroup((device(), device()))
+    placed = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "_loss", loss)
+        patch.setattr(evaluation, "token_bytes", lambda tokenizer: np.arange(11) * 10)
+        patch.setattr(
+            JaxGroup, "place_rows", lambda self, rows, *, axis: placed.append(axis) or rows
+        )
+        sums = evaluation.LossSums("params", form, group, tokenizer="t", batch_size=3, pending=9)
+        ids = np.array([[1, 2], [3, 4], [5, 6]], np.uint16)
+        sums.add(ids, ids + 1, counted=True)
+        assert sums.totals() == (0.5 * 8, 6.0, float(10 * (ids + 1).sum()))
+        none = evaluation.LossSums("params", form, group, tokenizer=None, batch_size=2)
+        none.add(ids[:2], ids[:2], counted=True)
+        assert none.totals() == (0.5 * 4, 4.0, 0.0) and none.totals()[0] == 0.5 * 4
+        pair = JaxGroup((device(), device()), 0, 2)
+        patch.setattr(processes, "all_say", lambda value: [value, value])
+        other = evaluation.LossSums("params", form, pair, tokenizer=None, batch_size=1)
+        other.add(ids[:1], ids[:1], counted=False)
+        assert other.totals() == (0.5 * 2, 0.0, 0.0)  # the loss is that of all
+    first, *_ = asked
+    assert first[:3] == (
+        "params", [[1, 2], [3, 4], [5, 6], [0, 0]], [[2, 3], [4, 5], [6, 7], [0, 0]]
+    )  # fmt: skip
+    assert first[3] == [0.125] * 3 + [0.0] and first[4] == np.int32
+    assert (first[5].dropout, first[5].again, first[5].config) == (0.0, False, form.config)
+    assert set(placed) == {0} and len(placed) == 9
+
+
 def check_networks_that_are_loaded_and_evaluated():
     group = JaxGroup((device("gpu"), device("gpu")))
     with pytest.MonkeyPatch.context() as patch:
@@ -267,8 +331,29 @@ def check_scores_of_texts():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "_hidden", states)
         patch.setattr(evaluation, "output_matrix", lambda params: matrix)
-        patch.setattr(evaluation, "loss_chunk_tokens", lambda size, on_gpu: 3)
+        chunks, lengths = [3], []
+
+        def chunk(size, on_gpu):
+            assert (size, on_gpu) == (11, False)
+            return chunks[0]
+
+        def fill(tokens, context):
+            lengths.append((tokens, context))
+            return 64
+
+        def score(states, matrix, targets):
+            assert states.shape == (min(chunks[0], 64), 8) and targets.shape == states.shape[:1]
+            return plain(states, matrix, targets)
+
+        plain = evaluation._score
+        patch.setattr(evaluation, "_score", score)
+        patch.setattr(evaluation, "loss_chunk_tokens", chunk)
+        patch.setattr(evaluation, "filled_tokens", fill)
         found = evaluation.score_rows(model, texts, batch_size=3)
+        assert lengths == [(5, 64)]
+        chunks[0] = 1000
+        at_once = evaluation.score_rows(model, texts, batch_size=3)
+        chunks[0] = 3
         logs = np.log(np.exp(hidden @ matrix.T) / np.exp(hidden @ matrix.T).sum(-1, keepdims=True))
         best = logs.argmax(-1)
         greedy = [[9, 9, *best[0, 1:5].tolist()], [9, int(best[1, 0])]]
@@ -282,6 +367,7 @@ def check_scores_of_texts():
     assert ids[0, :6].tolist() == [1, 2, 3, 4, 5, 0] and ids[1, :2].tolist() == [7, 0]
     wanted = [sum(logs[0, place, place + 2] for place in range(1, 5)), logs[1, 0, 8]]
     assert [score.log_likelihood for score in found] == pytest.approx(wanted, rel=1e-5)
+    assert [score.log_likelihood for score in at_once] == pytest.approx(wanted, rel=1e-5)
     assert [type(score) for score in found] == [Score, Score]
     assert [score.is_greedy for score in likeliest] == [True, True]
     assert not last[0].is_greedy
@@ -293,6 +379,7 @@ def check_tokens_one_by_one():
 
     def step(params, cache, ids, length, last, *, form):
         steps.append((np.asarray(ids)[0].tolist(), length, last))
+        assert ids.shape[0] == 1
         assert params == "params" and cache == f"cache {len(steps) - 1}"
         assert form.config.dropout == 0.0
         return np.arange(11.0)[None], f"cache {len(steps)}"
@@ -404,6 +491,10 @@ def check_trees_of_weights():
     for layer in range(2):
         assert np.array_equal(named[f"blocks.{layer}.mlp.down.weight"], stack[layer])
     assert not any("*" in name for name in named)
+    shapes = trees.stacked_shapes(CONFIG)
+    assert {name: value.shape for name, value in model.params.items()} == shapes
+    assert shapes["embedding.weight"] == (11, 8)
+    assert shapes["blocks.*.attention.query_key_value.weight"] == (2, 24, 8)
     model.set_embedding(np.full((11, 8), 3.0, np.float32))
     assert (model.params["embedding.weight"] == 3).all()
     with pytest.raises(DataError, match=r"embedding.weight is \(2, 8\), config.json says \(11, 8"):
@@ -443,6 +534,15 @@ def check_folders_of_weights():
         model.load_weights("a")
         model.load_weights("b", verify=False)
         assert noted == [("verify", "a")] and model.params == {}
+        part = np.full((3, 8), 2.0, np.float32)
+        found = [("embedding.weight", slice(0, 3), part), ("embedding.weight", slice(8, 11), part)]
+        patch.setattr(trees, "iter_weights", lambda folder, config: iter(found))
+        loaded = JaxGPT.load("c", CONFIG)
+        assert loaded.config is CONFIG and noted == [("verify", "a")]
+        rows = loaded.params["embedding.weight"]
+        assert (rows[:3] == 2).all() and (rows[8:] == 2).all() and rows.shape == (11, 8)
+        with pytest.raises(UsageError, match="tide"):
+            JaxGPT.load("c", CONFIG.replace(layout="tide"))
         patch.setattr(trees, "find_intact", lambda folder: f"whole {folder}")
         patch.setattr(trees, "load_config", lambda folder: CONFIG)
         patch.setattr(trees, "require_weights", lambda *given: noted.append(given))
@@ -478,6 +578,7 @@ def check_what_the_backend_hands_on():
         made = own.make_engine(*given, rows=3, given=None, note=print)
         assert made == (given, {"rows": 3, "note": print})
         assert own.make_feed("source", group, CONFIG) == ("source", 11)
+        assert isinstance(own.make_counters(group), Counters)
         assert own.portable("weights", "config") == {"weights": "config"}
         with own.open_group("x") as opened:
             assert opened == "x"
