@@ -250,3 +250,31 @@ def test_documents_belong_to_what_begins_with_them(tmp_path: Path) -> None:
     }
     assert [shard.num_documents for shard in found.values()] == [5, 5, 0]
     assert [shard.num_tokens for shard in found.values()] == [100, 90, 10]
+
+
+@pytest.mark.parametrize(("split", "names"), [("train", "ab"), ("val", "c"), ("all", "abc")])
+def test_shards_of_a_store_are_those_of_the_split(
+    monkeypatch: pytest.MonkeyPatch, split: Any, names: str
+) -> None:
+    source = sources.find_tokens(np.arange(10), split="all")
+    found = SimpleNamespace(info="info", shards={"train": ("a", "b"), "val": ("c",)})
+    cache = sources.CacheSettings()
+    opened: list[Any] = []
+    monkeypatch.setattr(
+        sources, "open_stored_dataset", lambda *given: opened.append(given) or found
+    )
+    monkeypatch.setattr(
+        sources, "_from_dataset", lambda info, part: (opened.append((info, part)), source)[1]
+    )
+    made = sources.find_tokens("s3://bucket/data", split=split, cache=cache)
+    assert made.stored is not None and made.stored.shards == tuple(names)
+    assert str(made.stored.url) == made.place == "s3://bucket/data" and made.stored.cache is cache
+    assert opened[1] == ("info", split)
+
+    def fail(info: Any, part: str) -> Any:
+        raise DataError("no shards", path="/cache/copy")
+
+    monkeypatch.setattr(sources, "_from_dataset", fail)
+    with pytest.raises(DataError) as caught:
+        sources.find_tokens("s3://bucket/data", split=split)
+    assert (caught.value.message, caught.value.path) == ("no shards", "s3://bucket/data")
