@@ -83,6 +83,9 @@ def test_the_budget_is_divided(
         countingplan._native, "PieceCounter", lambda *given, **more: made.append((given, more))
     )
     settings = settings_of(inputs)
+    monkeypatch.setattr(  # no text is looked at where the budget is enough
+        countingplan.CountingNeeds, "find_stretch", lambda *_: pytest.fail("looked at")
+    )
     plan = plan_counting(settings, inputs, budget, progress, reading)
     rest = 8 * MIB + spare - (workers - 1) * 6 * MIB
     assert budget.shares == {
