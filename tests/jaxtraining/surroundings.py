@@ -1,10 +1,11 @@
 """What surrounds a network of JAX, each checked by a function that units.py runs.
 
-Processes that train together, devices, scores of texts, and texts token by token; what would
-compute or connect is replaced, so that nothing is compiled.
+Processes that train together, devices, scores of texts, texts token by token, and steps of Muon and
+of AdamW in 8 bits by their formulas; what would connect or take long is replaced.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -18,10 +19,22 @@ import pytest
 from lowtide.errors import DataError, UsageError
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
-from lowtide.jaxtraining import backend, devices, evaluation, generation, loading, processes, trees
+from lowtide.jaxtraining import (
+    backend,
+    devices,
+    eightbit,
+    evaluation,
+    generation,
+    loading,
+    muon,
+    optimizers,
+    processes,
+    trees,
+)
 from lowtide.jaxtraining.devices import JaxGroup
 from lowtide.jaxtraining.engine import Counters
 from lowtide.jaxtraining.network import Form
+from lowtide.jaxtraining.optimizers import Rules
 from lowtide.jaxtraining.trees import JaxGPT
 from lowtide.model.config import GPTConfig
 from lowtide.training.likelihood import Score
@@ -592,3 +605,150 @@ def check_what_the_backend_hands_on():
     own.load_weights(noting, "b", verify=False)
     assert own.held_bytes(noting) == 7
     assert noted == ["rows", (("a",), {"verify": True}), (("b",), {"verify": False})]
+
+
+def check_which_matrices_are_one():
+    config = CONFIG.replace(width=16, num_heads=4, num_kv_heads=2, head_dim=4)
+    names = ("attention.query_key_value.weight", "mlp.gate_up.weight", "mlp.down.weight")
+    found = [muon.matrix_splits(f"blocks.*.{name}", 32, config) for name in names]
+    assert found == [[(6, 4), (1, 8)], [(2, 16)], [(1, 32)]]
+
+
+def _even_rows(parts, rows, size):
+    """Steps [S, R, C] with even rows, in float64: `parts` are what orthogonal updates are."""
+    squares = np.square(parts).mean(axis=-1, keepdims=True)
+    rows = rows + 0.05 * (squares - rows)
+    factors = 1 / np.sqrt(np.maximum(rows, 1e-20))
+    after = (squares * factors**2).sum(axis=-2, keepdims=True)
+    norm = np.sqrt(squares.sum(axis=-2, keepdims=True) / np.maximum(after, 1e-20))
+    return parts * factors * norm * size, rows
+
+
+def check_a_step_of_muon_is_the_formula():
+    """Two layers of matrices [6, 4], of which two of [2, 4] are above one of [2, 4]."""
+    dice = np.random.default_rng(7)
+    weights, gradients, momentum = dice.normal(size=(3, 2, 6, 4)).astype(np.float32)
+    rows = dice.random((2, 6, 1)).astype(np.float32)
+    splits = [(2, 2), (1, 2)]
+    options = {
+        "learning_rate": 0.1,
+        "momentum": 0.75,
+        "weight_decay": 0.5,
+        "half": True,
+        "divisor": 2.0,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(muon, "orthogonalize", lambda parts, *, half: parts if half else None)
+        for cautious, is_good in ((False, True), (True, True), (True, False)):
+            step = functools.partial(
+                muon.step_stack, splits=splits, options={**options, "cautious": cautious}
+            )
+            given = {"momentum": momentum, "rows": rows}
+            new, state = jax.jit(step)(weights, gradients, given, is_good=np.bool_(is_good))
+            if not is_good:
+                for found, before in zip(
+                    (new, state["momentum"], state["rows"]), (weights, momentum, rows), strict=True
+                ):
+                    np.testing.assert_allclose(found, before, rtol=1e-6)
+                continue
+            own = gradients / 2
+            buffer = momentum + 0.25 * (own - momentum)
+            nesterov = own + 0.75 * (buffer - own)
+            size = 0.2 * 4**0.5
+            for layer in range(2):
+                first, one = _even_rows(
+                    nesterov[layer, :4].reshape(2, 2, 4), rows[layer, :4].reshape(2, 2, 1), size
+                )
+                second, two = _even_rows(nesterov[layer, None, 4:], rows[layer, None, 4:], size)
+                change = 0.1 * np.concatenate([first.reshape(4, 4), second[0]])
+                decay = 0.05 * ((weights[layer] * change >= 0) if cautious else 1)
+                wanted = weights[layer] * (1 - decay) - change
+                np.testing.assert_allclose(new[layer], wanted, rtol=1e-4, atol=1e-5)
+                means = np.concatenate([one.reshape(4, 1), two[0]])
+                np.testing.assert_allclose(state["rows"][layer], means, rtol=1e-4)
+            np.testing.assert_allclose(state["momentum"], buffer, rtol=1e-5)
+
+
+def check_rows_that_are_nothing_stay_finite():
+    even = jax.jit(functools.partial(muon._even_step, half=False))
+    step, rows = even(np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 1), np.float32))
+    assert not np.asarray(step).any() and not np.asarray(rows).any()
+
+
+def check_a_step_in_8_bits_is_the_formula():
+    """By the moments that codes stand for, of a tensor and of a stack of two layers."""
+    dice = np.random.default_rng(8)
+    signed, unsigned = eightbit.code_table(signed=True), eightbit.code_table(signed=False)
+    codes = dice.integers(0, 256, (2, 2, 300)).astype(np.uint8)
+    sizes = 1 + dice.random((2, 2, 2)).astype(np.float32)
+    weights, gradients = dice.normal(size=(2, 2, 300)).astype(np.float32)
+    options = {
+        "learning_rate": 0.1, "weight_decay": 0.5, "betas": (0.75, 0.5), "eps": 0.01,
+        "corrections": (0.5, 0.25), "divisor": 2.0,
+    }  # fmt: skip
+    state = {"state1": codes[0], "absmax1": sizes[0], "state2": codes[1], "absmax2": sizes[1]}
+    wanted, moments = [], []
+    for layer in range(2):
+        large = [np.repeat(sizes[n, layer], [256, 44]) for n in range(2)]
+        own = gradients[layer] / 2
+        first = 0.75 * signed[codes[0, layer]] * large[0] + 0.25 * own
+        second = 0.5 * unsigned[codes[1, layer]] * large[1] + 0.5 * own**2
+        change = 0.1 / 0.5 * first / (np.sqrt(second) / 0.25 + 0.01)
+        wanted.append(weights[layer] * (1 - 0.05) - change)
+        moments.append((first, second))
+    for stacked in (False, True):
+        step = jax.jit(functools.partial(eightbit.step_stack, stacked=stacked, **options))
+        for is_good in (True, False):
+            given = [weights, gradients] if stacked else [weights[0], gradients[0]]
+            held = state if stacked else {key: value[0] for key, value in state.items()}
+            new, kept = step(*given, held, is_good=np.bool_(is_good))
+            if not is_good:
+                assert np.array_equal(new, given[0])
+                assert all(np.array_equal(kept[key], held[key]) for key in held)
+                continue
+            expected = np.stack(wanted) if stacked else wanted[0]
+            np.testing.assert_allclose(new, expected, rtol=1e-4, atol=1e-5)
+            for layer in range(2 if stacked else 1):
+                for number, (key, table) in enumerate((("1", signed), ("2", unsigned))):
+                    own = {name: np.asarray(kept[f"{name}{key}"]) for name in ("state", "absmax")}
+                    if stacked:
+                        own = {name: value[layer] for name, value in own.items()}
+                    exact = moments[layer][number]
+                    blocks = np.abs(exact[:256]).max(), np.abs(exact[256:]).max()
+                    np.testing.assert_allclose(own["absmax"], blocks, rtol=1e-5)
+                    found = table[own["state"]] * np.repeat(own["absmax"], [256, 44])
+                    assert np.abs(found - exact).max() < 0.02 * max(blocks)
+
+
+def check_moments_by_their_names():
+    rules = Rules(CONFIG, "muon")
+    matrix = "blocks.*.mlp.down.weight"
+    shape = trees.stacked_shapes(CONFIG)[matrix]
+    moments = {
+        "steps": {"": np.float32(5)}, "embedding.weight": {"exp_avg": np.ones((11, 8))},
+        matrix: {"momentum": np.stack([np.zeros(shape[1:]), np.ones(shape[1:])])},
+    }  # fmt: skip
+    found = optimizers.name_moments(moments, rules)
+    assert sorted(found) == [
+        "moments.blocks.0.mlp.down.weight.momentum", "moments.blocks.1.mlp.down.weight.momentum",
+        "moments.embedding.weight.exp_avg", "moments.embedding.weight.step",
+    ]  # fmt: skip
+    assert found["moments.embedding.weight.step"] == 5
+    assert found["moments.blocks.1.mlp.down.weight.momentum"].all()
+    eight = Rules(CONFIG.replace(vocab_size=512), "adamw", use_8bit=True)
+    given = {"steps": {"": np.float32(5)}, "embedding.weight": {"state1": np.zeros(3)},
+             "final_norm.weight": {"exp_avg": np.zeros(8)}}  # fmt: skip
+    found = optimizers.name_moments(given, eight)
+    assert sorted(name.removeprefix("moments.") for name in found) == [
+        "embedding.weight.qmap1", "embedding.weight.qmap2", "embedding.weight.state1",
+        "final_norm.weight.exp_avg",
+    ]  # fmt: skip
+    assert found["moments.embedding.weight.qmap1"][0] < 0
+    assert found["moments.embedding.weight.qmap2"][0] == 0
+    (row,) = optimizers.optimizer_rows(eight, 5)
+    assert row["kind"] == "AdamW8bit" and set(row["values"]) >= {
+        "embedding.weight", "blocks.0.mlp.down.weight", "blocks.1.mlp.down.weight"
+    }  # fmt: skip
+    assert set(map(str, row["values"].values())) == {"{'step': 5}"}
+    assert optimizers.optimizer_rows(eight, 0) == [{"kind": "AdamW8bit", "values": {}}]
+    assert [r["values"] for r in optimizers.optimizer_rows(rules, 5)] == [{}, {}]
