@@ -1,0 +1,196 @@
+"""An append by many workers: what one of them finds begun, added or changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.dataset.staged import adding
+from lowtide.engine.tasks import Task
+from lowtide.errors import DataError, LowtideError, UsageError
+
+MIB = 1 << 20
+
+
+def test_what_one_of_several_appends_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    def event(first: int) -> dict[str, Any]:
+        return {"first_shard": first, "cleaning": {"c": first}, "notices": [first], "tokens": first}
+
+    rows = {
+        "train": [
+            *({"file": f"train/shard_{n:05d}.bin"} for n in (0, 3, 4, 6)), {"file": "mine.bin"},
+        ],
+        "val": [{"file": f"val/shard_{n:05d}.bin"} for n in (2, 5, 9)],
+    }  # fmt: skip
+    info = SimpleNamespace(metadata={"appended": [event(3), event(5), event(6)], "shards": rows})
+    monkeypatch.setattr(adding.layout, "load_dataset_info", lambda root: info)
+    for number, first, shards in ((0, 3, 2), (1, 5, 1), (2, 6, 2)):
+        found = adding.read_added(Path("root"), number)
+        assert (found.report, found.notices) == ({"c": first}, [first])
+        assert (found.added_tokens, found.added_shards, found.was_there) == (first, shards, False)
+
+
+def test_partitions_follow_all_text_and_parts_the_new() -> None:
+    inputs: Any = SimpleNamespace(total_bytes=100 * MIB)
+    small = adding._choose_sizes(inputs, 0)
+    large = adding._choose_sizes(inputs, 1 << 30)
+    assert small == adding.Sizes.of(100 * MIB)
+    assert large.num_partitions == adding.Sizes.of(100 * MIB + (4 << 30)).num_partitions
+    assert large.num_partitions > small.num_partitions
+    assert (large.part_bytes, large.group_bytes) == (small.part_bytes, small.group_bytes)
+
+
+def test_workers_meet_beside_the_dataset_or_where_they_are_told() -> None:
+    settings: Any = SimpleNamespace(dataset_dir=Path("data/mine"), work_dir=None)
+    assert adding.append_work_folder(settings) == Path("data/mine.work")
+    settings.work_dir = Path("elsewhere")
+    assert adding.append_work_folder(settings) == Path("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_stored"),
+    [
+        (None, False),
+        ({"verb": "prepare", "dataset": "sum"}, False),
+        ({"verb": "append", "dataset": "other"}, False),
+        ({"verb": "append", "dataset": "sum"}, True),
+    ],
+)
+def test_the_dataset_is_the_one_that_the_work_was_begun_on(
+    monkeypatch: pytest.MonkeyPatch, plan: Any, is_stored: bool
+) -> None:
+    if plan is not None:
+        plan |= {"first_number": 7, "shards": {"train": ["a", "b"], "val": ["c"]}}
+    monkeypatch.setattr(adding, "read_plan", lambda records: plan)
+    monkeypatch.setattr(adding, "first_free_number", lambda info: 3)
+    monkeypatch.setattr(adding.layout, "shard_from_row", lambda root, row: (root, row))
+    monkeypatch.setattr(adding, "GrownDataset", lambda *given, **more: (given, more))
+    info: Any = SimpleNamespace(shards="shards", root="root")
+    found: Any = adding._open_grown(info, "stored", "sum", None)  # type: ignore[arg-type]
+    if not is_stored:
+        assert found == ((info, "stored", "shards", 3, "sum"), {})
+        return
+    shards = {"train": [("root", "a"), ("root", "b")], "val": [("root", "c")]}
+    assert found == ((info, "stored"), {"shards": shards, "first_number": 7, "checksum": "sum"})
+
+
+@pytest.mark.parametrize(
+    ("plan", "removed"),
+    [({"verb": "append"}, True), ({"verb": "prepare"}, False), (None, False), ("error", False)],
+)
+def test_only_work_of_an_append_is_removed_when_all_is_there(
+    monkeypatch: pytest.MonkeyPatch, plan: Any, removed: bool
+) -> None:
+    def read(records: Any) -> Any:
+        if plan == "error":
+            raise DataError("not ours")
+        return plan
+
+    monkeypatch.setattr(adding, "read_plan", read)
+    names: list[Any] = []
+    records: Any = SimpleNamespace(remove=names.append)
+    adding._remove_finished(records)
+    assert names == ([adding._FOLDER_NAMES] if removed else [])
+
+
+def test_metadata_and_its_checksum_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = iter(["1", "2", "2", "2"])
+    loaded = iter(["old", "new"])
+    monkeypatch.setattr(adding.layout, "read_metadata", lambda root: {})
+    monkeypatch.setattr(adding, "_checksum_metadata", lambda root: next(sums))
+    monkeypatch.setattr(adding.layout, "load_dataset_info", lambda root: next(loaded))
+    assert adding._load_unchanged(Path("root")) == ("2", "new")
+
+
+def test_unfinished_work_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adding, "has_plan", lambda root: root == Path("begun"))
+    adding._refuse_unfinished(Path("free"))
+    with pytest.raises(UsageError) as caught:
+        adding._refuse_unfinished(Path("begun"))
+    assert caught.value.message == "unfinished work of --engine threads is here"
+    assert caught.value.path == Path("begun/.work")
+
+
+def append_of(monkeypatch: pytest.MonkeyPatch, *, checksum: str, events: list[Any]) -> Any:
+    monkeypatch.setattr(adding, "_checksum_metadata", lambda root: checksum)
+    monkeypatch.setattr(adding.layout, "read_metadata", lambda root: {"appended": events})
+    job = SimpleNamespace(inputs=[SimpleNamespace(path=Path("a")), SimpleNamespace(path=Path("b"))])
+    grown = SimpleNamespace(root=Path("root"), checksum="sum", num_appended=1)
+    return adding._SharedAppend(job, grown, 5, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("checksum", "events", "added"),
+    [
+        ("sum", [["a", "b"], ["a", "b"]], False),  # nothing has changed
+        ("new", [["x"], ["a", "b"]], True),
+        ("new", [["x"], ["y"], ["a", "b"]], True),
+        ("new", [["a", "b"], ["y"]], False),  # one before this work
+        ("new", [["x"], ["b", "a"]], False),
+        ("new", [["x"]], False),
+    ],
+)
+def test_whether_the_text_was_added_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, checksum: str, events: list[list[str]], added: bool
+) -> None:
+    rows = [{"input_files": names} for names in events]
+    assert append_of(monkeypatch, checksum=checksum, events=rows).is_added() is added
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_a_plan_that_differs_is_no_error_once_the_text_is_there(
+    monkeypatch: pytest.MonkeyPatch, added: bool
+) -> None:
+    def refuse(plan: Any, records: Any) -> None:
+        raise UsageError("another plan")
+
+    ran: list[Any] = []
+    monkeypatch.setattr(adding, "commit_plan", refuse)
+    monkeypatch.setattr(adding, "run_stages", lambda *given, **more: ran.append(more))
+    run = append_of(monkeypatch, checksum="sum", events=[])
+    run._job.records = None
+    run._make_plan = dict
+    run.is_added = lambda: added
+    if added:
+        run._run(3.0)
+    else:
+        with pytest.raises(LowtideError, match="another plan"):
+            run._run(3.0)
+    assert ran == []
+    monkeypatch.setattr(adding, "commit_plan", lambda plan, records: None)
+    run._shares = SimpleNamespace(num_workers=4)
+    run._iter_stages = lambda: iter(())
+    run._run(3.0)
+    assert ran == [{"num_workers": 4, "is_finished": run.is_added, "lease_seconds": 3.0}]
+
+
+@pytest.mark.parametrize(
+    ("added", "checksum", "expected"),
+    [(True, "new", []), (False, "sum", ["add"]), (False, "new", None)],
+)
+def test_the_last_task_adds_once_and_only_to_the_same_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool, checksum: str, expected: Any
+) -> None:
+    monkeypatch.setattr(adding, "_checksum_metadata", lambda root: checksum)
+    committed: list[Any] = []
+    records = SimpleNamespace(
+        folder=Path("work"), commit_record=lambda task, *, facts: committed.append((task, facts))
+    )
+    job: Any = SimpleNamespace(records=records)
+    grown: Any = SimpleNamespace(root=tmp_path, checksum="sum")
+    gather: Any = None
+    stage: Any = adding._FinishStage(job, grown, gather, lambda: added)
+    calls: list[str] = []
+    stage._add = lambda: calls.append("add")
+    assert stage.count_tasks() == 1
+    if expected is None:
+        with pytest.raises(DataError, match="the dataset has changed since this work was begun"):
+            stage.run(0)
+        assert committed == []
+        return
+    stage.run(0)
+    assert calls == expected
+    assert committed == [(Task(adding.FINISH_STAGE, 0), {})]
