@@ -13,6 +13,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.export import ExportSettings, export_model, write_export
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import load_model, portable_tensors, save_weights
+from lowtide.progress import Phase
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer
 
@@ -148,6 +149,19 @@ def test_memory_goes_into_the_metrics_of_the_run(tokenizers, tmp_path, capsys):
     assert all(row["job"] == "export" and row["peak_memory_bytes"] >= 0 for row in rows)
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
     assert "peak memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_progress_comes_to_its_end(tokenizers, tmp_path, monkeypatch, dtype):
+    write_run(tmp_path / "run", tokenizers["char"], "qwen3")
+    seen = []
+    update = Phase.update
+    monkeypatch.setattr(
+        Phase, "update", lambda self, done: (seen.append((self.total, done)), update(self, done))
+    )
+    export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out", dtype=dtype)
+    total, done = seen[-1]
+    assert total == done > 0
 
 
 def test_another_export_to_the_same_folder_is_named(tmp_path, tokenizers):

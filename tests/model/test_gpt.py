@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from lowtide.errors import UsageError
 from lowtide.model.blocks import KVCache, rotate
 from lowtide.model.config import GPTConfig
-from lowtide.model.gpt import GPT
+from lowtide.model.gpt import GPT, rotary_tables
 
 LAYOUTS = ["qwen3", "gpt2", "tide"]
 
@@ -42,6 +42,27 @@ def test_loss_equals_cross_entropy_of_the_logits(layout):
     inputs, targets = ids(), ids()
     plain = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
     torch.testing.assert_close(model(inputs, targets), plain)
+
+
+class AsOnGpu(torch.Tensor):
+    """Is computed here, by the ways that are for GPUs."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("part", ["mlp", "rotate"])
+def test_the_ways_of_a_gpu_compute_the_same(part):
+    config = tiny(head_dim=8)
+    if part == "mlp":
+        mlp = GPT(config).blocks[0].mlp
+        x = torch.randn(2, 5, 32)
+        found, wanted = mlp(x.as_subclass(AsOnGpu)), mlp(x)
+    else:
+        cos, sin = (table[:5] for table in rotary_tables(config, 8))
+        x = torch.randn(2, 4, 5, 8)
+        found, wanted = rotate(x.as_subclass(AsOnGpu), cos, sin), rotate(x, cos, sin)
+    assert wanted.abs().max() > 0
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
