@@ -177,3 +177,28 @@ def test_a_sample_is_computed_anew_for_every_token(
     seen = [[[1, 2, *script][: 2 + n][-4:]] for n in range(len(script))]
     stopped = script.index(9) + 1 if 9 in script else len(script)
     assert calls == ["eval", *seen[:stopped], "train"]
+
+
+@pytest.mark.parametrize(("dropout", "training", "seeds"), [
+    (0.0, True, False), (0.5, False, False), (0.5, True, True), (0.0, False, False),
+])  # fmt: skip
+def test_the_dice_are_set_for_dropout_alone(
+    monkeypatch: pytest.MonkeyPatch, dropout: float, training: bool, seeds: bool
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", asked.append)
+    stand_in: Any = SimpleNamespace(
+        config=CONFIG.replace(dropout=dropout), _outline=SimpleNamespace(training=training)
+    )
+    executor.Executor._seed(stand_in, (1, 2))
+    assert asked == [hash((1, 2)) & (2**63 - 1)] * seeds
+
+
+def test_memory_of_blocks_comes_back_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("lowtide.ladder.network.return_large_blocks", lambda: asked.append("cpu"))
+    model = PackedGPT(CONFIG, seed=0)
+    model.settle("packed", CPU, in_float32=False, scratch_dir=tmp_path)
+    assert asked == ["cpu"] and model.muon is None

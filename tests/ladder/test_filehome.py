@@ -230,3 +230,11 @@ def test_the_room_of_the_disk_is_looked_at_first(
     with pytest.raises(LowtideError, match="No space left on device"):
         filehome._make_scratch(tmp_path / "new" / "scratch", asked)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_scratch_file_that_ended_early_is_named(home: FileHome, monkeypatch: Any) -> None:
+    home.wait()
+    monkeypatch.setattr(os, "preadv", lambda *given: 0)
+    with pytest.raises(LowtideError, match="the scratch file ended early"):
+        home.get("b")
+    home._ring.held.clear()

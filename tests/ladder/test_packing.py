@@ -361,3 +361,21 @@ def test_programs_of_kernels_cover_all_rows(
         (programs,), (rows, {"ROWS": 8, **plain}), (programs,), (rows, {"ROWS": 8, **plain}),
         (programs,), (size, {"CAUTIOUS": True, "SIZE": 1024, **plain}),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [BLOCK, 3 * BLOCK])
+def test_what_a_chunk_takes_and_where_its_parts_lie(count: int) -> None:
+    assert chunk_bytes(count) == 3 * count + 8 * (count // BLOCK)
+    assert chunk_bytes(count, with_rests=False) == 2 * count + 8 * (count // BLOCK)
+    assert momentum_bytes(count) == count + 4 * (count // BLOCK)
+    memory = torch.zeros(chunk_bytes(count), dtype=torch.uint8)
+    chunk = view_chunk(memory, count)
+    parts = [chunk.first_scales, chunk.second_scales, chunk.first, chunk.second, chunk.rests]
+    for number, part in enumerate(parts, 1):
+        part.view(torch.uint8).fill_(number)
+    sizes = [count // BLOCK * 4] * 2 + [count] * 3
+    expected = [n for n, size in enumerate(sizes, 1) for _ in range(size)]
+    assert memory.tolist() == expected
+    rests = torch.zeros(count, dtype=torch.int8)
+    apart = view_chunk(memory[: chunk_bytes(count, with_rests=False)], count, rests=rests)
+    assert apart.rests is rests and apart.second.numel() == count

@@ -6,8 +6,13 @@ import itertools
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
-from lowtide.model.sizing import count_parameters
-from lowtide.training.activations import _jax_update_bytes, jax_activations, jax_pass_bytes
+from lowtide.model.sizing import activation_bytes, count_parameters
+from lowtide.training.activations import (
+    _jax_update_bytes,
+    cpu_activations,
+    jax_activations,
+    jax_pass_bytes,
+)
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
 
@@ -232,3 +237,14 @@ def pass_rows() -> list[tuple[int, int]]:
 def test_a_pass_takes_what_its_moments_do() -> None:
     """`print(pass_rows())` writes the table anew, for a change that is meant."""
     assert pass_rows() == PASSES
+
+
+def test_half_precision_on_a_cpu_keeps_copies_of_the_matrices() -> None:
+    config = shape("qwen3", 2, 256)
+    for half, rows in ((False, 2), (True, 2), (True, 1)):
+        settings = train_settings(seq_len=16, batch_size=2, use_mixed_precision=half)
+        plain = activation_bytes(
+            config, tokens=16 * rows, half=half, checkpointing=False, accumulating=rows < 2
+        )
+        copies = 2 * count_parameters(config) if half else 0
+        assert cpu_activations(config, settings, rows) == plain + copies

@@ -145,3 +145,25 @@ def test_other_threads_leave_signals_alone():
     thread.start()
     thread.join(10)
     assert seen == [before]
+
+
+def test_what_is_said_of_a_run_is_said_at_once(monkeypatch):
+    """Before the stacks, which C writes past what Python holds back."""
+    noted = []
+
+    class Held:
+        def write(self, text):
+            noted.append(text)
+
+        def flush(self):
+            noted.append("flush")
+
+    monkeypatch.setattr(diagnostics.sys, "stderr", Held())
+    monkeypatch.setattr(
+        diagnostics.faulthandler, "dump_traceback", lambda **options: noted.append(options)
+    )
+    where = Diagnostics(watch=False)
+    where._on_signal(10, None)
+    where.dump()
+    said = "lowtide: step 0, starting for 0.0s"
+    assert noted == [said, "\n", "flush", said, "\n", "flush", {"file": 2, "all_threads": True}]

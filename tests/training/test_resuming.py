@@ -15,7 +15,13 @@ from lowtide.flatsettings import setting_fields
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.training.resuming import RESUME_RULES, change_settings, continued_settings
+from lowtide.training.resuming import (
+    RESUME_RULES,
+    change_settings,
+    continued_settings,
+    is_run,
+    require_own_run,
+)
 from lowtide.training.settings import TrainSettings, train_settings
 from lowtide.training.start import train
 from lowtide.training.steps import Steps
@@ -282,3 +288,27 @@ def test_what_counts_as_a_change(tmp_path, before, now, changed):
     applied = [f"{name} {old} -> {new}" for name, (old, new) in changed.items()
                if RESUME_RULES[name] == "applied"]  # fmt: skip
     assert said == ([f"changed from step 3 on: {', '.join(applied)}"] if applied else [])
+
+
+def test_a_folder_with_files_of_a_runs_names_is_not_written_over(tmp_path):
+    folder = tmp_path / "mine"
+    require_own_run(folder)  # not there
+    folder.mkdir()
+    (folder / "notes.txt").write_text("")
+    require_own_run(folder)
+    for name in ("config.json", "best", "data/dataset_metadata.json"):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+        with pytest.raises(UsageError) as refused:
+            require_own_run(folder)
+        assert refused.value.next_step == "choose another --model-name, or move this file away"
+        (folder / "settings.json").write_text('{"model_name": "mine"}')
+        assert is_run(folder)
+        require_own_run(folder)
+        (folder / "settings.json").write_text("{}")
+        assert not is_run(folder)
+        (folder / "settings.json").unlink()
+        path.unlink()
+    (folder / "steps" / "step_00000004").mkdir(parents=True)
+    assert is_run(folder)

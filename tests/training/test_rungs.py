@@ -173,3 +173,13 @@ def test_one_matrix_goes_through_the_polynomials_where_a_stack_is_too_large(on_g
         config = GPTConfig(64, 8, 1, width, 1, mlp_width=mlp)
         numbers = 3 * largest + 3 * width * width
         assert offloading._update_bytes(config, on_gpu=on_gpu) == numbers * (2 if on_gpu else 4)
+
+
+@pytest.mark.parametrize(
+    ("device", "number"), [("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:3", 3)]
+)
+def test_the_gpu_that_is_meant_is_looked_at(monkeypatch, device, number):
+    asked = []
+    monkeypatch.setattr(rungs, "find_gpu", asked.append)
+    found = find_limits(_settings(device=device), Program(1, 1, device="cuda"))
+    assert asked == [number] and found.device_bytes == 0

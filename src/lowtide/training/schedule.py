@@ -49,7 +49,7 @@ def default_learning_rate(num_parameters: int, optimizer: str, *, adapting: bool
 
     Muon's steps have AdamW's size and bear more; a model that is adapted gets a fifth.
     """
-    rate = 3e-3 * (1e6 / max(num_parameters, 10_000)) ** 0.3
+    rate = 3e-3 * (1e6 / num_parameters) ** 0.3
     rate = min(rate, 5e-3) * (2.0 if optimizer == "muon" else 1.0)
     return rate / 5 if adapting else rate
 
