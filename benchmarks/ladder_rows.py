@@ -64,6 +64,7 @@ ROWS = [
     Row("fsdp2", "offload_peers.py fsdp2 --params 3e8 --seconds 40", 60, 85, alone=True),
     Row("own-packed", _steps(0, "3e8", "packed", 4, 8, "--steps 8"), 20, 50, alone=True),
     Row("own-optimizer", _steps(0, "3e8", "optimizer", 4, 8, "--steps 8"), 20, 50, alone=True),
+    Row("own-none", "offload_peers.py none --params 3e8", 20, 50, alone=True),
     Row("shared", "gpu_shared.py --seconds 45", 40, 150, alone=True),
     Row("17", _steps(24, "1.7e10", "layers", 2, 2, LOWER), 117, 200),
     Row("own-layers", _steps(0, "3e8", "layers", 4, 8, "--steps 8"), 20, 50, alone=True),

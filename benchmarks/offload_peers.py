@@ -2,7 +2,8 @@
 
 Our network, compiled block by block with activation checkpointing, in the loops that each package's
 own examples show: FSDP2 with weights, gradients and AdamW on the host; torchao's optimizer on the
-host; bitsandbytes' paged 8-bit AdamW. The last two round weights to bfloat16 after every step. Run
+host; bitsandbytes' paged 8-bit AdamW. The last two round weights to bfloat16 after every step.
+`none` is the same network with all of it on the GPU, in float32 and with its activations kept. Run
 gpu_offload.py with the same numbers in the same hour, and compare the rows.
 
 FSDP2 moves all weights in float32 to the GPU twice and all gradients back for every micro-batch,
@@ -93,13 +94,33 @@ def with_bitsandbytes(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Mo
     return model, step
 
 
+def with_none(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, Step]:
+    """Nothing is given up and nothing offloaded: float32 on the GPU, activations kept."""
+    model.activation_checkpointing = False
+    if compiled:
+        model.compile_blocks()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
+
+    def step() -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return model, step
+
+
 def _in_bfloat16(model: GPT, *, compiled: bool) -> GPT:
     if compiled:
         model.compile_blocks()
     return model.bfloat16()
 
 
-PEERS = {"fsdp2": with_fsdp2, "torchao": with_torchao, "bitsandbytes": with_bitsandbytes}
+PEERS = {
+    "fsdp2": with_fsdp2,
+    "torchao": with_torchao,
+    "bitsandbytes": with_bitsandbytes,
+    "none": with_none,
+}
 PACKAGES = {"torchao": "torchao", "bitsandbytes": "bitsandbytes"}
 
 
