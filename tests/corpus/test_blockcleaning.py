@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,7 @@ import pytest
 
 from lowtide.corpus import blockcleaning
 from lowtide.corpus.blockcleaning import CleanJob, clean_corpus, has_many_streams, write_block
-from lowtide.corpus.blocktable import OpenDocument, load_block_table
+from lowtide.corpus.blocktable import OpenDocument, find_score_cut, load_block_table
 from lowtide.corpus.cleaning import DOCUMENT_ROW_BYTES
 from lowtide.corpus.inputhashes import hash_input
 from lowtide.corpus.inputs import expand_inputs
@@ -21,6 +22,9 @@ from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import TextBlock
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import WorkFile, open_work_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fasttext_files import TinyModel
 
 BLOCK = 400
 READING = ReadingSettings(block_bytes=BLOCK)
@@ -397,3 +401,22 @@ def test_how_many_tasks_wait(
     job = job_of(paths, tmp_path / "work", consumer=Notes() if consumer else None)
     clean_corpus(job, pool, on_done=lambda _: None)
     assert asked == [waiting]
+
+
+def test_scores_are_found_once_and_nothing_else_is_kept(inputs: list[Path], tmp_path: Path) -> None:
+    words = ["some", "words", "</s>"]
+    model = TinyModel(words=words, labels=["hq", "cc"], dim=6).write(tmp_path / "model.bin")
+    cleaning = CleaningSettings(filter=False, dedup=False, score=model, keep_top=0.5)
+    job = job_of(inputs, tmp_path / "work", cleaning=cleaning, collect_scores=True)
+    clean(job)
+    cut, contents = find_score_cut(job, 0.5)
+    assert (cut.judged, cut.kept >= 75 // 2) == (75, True)
+    sources = expand_inputs(inputs)
+    assert [contents.get(one.index) for one in sources] == [
+        hash_input(one, READING) for one in sources
+    ]
+    paths = sorted(job.folder.glob("*.block"))
+    assert all(open_work_file(path).sections.keys() == {"keys"} for path in paths)
+    times = [path.stat().st_mtime_ns for path in paths]
+    clean(job)
+    assert [path.stat().st_mtime_ns for path in paths] == times

@@ -140,7 +140,7 @@ class CountCheckpoints:
 class _Meter:
     """How many stored bytes have been counted, also while native code is running."""
 
-    def __init__(self, counter: _native.PieceCounter, done: int) -> None:
+    def __init__(self, counter: _native.PieceCounter, done: int = 0) -> None:
         self.counter = counter
         self.done = done
         self._mark: int | None = None
@@ -172,9 +172,7 @@ def count_pieces(
 ) -> None:
     """Count every piece of `inputs`, from the last checkpoint on."""
     place = checkpoints.restore(counter, progress.note)
-    starts = array("q", [0])
-    for source in inputs:
-        starts.append(starts[-1] + source.size_bytes)
+    starts = _starts_of(inputs)
     first = min(starts[place.input_index] + place.offset, starts[-1])
     meter = _Meter(counter, first)
     job = _Job(
@@ -211,13 +209,18 @@ def count_inputs(
     limits: CountingLimits,
 ) -> None:
     """Count every piece of `inputs`, from the beginning to the end."""
+    specials = [text.encode() for text in needs.specials]
+    job = _Job(counter, inputs, specials, options, limits, needs)
+    for _ in job.run(InputPlace(), _Meter(counter), _starts_of(inputs)):
+        pass
+
+
+def _starts_of(inputs: Sequence[InputFile]) -> array[int]:
+    """Where each input begins among the stored bytes of all, and where the last one ends."""
     starts = array("q", [0])
     for source in inputs:
         starts.append(starts[-1] + source.size_bytes)
-    specials = [text.encode() for text in needs.specials]
-    job = _Job(counter, inputs, specials, options, limits, needs)
-    for _ in job.run(InputPlace(), _Meter(counter, 0), starts):
-        pass
+    return starts
 
 
 @dataclasses.dataclass(frozen=True)
