@@ -202,3 +202,106 @@ def test_memory_of_blocks_comes_back_on_a_cpu(
     model = PackedGPT(CONFIG, seed=0)
     model.settle("packed", CPU, in_float32=False, scratch_dir=tmp_path)
     assert asked == ["cpu"] and model.muon is None
+
+
+def test_what_a_step_tells_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables have a rate and a decay of their own; each chunk is known by its place."""
+    steps: list[Any] = []
+    monkeypatch.setattr(
+        engine, "take_step", lambda *given, position: steps.append((*given, position))
+    )
+
+    def moving(name: str, layer: int | None, position: int, parts: list[slice]) -> Any:
+        unit = SimpleNamespace(name=name, layer=layer, position=position)
+        chunks = [(part, f"chunk of {name}") for part in parts]
+        memory = torch.arange(10.0)
+        return SimpleNamespace(
+            unit=unit, weights=memory, gradients=-memory, iter_chunks=lambda: iter(chunks)
+        )
+
+    parts = [slice(0, 4), slice(4, 6)]
+    units = [moving("table", None, 100, parts), moving("block", 0, 200, parts),
+             moving("matrices", 1, 300, parts)]  # fmt: skip
+    moved: list[Any] = []
+    for norm, loss, clip, decay in (
+        (4.0, 1.0, 2.0, None), (4.0, 1.0, 8.0, 0.25), (4.0, 1.0, 0.0, 0.0),
+        (4.0, np.nan, 2.0, None), (np.inf, 1.0, 0.0, None),
+    ):  # fmt: skip
+        steps.clear()
+        moved.clear()
+        learning = {"grad_clip": clip, "weight_decay": 0.5, "embedding_decay": decay}
+        settings = train_settings(embedding_rate=3.0, **learning)
+        places = SimpleNamespace(
+            iter_moving=lambda: iter(units), is_muons=lambda unit: unit.name == "matrices"
+        )
+        muon = SimpleNamespace(move=lambda *given: moved.append(given))
+        stand_in: Any = SimpleNamespace(
+            _settings=settings, _norm=torch.tensor(norm), learning_rate=0.5, _places=places,
+            _steps=torch.tensor(7.0, dtype=torch.float64), model=SimpleNamespace(muon=muon),
+            _numbers=lambda factor, goes, rate, decay: (float(factor), float(goes), rate, decay),
+            _muon_numbers=lambda factor, goes, rate: ("muon", float(factor), float(goes), rate),
+            _move_smalls=lambda numbers: moved.append(numbers),
+        )  # fmt: skip
+        found, skipped = LadderEngine.update(stand_in, torch.tensor(loss), 0.5)
+        goes = float(np.isfinite(norm) and np.isfinite(loss))
+        assert torch.equal(found, stand_in._norm) and skipped == 1 - goes
+        assert stand_in._steps == 7 + goes
+        factor = min(1.0, clip / norm) if clip else 1.0
+        table = (factor, goes, 0.75, 0.5 if decay is None else decay)
+        block = (factor, goes, 0.25, 0.5)
+        assert [(chunk, numbers, place) for _, chunk, _, numbers, place in steps] == [
+            ("chunk of table", table, 100), ("chunk of table", table, 104),
+            ("chunk of block", block, 200), ("chunk of block", block, 204),
+        ]  # fmt: skip
+        assert [part.tolist() for part, *_ in steps[:2]] == [[0, 1, 2, 3], [4, 5]]
+        assert (-steps[1][2]).tolist() == [4, 5]
+        assert moved == [(units[2], ("muon", factor, goes, 0.25)), (factor, goes, 0.25, 0.0)]
+
+
+@pytest.mark.parametrize(("taken", "counted"), [(0.0, 1), (1.0, 1), (3.0, 3)])
+def test_the_numbers_of_a_step(taken: float, counted: int) -> None:
+    settings = train_settings(
+        beta1=0.75, beta2=0.5, weight_decay=0.25, momentum=0.9, momentum_warmup=0,
+        cautious_decay=True, optimizer="muon", seed=5,
+    )  # fmt: skip
+    stand_in: Any = SimpleNamespace(
+        _settings=settings, _steps=torch.tensor(taken, dtype=torch.float64),
+        state=SimpleNamespace(step=8), _kinds=["PackedAdamW", "PackedMuon"],
+    )  # fmt: skip
+    stand_in._seed = lambda: LadderEngine._seed(stand_in)
+    one = torch.ones((), dtype=torch.float64)
+    found = LadderEngine._numbers(stand_in, one / 2, one, 0.1, 0.2)
+    assert (found.beta1, found.beta2, found.eps) == (0.75, 0.5, 1e-8)
+    assert found.seed == hash((5, 8)) & 0xFFFFFFFF
+    first, second = 1 - 0.75**counted, 1 - 0.5**counted
+    expected = [0.5, 1.0, 0.1 / first, second**-0.5, 1 - 0.02]
+    assert found.scalars.tolist() == pytest.approx(expected, rel=1e-6)
+    muon = LadderEngine._muon_numbers(stand_in, one / 2, one, 0.1)
+    assert (muon.momentum, muon.cautious, muon.seed) == (0.9, True, found.seed)
+    assert muon.scalars.tolist() == pytest.approx([0.5, 1.0, 0.1, 1 - 0.025], rel=1e-6)
+    rows = [{"kind": kind, "values": {"": {"steps": taken}}} for kind in stand_in._kinds]
+    scale = {"value": 1.0, "good_steps": 0.0}
+    assert LadderEngine.numbers(stand_in) == {"loss_scale": scale, "optimizers": rows}
+
+
+@pytest.mark.parametrize("goes", [0.0, 1.0])
+def test_gains_and_biases_are_moved_as_adamw_does(goes: float) -> None:
+    values, first, second = torch.tensor([2.0]), torch.tensor([0.5]), torch.tensor([0.25])
+    gradient = torch.tensor([3.0 if goes else torch.nan])
+    smalls = SimpleNamespace(values=values, first=first, second=second, gradients=gradient)
+    scalars = torch.tensor([0.5, goes, 0.1, 4.0, 0.0])
+    numbers = engine.StepNumbers(0.75, 0.5, 0.01, 1, scalars)
+    stand_in: Any = SimpleNamespace(_smalls=smalls)
+    LadderEngine._move_smalls(stand_in, numbers)
+    if not goes:
+        assert [values.item(), first.item(), second.item()] == [2.0, 0.5, 0.25]
+        return
+    one, two = 0.75 * 0.5 + 0.25 * 1.5, 0.5 * 0.25 + 0.5 * 1.5**2
+    moved = 2.0 - 0.1 * one / (two**0.5 * 4 + 0.01)
+    found = [values.item(), first.item(), second.item()]
+    assert found == pytest.approx([moved, one, two], rel=1e-6)
+
+
+def test_a_stored_tensor_says_its_size() -> None:
+    sizes = [Stored(kind, (3, 5), lambda: torch.zeros(1)).nbytes for kind in ("F32", "I8", "U8")]
+    assert sizes == [60, 15, 15]
