@@ -499,3 +499,110 @@ def test_small_files_are_published_in_groups_and_an_interrupted_group_is_made_ag
     assert np.load(tmp_path / "69.npy").size and np.load(tmp_path / "a.npy").size
     hidden = {path.name for path in tmp_path.glob(".*")}
     assert all(name.endswith(".metrics.jsonl") for name in hidden), hidden
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1000, True), (999, False)])
+def test_ids_have_room_on_the_disk_or_are_refused(
+    monkeypatch: pytest.MonkeyPatch, free: int, fits: bool
+) -> None:
+    """Half as many ids as bytes, which is more than there are of any text."""
+    asked: list[Path] = []
+    monkeypatch.setattr(
+        pretokenization.files, "free_disk_bytes", lambda path: asked.append(path) or free
+    )
+    for size, kind in ((1001, "<u2"), (500, "<i4")):
+        source: Any = SimpleNamespace(size_bytes=size)
+        given: Any = (source, Path("out") / "a.npy", np.dtype(kind))
+        if fits:
+            pretokenization._check_disk(*given)
+        else:
+            with pytest.raises(DataError, match="the ids may need 1000 B of disk, 999 B are free"):
+                pretokenization._check_disk(*given)
+    assert asked == [Path("out")] * 2
+
+
+def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
+    out = tmp_path / "a.npy"
+    folder = pretokenization.tokenizer_dir(out)
+    mine, other = Tokenizer.from_characters("ab"), Tokenizer.from_characters("abc")
+    pretokenization._require_free_place(out, mine)  # nothing is there
+    folder.mkdir()
+    pretokenization._require_free_place(out, mine)
+    mine.save(folder)
+    pretokenization._require_free_place(out, mine)  # a kill came just before the record
+    with pytest.raises(UsageError, match="choose another --out-path"):
+        pretokenization._require_free_place(out, other)
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(UsageError, match="choose another --out-path"):
+        pretokenization._require_free_place(out, mine)
+    pretokenization.record_path(out).write_text("{}")
+    pretokenization._require_free_place(out, other)  # it is an earlier .npy's
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "same"),
+    [("char", "char", True), ("char", "gpt2", False), ("gpt2", "char", False), ("a", "b", True)],
+)
+def test_tokenizers_are_the_same_by_name_or_fingerprint(known: str, now: str, same: bool) -> None:
+    record: Any = SimpleNamespace(tokenization=known, tokenizer_fingerprint="f")
+    shared: Any = SimpleNamespace(
+        settings=SimpleNamespace(tokenization=now), named_tokenizer=SimpleNamespace(fingerprint="f")
+    )
+    words = f"it was made with tokenizer {known}, now it is {now}"
+    assert pretokenization._tokenizer_difference(record, shared) == (None if same else words)
+    shared.named_tokenizer.fingerprint = "g"
+    found = pretokenization._tokenizer_difference(record, shared)
+    assert found == (None if same and "char" in (known, now) else words)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "full_at", "expected"),
+    [
+        ([5, 5, 5], 99, [3]),
+        ([5, 5, 5], 2, [2, 1]),  # a full group is published
+        ([5, (1 << 20) + 1, 5], 99, [2, 1]),  # and a large file at once
+        ([5, 1 << 20, 5], 99, [3]),
+    ],
+)
+def test_results_come_when_their_group_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], full_at: int,
+    expected: list[int],
+) -> None:  # fmt: skip
+    sources = [
+        SimpleNamespace(path=tmp_path / f"{number}.txt", size_bytes=size)
+        for number, size in enumerate(sizes)
+    ]
+    published: list[int] = []
+
+    class Group:
+        waiting = 0
+
+        def __enter__(self) -> Group:
+            return self
+
+        def __exit__(self, *details: object) -> None:
+            if self.waiting:
+                published.append(self.waiting)
+
+        @property
+        def is_full(self) -> bool:
+            return self.waiting >= full_at
+
+        @property
+        def num_waiting(self) -> int:
+            return self.waiting
+
+        def publish(self) -> None:
+            published.append(self.waiting)
+            self.waiting = 0
+
+    def encode(shared: Any, source: Any, out: Path, group: Group) -> str:
+        group.waiting += 1
+        return out.name
+
+    monkeypatch.setattr(pretokenization, "expand_inputs", lambda given: sources)
+    monkeypatch.setattr(pretokenization, "PublishGroup", Group)
+    monkeypatch.setattr(pretokenization, "_pretokenize", encode)
+    settings: Any = SimpleNamespace(file=(), out_path=None)
+    assert list(pretokenization.iter_pretokenized(settings)) == ["0.npy", "1.npy", "2.npy"]
+    assert published == expected

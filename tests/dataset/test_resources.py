@@ -248,3 +248,22 @@ def test_a_refusal_counts_the_characters_twice_and_the_workers(
     least = resources.smallest_budget_bytes() - resources._PROGRAM_BYTES + MIB
     needed = least + (2 * more + block * (workers - 1) if more > 0 else 0)
     assert refused.value.next_step == smallest_budget(needed) + unseen_words(unseen)
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ({"num_files": 7000}, 700_000),
+        ({"count_bytes": 5 * MIB}, 5 * MIB),
+        ({"tokenizer": TokenizerNeeds(table_bytes=9 * MIB)}, 9 * MIB),
+        ({"tokenizer": TokenizerNeeds(thread_bytes=3 * MIB)}, 6 * MIB),  # of a worker and a reader
+        ({"step_bytes": 2 * MIB}, 4 * MIB),
+        ({"reader_bytes": 6 * MIB}, 6 * MIB),
+    ],
+)
+def test_the_smallest_budget_holds_what_inputs_take(options: dict[str, Any], more: int) -> None:
+    least = resources.smallest_budget_bytes() + more
+    inputs = resources.Inputs(**options)
+    assert divided(least, inputs).num_workers == 1
+    with pytest.raises(BudgetError, match="too small"):
+        divided(least - 1, inputs)

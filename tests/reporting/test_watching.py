@@ -14,11 +14,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lowtide.errors import DataError, UsageError
+from lowtide.reporting import watching
 from lowtide.reporting.reports import open_reader
 from lowtide.reporting.runs import RunReader
 from lowtide.reporting.settings import ReportSettings
@@ -235,3 +237,30 @@ def test_what_cannot_be_shown_is_told_before_the_address(tmp_path: Path) -> None
     with pytest.raises(DataError):
         watch(ReportSettings(target=(str(tmp_path / "run"),)), announce=announced.append)
     assert announced == []
+
+
+@pytest.mark.parametrize(
+    ("error", "closed", "sent"),
+    [
+        (ConnectionResetError(), True, []),
+        (TimeoutError(), True, []),
+        (DataError("moved \x1b"), False, [(503, "moved \\x1b")]),
+        (None, False, []),
+    ],
+)
+def test_how_a_request_ends(error: Exception | None, closed: bool, sent: list[Any]) -> None:
+    handler: Any = object.__new__(watching._Handler)
+    handler.headers, handler.path, handler.close_connection = {"Host": "127.0.0.1:5"}, "/", False
+    answers: list[Any] = []
+    handler.send_error = lambda code, *words, explain=None: answers.append((int(code), explain))
+    handler._answer = lambda *given: None
+
+    def data() -> dict[str, Any]:
+        if error is not None:
+            raise error
+        return {"kind": "run", "title": "t", "sections": [], "tiles": []}
+
+    handler.server = SimpleNamespace(current_data=data, interval=2.0)
+    handler.do_GET()
+    assert handler.close_connection is closed
+    assert answers == sent
