@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
+from lowtide.model import tide
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.tide import added_tensors, num_gate_inputs
@@ -47,3 +51,19 @@ def test_names_in_files_are_those_of_the_modelling_file() -> None:
         "mix", "self_attn.head_gate.weight", "self_attn.head_gate.bias",
         "self_attn.start_v_proj.weight", "self_attn.value_gate.weight", "self_attn.value_gate.bias",
     ]  # fmt: skip
+
+
+def test_a_config_without_fields_has_the_defaults_of_the_modelling_file() -> None:
+    """By its syntax: transformers alone imports it."""
+    tree = ast.parse((Path(tide.__file__).parent / "modeling_tide.py").read_text())
+    config = next(node for node in tree.body if getattr(node, "name", "") == "TideConfig")
+    made = next(node for node in ast.walk(config) if getattr(node, "name", "") == "__init__")
+    assert isinstance(made, ast.FunctionDef)
+    names = [one.arg for one in made.args.args[1:]]
+    values = [ast.literal_eval(one) for one in made.args.defaults]
+    assert dict(zip(names, values, strict=True)) == {
+        "vocab_size": 50304, "max_position_embeddings": 1024, "num_hidden_layers": 12,
+        "hidden_size": 768, "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 128,
+        "intermediate_size": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "final_logit_softcapping": 0.0,
+    }  # fmt: skip
