@@ -8,9 +8,10 @@ import torch
 
 from lowtide.errors import UsageError
 from lowtide.ladder.engine import LadderEngine
-from lowtide.model import devices, float8, kernels
+from lowtide.model import blocks, devices, float8, kernels
 from lowtide.model.blocks import SwiGLU, rotate
 from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
 from lowtide.model.rotation import has_fused_rotation
 from lowtide.training import distributed
 from lowtide.training.distributed import ProcessGroup
@@ -233,3 +234,32 @@ def test_gradients_are_added_up_where_it_is_wanted(monkeypatch, wanted):
         noted.clear()
         with distributed.gradient_sync(network, wanted=wanted):
             assert noted == expected
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_heads_of_a_gpu_are_normed_and_turned_by_one_kernel(monkeypatch, kv_heads):
+    """The kernel gives tokens before heads, and is told all that the plain code knows."""
+    torch.manual_seed(6)
+    config = GPTConfig(16, 8, 1, 32, 2, num_kv_heads=kv_heads)
+    attention = GPT(config).blocks[0].attention
+    sizes = (2 + 2 * kv_heads) * config.head_dim
+    x, angles = torch.randn(3, 5, sizes), torch.randn(5, config.head_dim // 2)
+    cos, sin = angles.cos(), angles.sin()
+    asked = []
+    monkeypatch.setattr(blocks.rowkernels, "can_fuse", lambda x: False)
+    plain = attention.heads(x, cos, sin)
+    monkeypatch.setattr(blocks, "has_fused_rotation", lambda x, head_dim: head_dim == 16)
+
+    def kernel(*given):
+        asked.append(given)
+        return tuple(part.transpose(1, 2) for part in plain)
+
+    monkeypatch.setattr(blocks, "norm_and_rotate", kernel)
+    found = attention.heads(x, cos, sin)
+    assert all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+    assert [part.shape[1] for part in found] == [2, kv_heads, kv_heads]
+    ((joint, *gains, turned, up, heads, own, eps),) = asked
+    assert joint is x and (turned is cos, up is sin) == (True, True)
+    own_gains = (attention.query_norm.weight, attention.key_norm.weight)
+    assert all(one is two for one, two in zip(gains, own_gains, strict=True))
+    assert (heads, own, eps) == (2, kv_heads, config.norm_eps)
