@@ -267,3 +267,14 @@ def test_the_smallest_budget_holds_what_inputs_take(options: dict[str, Any], mor
     assert divided(least, inputs).num_workers == 1
     with pytest.raises(BudgetError, match="too small"):
         divided(least - 1, inputs)
+
+
+def test_ranges_have_a_mebibyte_at_least() -> None:
+    block = resources.BLOCK_BYTES * resources.BLOCK_BYTES_HELD
+    for workers in (1, 2, 8, 40):
+        found = shares(resources.smallest_budget_bytes() + (workers - 1) * block, workers)
+        assert found.num_workers == workers
+        assert found.one_pass_bytes == resources.MIN_TABLE_BYTES
+        assert found.table_bytes == resources.MIN_TABLE_BYTES // workers
+        assert found.range_bytes == max(resources.MIN_TABLE_BYTES // (workers + 1), MIB)
+    assert resources.MIN_TABLE_BYTES // 41 < MIB
