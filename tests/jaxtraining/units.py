@@ -517,8 +517,9 @@ def check_what_a_gpu_is_compiled_with():
     assert engine.gradients_on("cpu") is engine.gradients_on("tpu") is plain
     assert engine.gradients_on("gpu") is engine.gradients_on("gpu") is not plain
     assert engine._are_known(engine._GPU_OPTIONS)
+    assert not engine._are_known({"xla_gpu_no_such_option": False})
     with pytest.MonkeyPatch.context() as patch:  # of a version that has another name for it
-        patch.setattr(engine, "_GPU_OPTIONS", {"xla_gpu_no_such_option": False})
+        patch.setattr(engine, "_are_known", lambda options: options != engine._GPU_OPTIONS)
         assert engine.gradients_on.__wrapped__("gpu") is plain
 
 
