@@ -231,3 +231,13 @@ def test_texts_lie_one_after_the_other() -> None:
     assert again.take(again.left) == data[6:]
     with pytest.raises(parquetpages.PageError, match="in the middle of 1 bytes"):
         again.take(1)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 9])
+def test_long_runs_of_groups_are_read_some_at_a_time(width: int) -> None:
+    """More than are unpacked at once, and not all of them of the same number."""
+    numbers = [number * 7 % (1 << width) for number in range(8 * 1100)]
+    bits = sum(number << (width * place) for place, number in enumerate(numbers))
+    head = 1100 << 1 | 1
+    packed = bytes([head & 127 | 128, head >> 7]) + bits.to_bytes(width * 1100, "little")
+    assert list(largepages._iter_numbers(packed, width)) == numbers  # pyright: ignore

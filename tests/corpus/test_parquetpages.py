@@ -382,3 +382,15 @@ def test_numbers_of_seven_bits_a_byte(data: bytes, number: int) -> None:
         read_varint(data[:-1], 0)
     with pytest.raises(PageError, match="a number without end"):
         read_varint(b"\x80" * 10 + b"\x01", 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "fields"),
+    [
+        (b"\x25" + varint(0) + b"\x15" + varint(0) + b"\0", {2: 0, 3: 0}),
+        (b"\x35" + varint(0) + b"\0", {3: 0}),  # nothing is said of its size when unpacked
+        (b"\x35" + varint(2) + b"\0", {3: 1}),
+    ],
+)
+def test_a_page_may_be_empty(header: bytes, fields: dict[int, int]) -> None:
+    assert parquetpages._read_header(io.BytesIO(header), 0) == (fields, len(header))
