@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from lowtide.ladder import executor as executor_module
 from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.places import Rung
@@ -131,3 +134,64 @@ def _set(model: PackedGPT, name: str, value: torch.Tensor) -> None:
     wide = torch.zeros(unit.size)
     wide[unit.matrices[0].where] = value.flatten()
     model._fill(unit, wide)
+
+
+@pytest.mark.parametrize(
+    ("layout", "dropout", "training", "drops"),
+    [
+        ("gpt2", 0.5, True, True), ("gpt2", 0.5, False, False), ("gpt2", 0.0, True, False),
+        ("qwen3", 0.5, True, False),
+    ],
+)  # fmt: skip
+def test_what_tables_give_is_dropped_in_gpt2_alone(
+    monkeypatch: pytest.MonkeyPatch, layout: Any, dropout: float, training: bool, drops: bool
+) -> None:
+    seeds: list[Any] = []
+    stand_in: Any = SimpleNamespace(
+        config=_config(layout=layout, dropout=dropout), _seed=seeds.append,
+        _outline=SimpleNamespace(training=training),
+    )  # fmt: skip
+    xs = [torch.ones(2, 3), torch.ones(4, 3)]
+    dropped: list[Any] = []
+    monkeypatch.setattr(
+        torch.nn.functional, "dropout", lambda x, share: dropped.append((x, share)) or -x
+    )
+    found = Executor._drop_first(stand_in, list(xs), ("key",))
+    signs = [-1.0, -1.0] if drops else [1.0, 1.0]
+    assert [float(x[0, 0]) for x in found] == signs
+    assert seeds == ([("key", 0, -1), ("key", 1, -1)] if drops else [])
+    assert [share for _, share in dropped] == [0.5, 0.5] * drops
+
+
+def test_gradients_of_several_micro_batches_are_added_in_float32() -> None:
+    matrices = [
+        SimpleNamespace(name="a", where=slice(0, 2)),
+        SimpleNamespace(name="b", where=slice(2, 5)),
+    ]
+    unit: Any = SimpleNamespace(size=5, matrices=matrices)
+    for wide in (False, True):
+        sums = executor_module._Sums(unit, wide=wide, dtype=torch.bfloat16)
+        for _ in range(2):
+            sums.add({"a": torch.ones(1, 2), "b": torch.full((3, 1), 0.001)})
+        assert sums.flat.dtype == (torch.float32 if wide else torch.bfloat16)
+        assert sums.flat.tolist() == pytest.approx([2, 2, 0.002, 0.002, 0.002], rel=0.01)
+
+
+def test_angles_are_made_for_the_longest_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def tables(config: GPTConfig, tokens: int) -> Any:
+        made.append(tokens)
+        return torch.arange(tokens)[:, None].expand(-1, 9), torch.ones(tokens, 9)
+
+    monkeypatch.setattr(executor_module, "rotary_tables", tables)
+    stand_in: Any = SimpleNamespace(
+        config=_config(), _tables=None, _dtype=torch.bfloat16,
+        _places=SimpleNamespace(device=torch.device("cpu")),
+    )  # fmt: skip
+    for tokens, count in ((4, 1), (3, 1), (4, 1), (5, 2)):
+        cos, sin = Executor._angles(stand_in, tokens)
+        assert cos is not None and sin is not None and len(made) == count
+        assert cos.shape == sin.shape == (tokens, 9) and cos.dtype == torch.bfloat16
+    stand_in.config = _config(layout="gpt2")
+    assert Executor._angles(stand_in, 4) == (None, None)
