@@ -238,3 +238,25 @@ def test_a_scratch_file_that_ended_early_is_named(home: FileHome, monkeypatch: A
     with pytest.raises(LowtideError, match="the scratch file ended early"):
         home.get("b")
     home._ring.held.clear()
+
+
+@pytest.mark.parametrize("code", [None, errno.EINVAL])
+def test_nobody_else_reads_the_scratch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None
+) -> None:
+    """Past the page cache, or where the disk cannot do that, through it."""
+    opened: list[tuple[int, int]] = []
+    open_file, direct = os.open, getattr(os, "O_DIRECT", 0)
+
+    def note(path: Any, flags: int, mode: int = 0) -> int:
+        opened.append((flags & direct, mode))
+        if code is not None and flags & direct:
+            raise OSError(code, os.strerror(code))
+        return open_file(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", note)
+    home = FileHome(SIZES, CPU, tmp_path / "scratch", slots=1)
+    tries = [(direct, 0o600)] if code is None else [(direct, 0o600), (0, 0o600)]
+    assert opened == tries
+    assert os.fstat(home._file).st_mode & 0o777 == 0o600
+    home.close()

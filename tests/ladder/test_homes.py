@@ -103,3 +103,11 @@ def test_slots_are_taken_in_turn() -> None:
 def test_no_record_at_all_takes_a_page() -> None:
     assert homes.HostMemory(0).bytes.numel() == 0
     assert homes.HostMemory(3).bytes.tolist() == [0, 0, 0]
+
+
+def test_records_of_a_cpu_lie_in_mappings_of_their_own() -> None:
+    home = homes.DeviceHome(SIZES, CPU)
+    places = [memory.bytes.data_ptr() for memory in home._memory]
+    assert [home.get(key).data_ptr() for key in SIZES] == places
+    other = homes.DeviceHome({"a": 4}, torch.device("meta"))
+    assert not other._memory and other.get("a").device.type == "meta"

@@ -55,6 +55,10 @@ def test_transformers_gives_the_same_ids_and_logits(tokenizers, kind, layout, tm
     assert peer_tokenizer.decode(ids) == TEXT
     assert peer_tokenizer.eos_token_id == tokenizer.end_of_text_id
     peer = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    fields = json.loads((folder / "config.json").read_text())
+    shape = [name for name in fields if name.startswith(("num_", "hidden_size", "max_", "n_"))]
+    assert len(shape) > 3
+    assert {name: getattr(peer.config, name) for name in shape} == {n: fields[n] for n in shape}
     batch = torch.tensor([ids[:60]])
     with torch.inference_mode():
         torch.testing.assert_close(peer(batch).logits, model(batch), rtol=1e-4, atol=1e-4)
