@@ -114,11 +114,7 @@ class ContentLog:
     def add(self, texts: Sequence[bytes]) -> None:
         """The work has read the next inputs, each of which is one of these."""
         hashes = [xxhash.xxh3_128_hexdigest(text) for text in texts]
-        self._last = self._thread.submit(self._extend, hashes)
-
-    def _extend(self, hashes: Sequence[str]) -> None:
-        self._done += hashes
-        self._reached = 0
+        self._last = self._thread.submit(self._done.extend, hashes)
 
     def state(self) -> dict[str, Any]:
         """What is hashed so far, as JSON."""
