@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lowtide
+from lowtide import signatures
 from lowtide.flatsettings import setting_fields
 from lowtide.signatures import options_of
 from lowtide.verbs import VERBS
@@ -146,3 +147,60 @@ def test_types_are_what_callers_may_give() -> None:
     kinds = {option.name: option.kind for option in options_of(lowtide.CompareSettings)}
     assert kinds["what"].startswith("Sequence[Literal['tokenizer'")
     assert kinds["tokens"] == "str | int"
+
+
+def test_functions_that_pass_options_on_say_which() -> None:
+    """Of `**options: Unpack[…]` every option is a keyword, once, and is in the docstring."""
+    name = next(iter(signatures.SETTINGS_OF))
+
+    def show(first: int, *, second: str = "a", **options: Any) -> None:
+        """Show it."""
+
+    def plain(first: int, **options: int) -> None:
+        """Show it."""
+
+    show.__annotations__["options"] = f"Unpack[{name}]"
+    signatures.describe(show)
+    signatures.describe(plain)
+    assert not hasattr(plain, "__signature__") and plain.__doc__ == "Show it."
+    parameters = inspect.signature(show).parameters
+    passed = signatures.passed_options(name)
+    assert list(parameters) == ["first", "second", *(option.name for option in passed)]
+    kinds = {parameters[option.name].kind for option in passed}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}  # also those that stand by position elsewhere
+    assert parameters["first"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert str(parameters["first"].annotation) == "int"
+    assert show.__doc__ == "\n".join(["Show it.", "", *signatures.option_rows(passed)])
+    before = inspect.signature(show)
+    signatures.describe(show)  # a second time changes nothing
+    assert inspect.signature(show) is before or inspect.signature(show) == before
+
+    class Holder:
+        method = show
+
+    other = type("Other", (), {"run": plain, "value": 5})
+    signatures.describe(Holder)
+    signatures.describe(other)
+    assert not hasattr(plain, "__signature__")
+
+
+def test_positions_are_kept_where_they_are_meant() -> None:
+    by_position = signatures.Option("a", "int", "", "1", positional=True)
+    needed = signatures.Option("b", "str", "", None)
+    usual, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    assert signatures._parameter(by_position).kind is usual
+    assert signatures._parameter(by_position, by_keyword=True).kind is keyword
+    assert signatures._parameter(needed).kind is keyword
+    assert signatures._parameter(needed).default is inspect.Parameter.empty
+    assert repr(signatures._parameter(by_position).default) == "1"
+
+
+def test_lines_about_options() -> None:
+    rows = signatures.option_rows(
+        [signatures.Option("size", "int", "How many bytes, " + "word " * 30, None),
+         signatures.Option("rate", "float", "A rate.", "0.5")]
+    )  # fmt: skip
+    assert rows[0] == "Args:"
+    assert rows[1].startswith("    size: Required. How many bytes, word")
+    assert rows[2].startswith("        word") and max(map(len, rows)) <= signatures._WIDTH
+    assert rows[-1] == "    rate: A rate."
