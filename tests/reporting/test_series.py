@@ -85,3 +85,15 @@ def test_borders_of_rounding_and_of_keeping() -> None:
         series.add(number if number % 2 else -number, places=(number,))
     assert (series.first, series.last, series.low, series.high) == (0, -480, -480, 479)
     assert len(series.as_json(["step"])["y"]) == 241
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (123_456.7, 123_457), (999_999.4, 999_999), (999_999.6, 1_000_000), (1_000_000.4, 1_000_000),
+        (1_234_567.8, 1_234_568), (-1_700_001.2, -1_700_001), (0.000123456789, 0.000123457),
+    ],
+)  # fmt: skip
+def test_whole_numbers_keep_all_their_digits(value: float, expected: float) -> None:
+    found = round_number(value)
+    assert found == expected and type(found) is type(expected)

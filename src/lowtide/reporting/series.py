@@ -139,7 +139,7 @@ def round_number(value: float, digits: int = 6) -> float:
     """
     if value == 0 or not math.isfinite(value):
         return 0
-    if abs(value) >= 10 ** (digits - 1):
+    if abs(value) >= 10**digits:
         return round(value)
     short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() else short
