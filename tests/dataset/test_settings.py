@@ -20,6 +20,7 @@ from lowtide.dataset.settings import (
 )
 from lowtide.errors import UsageError
 from lowtide.flatsettings import setting_fields
+from lowtide.settings import build_settings
 
 PREPARE = {
     "rules": "",
@@ -246,3 +247,28 @@ def test_the_kind_of_what_is_not_there_or_has_an_index_beside_it(tmp_path: Path)
     (tmp_path / "b.idx").write_bytes(b"")
     indexed = ConvertSettings(in_path=tmp_path / "b.bin", out_path=Path("out"))
     assert indexed.source_kind == "megatron"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out_dir": "s3://bucket/out"}, "is an address, and --engine threads writes to a disk"),
+        ({"out_dir": "s3://bucket/out", "dry_run": True}, None),
+        ({"out_dir": "s3://bucket/out", "engine": "files", "work_dir": "s3://bucket/work"}, None),
+        ({"out_dir": "s3://bucket", "engine": "files"}, "s3://bucket is a whole bucket"),
+        ({"engine": "files", "work_dir": "s3://bucket"}, "s3://bucket is a whole bucket"),
+        ({"engine": "files", "dry_run": True}, "--dry-run is for --engine threads"),
+        ({"engine": "ray", "dry_run": True}, "--dry-run is for --engine threads"),
+        ({"dry_run": True}, None),
+        ({"engine": "files"}, None),
+        ({}, None),
+    ],
+)
+def test_engines_and_the_places_they_write_to(options: dict[str, Any], message: str | None) -> None:
+    given = {"input_files": ["a.txt"], "out_dir": "out", **options}
+    if message is None:
+        build_settings(PrepareSettings, given)
+        return
+    with pytest.raises(UsageError) as caught:
+        build_settings(PrepareSettings, given)
+    assert message in caught.value.message
