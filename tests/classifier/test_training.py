@@ -367,6 +367,7 @@ def test_a_classifier_that_another_command_ended_while_this_one_waited_is_taken(
     out_dir = tmp_path / "model"
 
     def end_first(*given: Any, **more: Any) -> Any:
+        assert given == (out_dir,) and more["create_folder"] is True
         shutil.copytree(trained.path.parent, out_dir)
         return contextlib.nullcontext()
 

@@ -10,7 +10,9 @@ import os
 import re
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +38,7 @@ from lowtide.tokenizer import (
     reference,
     training,
 )
+from lowtide.tokenizer.learning import LearnedMerges
 from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.tokenizer.trained import describe_trained
@@ -590,18 +593,22 @@ def test_what_is_spilled_is_told(
 
 
 def test_tokens_are_numbered_by_both_rules() -> None:
-    """A merge that spells a token which is there gets no id, or under the other rule one."""
-    merges = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"a", b"bc"), (b"abc", b"d")]
-    for rule, tokens in (
-        ("huggingface", (b"ab", b"abc", b"bc", b"abcd")),
-        ("cs336", (b"ab", b"abc", b"bc", b"", b"abcd")),
-    ):
+    """Special tokens first, then bytes, then what merges make, in their order."""
+    merges = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"abc", b"d")]
+    tokens = (b"ab", b"abc", b"bc", b"abcd")
+    made = [*(bytes([byte]) for byte in range(256)), *tokens]
+    rows = [(made.index(left) + 2, made.index(right) + 2, made.index(left + right) + 2)
+            for left, right in merges]  # fmt: skip
+    learned = LearnedMerges(made, memoryview(array("I", chain.from_iterable(rows))), 2)
+    assert len(learned) == 4 and learned.pairs() == merges
+    for rule in ("huggingface", "cs336"):
         given = {"input": ["a"], "vocab_size": 300, "tie_break": rule, "pattern": "o200k"}
         settings = build_settings(TokenizerTrainingSettings, given)
-        found = training._number(settings, ("<s>", "<t>"), merges)
+        found = training._number(settings, ("<s>", "<t>"), learned)
         assert found.tokens[:2] == (b"<s>", b"<t>") and found.tokens[258:] == tokens
         assert found.special_tokens == {"<s>": 0, "<t>": 1} and found.pattern == "o200k"
-        assert found.merge_bytes()[:3] == merges[:3]
+        assert found.merge_bytes() == merges
+        assert found.merge_ids is not None and found.merge_ids.tolist() == [*chain(*rows)]
 
 
 def test_characters_that_do_not_fit_are_named_with_all_they_take(tmp_path: Path) -> None:
@@ -660,6 +667,7 @@ def test_a_tokenizer_that_another_command_ended_while_this_one_waited_is_taken(
 
     @contextlib.contextmanager
     def end_first(*args: Any, **more: Any) -> Any:
+        assert (args, more) == ((tmp_path / "tok",), {"create_folder": True})
         with monkeypatch.context() as patch:
             patch.setattr(training, "hold_lock", plain)
             train_tokenizer(**given)
