@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,41 @@ def test_some_tokens_of_a_shard(tmp_path: Path) -> None:
         found = shards.read_shard_tokens(info, np.dtype("<u4"), begin, end)
         assert found.tolist() == list(range(begin, end))
     assert shards.load_shard_tokens(info, np.dtype("<u4")).tolist() == list(range(10))
+
+
+def test_a_tag_is_of_all_that_decided_the_ids() -> None:
+    tag = shards.shard_tag
+    first = tag("0123456789abcdef", {"a": 1, "b": [2]}, ["x", "y"], 5)
+    assert first.startswith("01234567-") and len(first) == 17
+    assert tag("0123456789abcdef", {"b": [2], "a": 1}, iter(["x", "y"]), 5) == first
+    assert tag("f", iter([]), 5) == tag("f", [], 5)
+    assert tag("f", iter([[1, 2], {"c": None}])) == tag("f", [[1, 2], {"c": None}])
+    text = json.dumps(["f", {"a": 1}, ["x", 3]]).encode()
+    assert tag("f", {"a": 1}, iter(["x", 3])) == f"f-{xxhash.xxh3_64_hexdigest(text)[:8]}"
+    others = [
+        tag("0123456789abcdee", {"a": 1, "b": [2]}, ["x", "y"], 5),
+        tag("0123456789abcdef", {"a": 1, "b": [3]}, ["x", "y"], 5),
+        tag("0123456789abcdef", {"a": 1, "b": [2]}, ["y", "x"], 5),
+        tag("0123456789abcdef", {"a": 1, "b": [2]}, ["x", "y"], 6),
+    ]
+    assert len({first, *others}) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "same", "plain"),
+    [
+        ("train/shard_00046-01234567-bc013c54.bin", 46, True, "train/shard_00046.bin"),
+        ("shard_00046-11234567-bc013c54.docs", 46, False, None),
+        ("shard_00000.bin", 0, None, None),
+        ("shard_1.bin", 1, None, None),
+        ("shard_.bin", None, None, None),
+        ("mine.bin", None, None, None),
+        ("shard_00046-01234567.bin", None, None, None),
+    ],
+)
+def test_what_the_name_of_a_shard_says(
+    name: str, number: int | None, same: bool | None, plain: str | None
+) -> None:
+    assert shards.shard_number(name) == number
+    assert shards.names_tokenizer(name, "0123456789abcdef") is same
+    assert shards.plain_name(name) == (plain or name)
