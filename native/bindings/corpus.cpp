@@ -28,11 +28,16 @@ Array<uint8_t> give_text(std::string&& text) {
   return Array<uint8_t>(reinterpret_cast<uint8_t*>(held->data()), {held->size()}, owner);
 }
 
-BlockCleaner::Compose make_compose(nb::callable compose) {
-  return [compose](const std::string& line) {
+// Lower-casing goes by whole lines: what a letter becomes depends on its neighbours.
+BlockCleaner::Compose make_compose(const CleanOptions& options, nb::callable compose) {
+  const auto ask = [compose](std::string_view text) {
     nb::gil_scoped_acquire hold;
-    const nb::bytes result = nb::cast<nb::bytes>(compose(nb::bytes(line.data(), line.size())));
+    const nb::bytes result = nb::cast<nb::bytes>(compose(nb::bytes(text.data(), text.size())));
     return std::string(result.c_str(), result.size());
+  };
+  if (options.lowercase) return ask;
+  return [ask, parts = options.composed](const std::string& line) {
+    return parts->compose_line(line, ask);
   };
 }
 
@@ -50,7 +55,7 @@ BlockCleaner* clean_block(Input<uint8_t> data, Input<uint64_t> begins, Input<uin
       throw std::invalid_argument("a document lies outside its block");
     }
   }
-  const BlockCleaner::Compose call = make_compose(std::move(compose));
+  const BlockCleaner::Compose call = make_compose(options, std::move(compose));
   auto cleaner = std::make_unique<BlockCleaner>(options, call);
   {
     nb::gil_scoped_release release;
@@ -78,7 +83,7 @@ BlockCleaner* clean_text(Input<uint8_t> data, const nb::bytes& separator,
     }
   }
   const std::string_view mark(static_cast<const char*>(separator.data()), separator.size());
-  const BlockCleaner::Compose call = make_compose(std::move(compose));
+  const BlockCleaner::Compose call = make_compose(options, std::move(compose));
   auto cleaner = std::make_unique<BlockCleaner>(options, call);
   {
     nb::gil_scoped_release release;

@@ -97,11 +97,11 @@ void take_items(Learner& learner, const std::vector<std::pair<nb::bytes, uint64_
 }
 
 template <typename Learner>
-View<uint32_t> merges(const Learner& learner) {
+View<uint32_t> merges(const Learner& learner, uint32_t first) {
   std::vector<uint32_t> flat;
   flat.reserve(learner.merges().size() * 3);
   for (const Merge& merge : learner.merges()) {
-    flat.insert(flat.end(), {merge.left, merge.right, merge.token});
+    flat.insert(flat.end(), {first + merge.left, first + merge.right, first + merge.token});
   }
   return to_view<uint32_t>(std::move(flat));
 }
@@ -113,7 +113,8 @@ void def_learning(nb::class_<Learner>& learner) {
       .def("build", &Learner::build, nb::call_guard<nb::gil_scoped_release>())
       .def("learn", &Learner::learn, nb::arg("target"), nb::arg("max_merges"),
            nb::arg("min_frequency"), nb::call_guard<nb::gil_scoped_release>())
-      .def("merges", &merges<Learner>, "Left, right and token of each merge, as uint32.")
+      .def("merges", &merges<Learner>, nb::arg("first") = 0,
+           "Left, right and token of each merge, as uint32; bytes have the ids from first on.")
       .def_prop_ro("merges_done", &Learner::merges_done)
       .def_prop_ro("num_words", &Learner::num_words);
 }

@@ -24,6 +24,7 @@
 #include "quality/fasttext_model.hpp"
 #include "quality/masks.hpp"
 #include "quality/rules.hpp"
+#include "text/nfc.hpp"
 
 namespace lowtide {
 
@@ -43,6 +44,7 @@ struct CleanOptions {
 #include "corpus/cleaning_rules.inc"
   QualityOptions quality;
   ModelOptions models;
+  std::shared_ptr<ComposedParts> composed = std::make_shared<ComposedParts>();  // by all threads
 };
 
 constexpr uint64_t kDocumentFirst = 1;  // the document begins here

@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import stat
 import sys
 import time
@@ -199,7 +198,7 @@ def _describe_owner() -> dict[str, Any]:
     name = program.parent.name if program.name == "__main__.py" else program.name
     return {
         "pid": os.getpid(),
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "command": " ".join([name, *sys.argv[1:]]),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }

@@ -7,7 +7,6 @@ Out:     HTML for `_repr_html_`
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -77,7 +76,7 @@ def table_of(rows: Mapping[str, Any], *, depth: int = 0) -> str:
 
 def preformatted(text: str) -> str:
     """Text as a terminal shows it."""
-    return f"<pre>{html.escape(printable(text))}</pre>"
+    return f"<pre>{_escape(printable(text))}</pre>"
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -110,4 +109,10 @@ def _cell(name: str, value: Any, *, depth: int) -> str:
 
 def _text(text: str) -> str:
     text = printable(text)
-    return html.escape(text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…")
+    return _escape(text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…")
+
+
+def _escape(text: str) -> str:
+    from html import escape  # its table of names is large, and commands show nothing so
+
+    return escape(text)

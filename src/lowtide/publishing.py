@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from lowtide import files
+from lowtide import _native, files
 
 __all__ = ["PublishGroup", "PublishThreads"]
 
@@ -107,12 +107,26 @@ class PublishThreads:
 
     def __init__(self, num_threads: int) -> None:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="lowtide-publish")
+        self._beginners = ThreadPoolExecutor(num_threads, thread_name_prefix="lowtide-writeback")
 
     def __enter__(self) -> PublishThreads:
         return self
 
     def __exit__(self, *details: object) -> None:
+        self._beginners.shutdown()
         self._pool.shutdown()
+
+    def start_writeback(self, descriptor: int, offset: int, size: int) -> None:
+        """Let the disk begin with a stretch of a file, which takes as long as the disk is busy."""
+        copy = os.dup(descriptor)  # the file may be closed by then
+
+        def start() -> None:
+            try:
+                _native.start_writeback(copy, offset, size)
+            finally:
+                os.close(copy)
+
+        self._beginners.submit(start)
 
     def publish(self, rows: list[_Row], after: Callable[[], ResultT]) -> Future[ResultT]:
         """Flush files and rename them, in their order, then call `after` for the result.

@@ -142,8 +142,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "InspectSettings.show_ids": False,
         "InspectSettings.test_loading": False,
     },
+    "dataset.openfiles": {"MAX_OPEN_FILES": 16_384},
     "dataset.sharding": {
-        "MAX_OPEN_FILES": 16_384,
         "LAST_KEY": 18_446_744_073_709_551_615,
         "ENCODED_ROW_BYTES_HELD": 128,
         "_MIN_SPLIT_DOCUMENTS": 100,

@@ -146,6 +146,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "TokenizerTrainingSettings.min_frequency": 1,
         "TokenizerTrainingSettings.skip_bad_inputs": False,
     },
+    "tokenizer.sharedtraining": {"train_together(lease_seconds)": 30.0},
     "tokenizer.sharing": {"_MOST_PARTS": 30_000, "_COPY_BYTES": 1_048_576, "CountPart.begin": 0},
     "tokenizer.stretches": {
         "_QUIET_SECONDS": 3.0,
@@ -168,8 +169,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "tokenizer.trained": {"TrainedTokenizer.was_there": False},
     "tokenizer.training": {
         "_SCAN_BYTES": 25_165_824,
-        "_FILE_BYTES": 450,
-        "_train_together(lease_seconds)": 30.0,
+        "FILE_BYTES": 450,
     },
     "tokenizer.vocabulary": {
         "_MOST_UNUSED": 262_144,

@@ -23,7 +23,7 @@ from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import BudgetError, DataError, UsageError
-from lowtide.tokenizer import sharing, training
+from lowtide.tokenizer import sharedtraining, sharing
 from lowtide.tokenizer.counting import CountingNeeds
 from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
@@ -67,7 +67,7 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def learn_shared(settings: TokenizerTrainingSettings, part_bytes: int) -> None:
-    training._train_together(settings, expand_inputs(settings.input), part_bytes=part_bytes)
+    sharedtraining.train_together(settings, expand_inputs(settings.input), part_bytes=part_bytes)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_another_plan_is_refused(texts: Path) -> None:
     records = Records(Path("tok.work"))
     settings = settings_of(texts, Path("tok"), engine="files")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "count_together", lambda *given, **more: None)
+        patch.setattr(sharedtraining, "count_together", lambda *given, **more: None)
         with pytest.raises(AssertionError):
             train_tokenizer(settings)
     plan: dict[str, str] = {"verb": "train-tokenizer"}
@@ -146,7 +146,7 @@ from lowtide.engine.folders import DiskFolder
 from lowtide.engine.outputs import OUTPUT_FORMAT
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
-from lowtide.tokenizer import training
+from lowtide.tokenizer import sharedtraining
 from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 
@@ -163,7 +163,7 @@ settings = TokenizerTrainingSettings(
     input=(sys.argv[2],), out_dir=Path("shared/tok"), vocab_size=700, engine="files",
     memory="1GiB", num_workers=2, limits=CountingLimits(hash_part_bytes=1000),
 )
-training._train_together(settings, expand_inputs(settings.input), part_bytes=9000)
+sharedtraining.train_together(settings, expand_inputs(settings.input), part_bytes=9000)
 """
 
 

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/nfc.hpp"
 #include "tokenizer/splitting/specials.hpp"
 
 namespace lowtide {
@@ -43,12 +44,6 @@ class AddedGroup {
   SpecialFinder finder_;
   bool has_plain_ = false;  // one that is not special
 };
-
-// Gives text in NFC; asked for the rare text that may not be.
-using Compose = std::function<std::string(std::string_view)>;
-
-// `text` in NFC: itself where it is so already, else what is then in `room`.
-std::string_view normalize_nfc(std::string_view text, const Compose& compose, std::string& room);
 
 class AddedTokens {
  public:

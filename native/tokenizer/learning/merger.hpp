@@ -47,8 +47,8 @@ class MergeLearner {
   explicit MergeLearner(std::shared_ptr<TokenTable> tokens, size_t num_threads = 1,
                         size_t many_words = kManyWords)
       : tokens_(std::move(tokens)), num_threads_(num_threads), many_words_(many_words) {}
-  static constexpr size_t kManyWords = 8192;
-  // Some 0.2 ms of work. Threads that slept between merges of 4,096 took 0.57 s for what one did in
+  static constexpr size_t kManyWords = 2048;
+  // Some 0.05 ms of work. Threads that slept between merges of 4,096 took 0.57 s for what one did in
   // 0.38 (16 cores of a Xeon): waking them took longer than the work.
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);

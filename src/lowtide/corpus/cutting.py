@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from io import FileIO
 from typing import BinaryIO
 
 from lowtide.corpus.inputs import InputFile
@@ -23,12 +24,19 @@ _BLANKS = frozenset(b" \t\r\n\v\f")
 
 def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     """Read `size` bytes at `offset`, or what there is of them."""
-    file.seek(offset)
     parts: list[bytes] = []
-    while size > 0 and (part := file.read(size)):
+    while size > 0 and (part := _read_some(file, offset, size)):
         parts.append(part)
+        offset += len(part)
         size -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_some(file: BinaryIO | FileIO, offset: int, size: int) -> bytes:
+    if isinstance(file, FileIO):
+        return os.pread(file.fileno(), size, offset)
+    file.seek(offset)  # of a store
+    return file.read(size)
 
 
 def find_cut(

@@ -36,6 +36,7 @@ class WorkerPool:
     def __init__(self, num_workers: int | None = None) -> None:
         self.num_workers = num_workers or usable_cores()
         self._executor = ThreadPoolExecutor(self.num_workers, thread_name_prefix="lowtide-worker")
+        self._keeps_memory = False
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -54,7 +55,9 @@ class WorkerPool:
         take much longer than others, and is for tasks that hold nothing before they run.
         """
         pending: deque[Future[ResultT]] = deque()
-        _native.keep_freed_memory(True)
+        if not self._keeps_memory:  # giving all of it back between phases took 30 ms
+            _native.keep_freed_memory(True)
+            self._keeps_memory = True
         try:
             for task in tasks:
                 pending.append(self._executor.submit(task))

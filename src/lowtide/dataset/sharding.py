@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import threading
 from array import array
 from collections import deque
@@ -28,6 +27,7 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
+from lowtide.dataset.openfiles import MAX_OPEN_FILES, ask_for_open_files, count_open_files
 from lowtide.errors import DataError
 from lowtide.files import Publisher
 from lowtide.publishing import PublishThreads
@@ -48,7 +48,6 @@ __all__ = [
     "write_shards",
 ]
 
-MAX_OPEN_FILES = 1 << 14  # that all workers keep open together
 LAST_KEY = (1 << 64) - 1
 ENCODED_ROW_BYTES_HELD = 4 * ENCODED_ROW_BYTES
 """Bytes for each document while the rows of a range are read and sorted."""
@@ -230,7 +229,7 @@ def write_shards(
     on_done: Callable[[int], None],
 ) -> dict[str, list[layout.ShardInfo]]:
     """Write every shard that is not there yet."""
-    _ask_for_open_files(2 * min(len(job.encoded), job.max_open_files))
+    ask_for_open_files(2 * min(len(job.encoded), job.max_open_files))
     for split in layout.SPLITS:
         (job.root / split).mkdir(parents=True, exist_ok=True)
     if job.done_folder is not None:
@@ -289,7 +288,9 @@ def _write_once(
     def keep(partial: Path, name: Path) -> None:
         finished.append((partial, name))
 
-    shard = write_shard(job, plan, ranges, wanted, publisher=keep)
+    shard = write_shard(
+        job, plan, ranges, wanted, publisher=keep, on_written=threads.start_writeback
+    )
 
     def note_down() -> layout.ShardInfo:
         if note is not None:
@@ -318,11 +319,14 @@ def write_shard(
     wanted: PlannedShard,
     *,
     publisher: Publisher | None = None,
+    on_written: Callable[[int, int, int], None] = _native.start_writeback,
 ) -> layout.ShardInfo:
-    """Write one shard of a plan; a `publisher` gets its files to flush and rename them."""
+    """Write one shard of a plan; `write_shard_stream` says what is told while it is written."""
     path = _shard_path(job, wanted)
     chunks = _iter_chunks(job, plan, ranges, wanted)
-    shard = layout.write_shard_stream(path, chunks, vocab_size=job.vocab_size, publisher=publisher)
+    shard = layout.write_shard_stream(
+        path, chunks, vocab_size=job.vocab_size, publisher=publisher, on_written=on_written
+    )
     if shard.num_tokens != wanted.num_tokens:
         raise DataError(
             f"work files gave {shard.num_tokens} tokens, expected {wanted.num_tokens}",
@@ -340,7 +344,7 @@ def _iter_chunks(
     starts = plan.range_tokens[split]
     item_bytes = id_bytes(job.vocab_size)
     step = job.chunk_bytes // item_bytes
-    open_files = min(job.max_open_files, _count_open_files() // 2)
+    open_files = min(job.max_open_files, count_open_files() // 2)
     for number in range(len(plan.bounds)):
         begin, end = starts[number], starts[number + 1]
         if end <= first or begin >= last or begin == end:
@@ -349,21 +353,6 @@ def _iter_chunks(
         stop = min(last, end) - begin
         for at in range(max(first - begin, 0), stop, step):
             yield reader.read(at, min(at + step, stop), item_bytes)
-
-
-def _count_open_files() -> int:
-    """How many files this process may have open."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed
-
-
-def _ask_for_open_files(wanted: int) -> None:
-    """Raise how many files this process may have open, as far as it may do that itself."""
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    if allowed != resource.RLIM_INFINITY and allowed < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 class _RangeCache:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,7 +45,7 @@ def describe_worker() -> str:
     >>> describe_worker().endswith(f":{os.getpid()}")
     True
     """
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{os.uname().nodename}:{os.getpid()}"
 
 
 class Records:

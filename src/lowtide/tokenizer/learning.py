@@ -9,6 +9,7 @@ decisions 0012 and 0016 have the two ways and what they cost.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,14 @@ from lowtide.memory import MemoryBudget, format_size, smallest_budget
 from lowtide.progress import Progress
 from lowtide.tokenizer.limits import CountingLimits
 
-__all__ = ["TieBreak", "file_bytes", "learn_merges", "planned_bytes", "repeated_bytes"]
+__all__ = [
+    "LearnedMerges",
+    "TieBreak",
+    "file_bytes",
+    "learn_merges",
+    "planned_bytes",
+    "repeated_bytes",
+]
 
 TieBreak = Literal["huggingface", "cs336"]
 Learner = _native.MergeLearner | _native.RoundLearner
@@ -34,6 +42,27 @@ _THREAD_BYTES = 4 << 20
 # Bytes of memory for a symbol of a segment in rounds: 148 for three, in three quarters of what they
 # get, which is seven eighths (native/tokenizer/learning/round_learner.cpp).
 _SEGMENT_TIMES = 80
+
+
+@dataclass(frozen=True)
+class LearnedMerges:
+    """Merges in the order they were learned."""
+
+    tokens: list[bytes]
+    """Bytes, then what each merge makes."""
+    numbers: memoryview
+    """Left, right and token of each merge."""
+    first_id: int = 0
+    """The number of the first token."""
+
+    def __len__(self) -> int:
+        return len(self.numbers) // 3
+
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """The merges as pairs of bytes."""
+        tokens, first = self.tokens, self.first_id
+        rows = zip(self.numbers[::3], self.numbers[1::3], strict=True)
+        return [(tokens[left - first], tokens[right - first]) for left, right in rows]
 
 
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
@@ -76,10 +105,12 @@ def learn_merges(
     work_dir: Path,
     num_workers: int = 1,
     limits: CountingLimits = _LIMITS,
-) -> list[tuple[bytes, bytes]]:
+    first_id: int = 0,
+) -> LearnedMerges:
     """Learn `target` merges, or as many as there are; takes the pieces out of the counter.
 
-    The learner ends here: it may hold all of the budget, and writing the tokenizer needs some.
+    Ids of bytes begin with `first_id`. The learner ends here: it may hold all of the budget, and
+    writing the tokenizer needs some.
     """
     limit = {} if max_token_bytes is None else {"longest_token": max_token_bytes}
     learner = _pick_learner(
@@ -106,11 +137,9 @@ def learn_merges(
     numbers = learner.merges()
     _require_room(numbers, budget, limits.written_byte_bytes)
     tokens = [bytes([byte]) for byte in range(256)]
-    merges: list[tuple[bytes, bytes]] = []
     for left, right in zip(numbers[::3], numbers[1::3], strict=True):  # each makes the next token
-        merges.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
-    return merges
+    return LearnedMerges(tokens, learner.merges(first_id), first_id)
 
 
 def _require_room(merges: memoryview, budget: MemoryBudget, byte_bytes: int) -> None:

@@ -17,22 +17,17 @@ from typing import Any
 
 import xxhash
 
-from lowtide import __version__, _native
+from lowtide import _native
 from lowtide.corpus.contents import ContentLog, hash_stored
 from lowtide.corpus.footprint import reader_bytes
-from lowtide.corpus.inputs import InputFile, InputList, expand_inputs, hash_inputs
-from lowtide.engine.leases import LEASE_SECONDS
-from lowtide.engine.plans import commit_plan
-from lowtide.engine.records import Records
+from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.errors import DataError
-from lowtide.filenames import METRICS_NAME, TOKENIZER_NAME, WORK_NAME
+from lowtide.filenames import METRICS_NAME, WORK_NAME
 from lowtide.files import hold_lock
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, format_size, usable_cores
 from lowtide.progress import Progress
 from lowtide.scratch import scratch_folder
-from lowtide.stores.objects import UPLOAD_BYTES
-from lowtide.stores.paths import READER_BYTES, is_stored
 from lowtide.tokenizer.counting import CountCheckpoints, count_pieces
 from lowtide.tokenizer.countingplan import (
     SLACK_BYTES,
@@ -42,16 +37,9 @@ from lowtide.tokenizer.countingplan import (
     reading_options,
     tell_unseen,
 )
-from lowtide.tokenizer.learning import learn_merges
+from lowtide.tokenizer.learning import LearnedMerges, learn_merges
 from lowtide.tokenizer.scanning import CHARACTER_BYTES, count_characters, scan_characters
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
-from lowtide.tokenizer.sharing import (
-    STAGES,
-    SharedCounting,
-    count_together,
-    cut_inputs,
-    find_part_bytes,
-)
 from lowtide.tokenizer.trained import (
     TrainedTokenizer,
     decisive_settings,
@@ -60,10 +48,10 @@ from lowtide.tokenizer.trained import (
 )
 from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
 
-__all__ = ["train_tokenizer"]
+__all__ = ["FILE_BYTES", "learn_from", "train_tokenizer"]
 
 _SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
-_FILE_BYTES = 450  # of an input, beside its row in the list: its hash, and that in the checkpoint
+FILE_BYTES = 450  # of an input, beside its row in the list: its hash, and that in the checkpoint
 
 
 @takes_keywords(TokenizerTrainingSettings)
@@ -85,10 +73,12 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
             shutil.rmtree(settings.out_dir / WORK_NAME, ignore_errors=True)
             return finished
     if settings.engine == "files":
-        return _train_together(settings, inputs)
+        from lowtide.tokenizer.sharedtraining import train_together  # imported only if it is used
+
+        return train_together(settings, inputs)
     needed = reader_bytes(inputs, reading_options(settings))  # first: what it imports is program
     budget = MemoryBudget.from_setting(settings.memory)
-    budget.count("list of files", len(inputs) * _FILE_BYTES)
+    budget.count("list of files", len(inputs) * FILE_BYTES)
     with contextlib.ExitStack() as stack:
         if settings.out_dir is not None:
             stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
@@ -111,7 +101,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
                     )
                     stack.callback(checkpoints.contents.close)
                 counter, counts = _count(settings, inputs, budget, progress, checkpoints, needed)
-                vocabulary = _learn_from(settings, counter, counts, budget, progress, work_dir)
+                vocabulary = learn_from(settings, counter, counts, budget, progress, work_dir)
                 log = checkpoints.contents
                 contents = _hash_inputs(settings, inputs) if log is None else log.finish()
             trained = keep_trained(settings, inputs, contents, vocabulary, counts)
@@ -126,67 +116,6 @@ def _hash_inputs(
         return [None] * len(inputs)
     part_bytes = settings.limits.hash_part_bytes
     return [hash_stored(source, part_bytes=part_bytes) for source in inputs]
-
-
-def _train_together(
-    settings: TokenizerTrainingSettings,
-    inputs: InputList,
-    *,
-    part_bytes: int | None = None,
-    lease_seconds: float = LEASE_SECONDS,
-) -> TrainedTokenizer:
-    """Count together with other workers; one of them learns, and all return what it wrote."""
-    out_dir = settings.out_dir
-    assert out_dir is not None
-    needed = reader_bytes(inputs, reading_options(settings))
-    if settings.work_dir is not None and is_stored(settings.work_dir):
-        needed += UPLOAD_BYTES + READER_BYTES
-    budget = MemoryBudget.from_setting(settings.memory)
-    budget.count("list of files", len(inputs) * _FILE_BYTES)
-    part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
-    records = Records(settings.work_dir or out_dir.with_name(out_dir.name + WORK_NAME))
-    with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:
-        counting_plan = plan_counting(settings, inputs, budget, progress, needed)
-        make_counter = counting_plan.make_counter
-        counting = SharedCounting(
-            inputs=inputs,
-            parts=cut_inputs(inputs, part_bytes, encoding=settings.encoding),
-            options=counting_plan.options,
-            needs=counting_plan.needs,
-            limits=settings.limits,
-            records=records,
-            make_counter=make_counter,
-        )
-        records.refuse_strangers(STAGES)
-        records.place.prepare()
-        plan = {
-            "verb": "train-tokenizer",
-            "version": __version__,
-            "settings": decisive_settings(settings),
-            "part_bytes": part_bytes,
-            "inputs": hash_inputs(inputs),
-        }
-        commit_plan(plan, records)
-
-        def is_finished() -> bool:
-            return (out_dir / TOKENIZER_NAME).exists()
-
-        def learn() -> None:
-            with hold_lock(out_dir, create_folder=True), records.scratch_folder() as folder:
-                if is_finished():
-                    return
-                counter = make_counter(folder)
-                counts = counting.add_up(counter, folder)
-                vocabulary = _learn_from(settings, counter, counts, budget, progress, folder)
-                keep_trained(settings, inputs, counting.contents(), vocabulary, counts)
-
-        count_together(
-            counting, learn, progress, is_finished=is_finished, lease_seconds=lease_seconds
-        )
-        records.remove(STAGES)
-    finished = load_finished(settings, inputs)
-    assert finished is not None
-    return dataclasses.replace(finished, was_there=False)
 
 
 def _counting_key(settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]) -> str:
@@ -210,7 +139,7 @@ def _work_folder(out_dir: Path | None) -> Generator[Path]:
     shutil.rmtree(work_dir)
 
 
-def _learn_from(
+def learn_from(
     settings: TokenizerTrainingSettings,
     counter: _native.PieceCounter,
     counts: dict[str, Any],
@@ -233,6 +162,7 @@ def _learn_from(
         # More threads than cores would wait for each other: they look out for work.
         num_workers=min(settings.num_workers or usable_cores(), usable_cores()),
         limits=settings.limits,
+        first_id=len(specials),
     )
     counts["distinct_pieces"] = counter.distinct
     vocabulary = _number(settings, specials, merges)
@@ -251,24 +181,20 @@ def _learn_from(
 def _number(
     settings: TokenizerTrainingSettings,
     specials: tuple[str, ...],
-    merges: list[tuple[bytes, bytes]],
+    merges: LearnedMerges,
 ) -> Vocabulary:
-    """Number tokens: special tokens, bytes, merges. A merge that spells an existing token gets no
-    id.
-
-    Under cs336's rule it does take up an id.
-    """
+    """Number tokens: special tokens, bytes, merges; no merge makes a token that is there."""
     if settings.tie_break == "cs336":
-        return Vocabulary.from_merges(merges, special_tokens=specials, pattern=settings.pattern)
-    made = dict.fromkeys(bytes([byte]) for byte in range(256))
-    made.update(dict.fromkeys(left + right for left, right in merges))
-    ids = {token: id for id, token in enumerate(made, len(specials))}
-    rows = [(ids[left], ids[right], ids[left + right]) for left, right in merges]
-    return Vocabulary.from_rows(
-        dict(enumerate([*(text.encode() for text in specials), *made])),
-        rows,
+        return Vocabulary.from_merges(
+            merges.pairs(), special_tokens=specials, pattern=settings.pattern
+        )
+    assert len(set(merges.tokens)) == len(merges.tokens)  # decision 12 has the proof
+    return Vocabulary(
+        kind="bpe",
+        tokens=(*(text.encode() for text in specials), *merges.tokens),
         special_tokens={text: id for id, text in enumerate(specials)},
         pattern=settings.pattern,
+        merge_ids=merges.numbers,
     )
 
 

@@ -25,8 +25,9 @@ from lowtide.corpus.blocktable import Identity, OpenDocument
 from lowtide.corpus.reading import TextBlock
 from lowtide.corpus.removals import Report
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES, EncodeJob, Removed, encode_block
+from lowtide.dataset.openfiles import MAX_OPEN_FILES
 from lowtide.dataset.removed import RemovedText
-from lowtide.dataset.sharding import LAST_KEY, MAX_OPEN_FILES, val_limit
+from lowtide.dataset.sharding import LAST_KEY, val_limit
 from lowtide.dataset.staged.duplicates import (
     PartDuplicates,
     PartitionDuplicates,

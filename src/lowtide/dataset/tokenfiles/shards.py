@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -173,11 +173,13 @@ def write_shard_stream(
     *,
     vocab_size: int,
     publisher: files.Publisher | None = None,
+    on_written: Callable[[int, int, int], None] = _native.start_writeback,
 ) -> ShardInfo:
     """Write a shard of any size from chunks of ids, and of document ends within each as uint64.
 
     Its folder is flushed by `write_metadata`, once for all shards. A `publisher` is given the
-    finished files, to flush and rename them.
+    finished files, to flush and rename them. `on_written` is told the descriptor, the place and
+    the size of every chunk, for the disk to begin with it.
     """
     item_bytes = id_bytes(vocab_size)
     digest, ends_digest = xxhash.xxh3_128(), xxhash.xxh3_128()
@@ -200,7 +202,7 @@ def write_shard_stream(
             digest.update(ids)
             file.write(ids)
             # The disk begins now, not when all of the shard is there and waited for.
-            _native.start_writeback(file.fileno(), position * item_bytes, ids.nbytes)
+            on_written(file.fileno(), position * item_bytes, ids.nbytes)
             head += ids[: _HEAD_BYTES - len(head)]
             ends = chunk_ends.cast("Q")
             for begin in range(0, len(ends), _ENDS_STEP):  # a list of all would take 40 bytes each

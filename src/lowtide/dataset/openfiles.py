@@ -1,0 +1,26 @@
+"""How many files a process may have open, and how many work files it keeps so."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+
+__all__ = ["MAX_OPEN_FILES", "ask_for_open_files", "count_open_files"]
+
+MAX_OPEN_FILES = 1 << 14
+"""Work files that all workers of a process keep open together, where it may have twice as many."""
+
+
+def count_open_files() -> int:
+    """How many files this process may have open."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed
+
+
+def ask_for_open_files(wanted: int) -> None:
+    """Raise how many files this process may have open, as far as it may do that itself."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

@@ -1,0 +1,102 @@
+"""Learn a tokenizer together with other workers that share a folder (`--engine files`).
+
+In:      text files, a work folder that all workers see
+Out:     the files that one worker would write
+Memory:  as `training`; where workers meet in a store, a reader and an upload more
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lowtide import __version__
+from lowtide.corpus.footprint import reader_bytes
+from lowtide.corpus.inputs import InputList, hash_inputs
+from lowtide.engine.leases import LEASE_SECONDS
+from lowtide.engine.plans import commit_plan
+from lowtide.engine.records import Records
+from lowtide.filenames import TOKENIZER_NAME, WORK_NAME
+from lowtide.files import hold_lock
+from lowtide.memory import MemoryBudget
+from lowtide.progress import Progress
+from lowtide.stores.objects import UPLOAD_BYTES
+from lowtide.stores.paths import READER_BYTES, is_stored
+from lowtide.tokenizer.countingplan import plan_counting, reading_options
+from lowtide.tokenizer.settings import TokenizerTrainingSettings
+from lowtide.tokenizer.sharing import (
+    STAGES,
+    SharedCounting,
+    count_together,
+    cut_inputs,
+    find_part_bytes,
+)
+from lowtide.tokenizer.trained import (
+    TrainedTokenizer,
+    decisive_settings,
+    keep_trained,
+    load_finished,
+)
+from lowtide.tokenizer.training import FILE_BYTES, learn_from
+
+__all__ = ["train_together"]
+
+
+def train_together(
+    settings: TokenizerTrainingSettings,
+    inputs: InputList,
+    *,
+    part_bytes: int | None = None,
+    lease_seconds: float = LEASE_SECONDS,
+) -> TrainedTokenizer:
+    """Count together with other workers; one of them learns, and all return what it wrote."""
+    out_dir = settings.out_dir
+    assert out_dir is not None
+    needed = reader_bytes(inputs, reading_options(settings))
+    if settings.work_dir is not None and is_stored(settings.work_dir):
+        needed += UPLOAD_BYTES + READER_BYTES
+    budget = MemoryBudget.from_setting(settings.memory)
+    budget.count("list of files", len(inputs) * FILE_BYTES)
+    part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
+    records = Records(settings.work_dir or out_dir.with_name(out_dir.name + WORK_NAME))
+    with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:
+        counting_plan = plan_counting(settings, inputs, budget, progress, needed)
+        make_counter = counting_plan.make_counter
+        counting = SharedCounting(
+            inputs=inputs,
+            parts=cut_inputs(inputs, part_bytes, encoding=settings.encoding),
+            options=counting_plan.options,
+            needs=counting_plan.needs,
+            limits=settings.limits,
+            records=records,
+            make_counter=make_counter,
+        )
+        records.refuse_strangers(STAGES)
+        records.place.prepare()
+        plan = {
+            "verb": "train-tokenizer",
+            "version": __version__,
+            "settings": decisive_settings(settings),
+            "part_bytes": part_bytes,
+            "inputs": hash_inputs(inputs),
+        }
+        commit_plan(plan, records)
+
+        def is_finished() -> bool:
+            return (out_dir / TOKENIZER_NAME).exists()
+
+        def learn() -> None:
+            with hold_lock(out_dir, create_folder=True), records.scratch_folder() as folder:
+                if is_finished():
+                    return
+                counter = make_counter(folder)
+                counts = counting.add_up(counter, folder)
+                vocabulary = learn_from(settings, counter, counts, budget, progress, folder)
+                keep_trained(settings, inputs, counting.contents(), vocabulary, counts)
+
+        count_together(
+            counting, learn, progress, is_finished=is_finished, lease_seconds=lease_seconds
+        )
+        records.remove(STAGES)
+    finished = load_finished(settings, inputs)
+    assert finished is not None
+    return dataclasses.replace(finished, was_there=False)
