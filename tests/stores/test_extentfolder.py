@@ -360,3 +360,26 @@ def test_room_is_looked_for_twice(folder: ExtentFolder, monkeypatch: pytest.Monk
     with folder.counting() as count:
         assert folder.make_room(count, folder.max_bytes, beyond=3.0) is False
     assert calls == ["evict"]
+
+
+def test_an_extent_that_was_removed_is_compared_again_when_it_comes_back(
+    folder: ExtentFolder,
+) -> None:
+    extent: Any = SimpleNamespace(name="0" * 16 + "-0.5", size=5)
+    path = folder.path / "extents" / extent.name
+    for remove in ("evict", "forget"):
+        write_extent(path, b"01234")
+        with folder.counting() as count:
+            count.bytes += BLOCK
+        opened = folder.open_extent(extent)
+        assert opened is not None
+        os.close(opened)
+        if remove == "evict":
+            with folder.counting() as count:
+                folder.evict(count, BLOCK)
+        else:
+            folder.forget(extent.name, remove=True)
+        assert not path.exists() and extent.name not in folder.known
+        path.write_bytes(bytes(5 + TRAILER_BYTES))  # other bytes, by another process
+        assert folder.open_extent(extent) is None
+        assert not path.exists()
