@@ -342,3 +342,9 @@ def test_a_refusal_names_what_would_be_enough(tmp_path: Path) -> None:
 def test_no_model_decides_nothing() -> None:
     models = load("")
     assert (models.language, models.wanted, models.score, models.score_label) == (None, [], None, 0)
+
+
+def test_names_of_languages_have_one_form(tmp_path: Path) -> None:
+    model = make("pieces").write(tmp_path / "lid.bin")
+    settings = CleaningSettings(language_model=model, languages=" fr, de,fr,, ")
+    assert settings.languages == "de,fr"

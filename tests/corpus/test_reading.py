@@ -475,3 +475,22 @@ def test_a_file_has_the_bytes_that_it_had(size: int, wanted: int | None, short: 
     with pytest.raises(OSError, match=r"a\.txt") as caught:
         reading._require_size(source, size, wanted=wanted)
     assert caught.value.errno == errno.ESTALE
+
+
+def test_a_separator_at_the_beginning_begins_no_document() -> None:
+    assert shown(block_of("text", b"--ab", (0, 0, 0, 4))) == [(0, 2, b"ab", True, True)]
+    assert shown(block_of("text", b"----", (0, 0, 0, 4))) == []
+    rows = block_of("rows", b"ab", (0, 7, 0, 2), row_ends=np.array([0, 2], np.uint64))
+    assert shown(rows) == [(0, 8, b"ab", True, True)]
+
+
+@pytest.mark.parametrize("mark", [b"\n", b" ", SEPARATOR])
+def test_what_lies_beyond_the_window_cuts_nothing(tmp_path: Path, mark: bytes) -> None:
+    """By every place of one mark around the window's end, plain and compressed."""
+    for place in range(60, 125):
+        text = b"x" * place + mark + b"y" * 200
+        (tmp_path / "a.txt").write_bytes(text)
+        (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text, 1))
+        plain, packed = (blocks_of(tmp_path / name, SMALL) for name in ("a.txt", "b.txt.gz"))
+        assert [block.data for block in packed] == [block.data for block in plain]
+        assert [block.continued for block in packed] == [block.continued for block in plain]

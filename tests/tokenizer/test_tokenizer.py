@@ -560,3 +560,14 @@ def test_types_of_files_of_ids(
         return
     with pytest.raises(UsageError):
         small_tokenizer._file_dtype(dtype)
+
+
+def test_folders_are_made_where_there_are_none(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_merges([(b"a", b"b")])
+    for save, name in (
+        (tokenizer.save, "tokenizer.json"),
+        (tokenizer.save_vocabulary, "vocab.json"),
+    ):
+        for _ in range(2):  # one that is there is taken
+            save(tmp_path / name / "deep" / "er")
+        assert (tmp_path / name / "deep" / "er" / name).is_file()
