@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,3 +195,57 @@ def test_text_that_was_cleaned_is_taken_as_it_is() -> None:
             False, False, "", None
         )  # fmt: skip
         assert found.min_document_chars == 9
+
+
+@pytest.mark.parametrize("has_seen", [True, False])
+def test_documents_are_hashed_whole_where_no_hashes_of_them_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: Any, has_seen: bool
+) -> None:
+    """Of shards that were moved in nothing is kept; kept hashes come last, each as a block."""
+    made = shards((b"ab\0", [3]), (b"cd\0", [3]), (b"ef\0", [3]))
+    made[2].checksum = None
+    hashed: list[Any] = []
+
+    def hash_texts(job: Any, texts: Any, number: int, tokens: int, *, whole: bool) -> int:
+        hashed.append((texts, number, whole))
+        return tokens
+
+    def hash_seen(job: Any, rows: bytes, number: int) -> int:
+        hashed.append((rows, number))
+        return 0
+
+    monkeypatch.setattr(rehashing, "_hash_texts", hash_texts)
+    monkeypatch.setattr(rehashing, "_hash_seen", hash_seen)
+    monkeypatch.setattr(
+        rehashing, "iter_seen", lambda root, rows: iter([b"first", b"second"] if rows else [])
+    )
+    tables: list[int] = []
+    monkeypatch.setattr(
+        rehashing, "load_block_table",
+        lambda job: tables.append(job.streams[0].num_blocks) or "table",
+    )  # fmt: skip
+    monkeypatch.setattr(rehashing, "as_it_is", lambda cleaning, *, dedup: ("as it is", dedup))
+    told: list[Any] = []
+
+    class Shown:
+        @contextlib.contextmanager
+        def phase(self, name: str, *, total: int, unit: str) -> Any:
+            told.append((name, total, unit))
+            yield SimpleNamespace(advance=told.append)
+
+    text: Any = SimpleNamespace(
+        reading=SimpleNamespace(block_bytes=100), cleaning="cleaning", folder=tmp_path / "work",
+        shards={"train": made[1:], "val": made[:1]}, seen=[1] if has_seen else [],
+        dtype=np.dtype("<u2"), root=tmp_path,
+    )  # fmt: skip
+    pool: Any = SimpleNamespace(run=lambda tasks: (task() for task in tasks))
+    shown: Any = Shown()
+    tokenizer: Any = Bytes()
+    assert rehashing.hash_existing(text, tokenizer, pool, shown) == "table"
+    kept: list[Any] = [(b"first", 3), (b"second", 4)] if has_seen else []
+    assert hashed == [
+        ([b"ab"], 0, not has_seen), ([b"cd"], 1, not has_seen), ([b"ef"], 2, True), *kept
+    ]  # fmt: skip
+    assert tables == [3 + len(kept)]
+    assert told == [("read dataset", 9, "tokens"), 3, 3, 3, *([0] * len(kept))]
+    assert (tmp_path / "work").is_dir()
