@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,3 +143,98 @@ def test_one_document_that_stays_is_enough(corpus: Path) -> None:
     assert look(corpus, limits=replace(LIMITS, places=4096)) == ""  # every block
     corpus.write_text("\n\n".join(SHORT))
     assert look(corpus, limits=replace(LIMITS, long_run_bytes=1 << 30)) == ""
+
+
+def test_a_sample_is_cleaned_without_what_only_all_text_tells() -> None:
+    cleaning = make_settings(Path("a"), rules="c4").cleaning
+    found = rulesample._sampled(replace(cleaning, dedup=True))
+    assert found == replace(cleaning, dedup=False)
+    ranked = replace(cleaning, dedup=True, keep_top=0.5, score="m.bin", score_label="good")
+    assert rulesample._sampled(ranked) == replace(
+        cleaning, dedup=False, keep_top=None, score="", score_label=""
+    )
+
+
+@pytest.mark.parametrize(
+    ("documents", "changes", "said"),
+    [
+        (199, {}, None),  # too few to say anything of
+        (200, {}, "warning"),
+        (19_999, {}, "warning"),
+        (20_000, {}, "refused"),
+        (20_000, {"random_access": False}, "warning"),
+        (20_000, {"files": 1025}, "warning"),  # some were not looked at
+        (20_000, {"unseen": True}, "warning"),
+        (20_000, {"language_model": "lid"}, "warning"),
+        (20_000, {"size": (256 << 20) - 1}, None),  # a small corpus is told when it is prepared
+        (None, {}, None),  # something stays
+    ],
+)
+def test_what_a_sample_of_which_nothing_stays_means(
+    monkeypatch: pytest.MonkeyPatch,
+    documents: int | None,
+    changes: dict[str, Any],
+    said: str | None,
+) -> None:
+    count = changes.get("files", 2)
+    inputs: Any = [
+        SimpleNamespace(index=number, size_bytes=5, format=SimpleNamespace(is_file=True))
+        for number in range(count)
+    ]
+    seen = frozenset(range(count - 1 if changes.get("unseen") else count))
+    report = SimpleNamespace(documents_in=documents)
+    sample = None if documents is None else rulesample._Sample(report, 9, seen)  # type: ignore
+    streams = [SimpleNamespace(random_access=changes.get("random_access", True))]
+    monkeypatch.setattr(
+        rulesample, "estimate_text_bytes", lambda inputs: changes.get("size", 256 << 20)
+    )
+    looked: list[int] = []
+    monkeypatch.setattr(
+        rulesample, "plan_streams", lambda rows, reading: looked.append(len(rows)) or streams
+    )
+    monkeypatch.setattr(rulesample, "_iter_sample", lambda *given: iter(()))
+    monkeypatch.setattr(rulesample, "StreamPaths", lambda streams: None)
+    monkeypatch.setattr(rulesample, "_find_none", lambda *given: sample)
+    monkeypatch.setattr(rulesample, "_describe", lambda found: "nothing stays")
+    settings: Any = make_settings(Path("a"))
+    cleaning = replace(settings.cleaning, language_model=changes.get("language_model", ""))
+    settings = SimpleNamespace(cleaning=cleaning, out_dir=Path("out"))
+    notices: list[str] = []
+    given: Any = (settings, inputs, settings_reading())
+    if said == "refused":
+        with pytest.raises(DataError, match="nothing stays"):
+            require_some_kept(*given, on_notice=notices.append)
+        assert notices == []
+    else:
+        require_some_kept(*given, on_notice=notices.append)
+        words = "warning: nothing stays; going on, since the rest may be otherwise"
+        assert notices == ([words] if said else [])
+    assert looked == ([] if "size" in changes else [min(count, 1024)])
+
+
+def settings_reading() -> Any:
+    return make_settings(Path("a")).reading(reader_bytes=1 << 20, budget_bytes=1 << 30)
+
+
+def test_places_are_spread_over_streams_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(
+        rulesample, "read_block",
+        lambda stream, spot, reading: read.append((stream.name, spot)) or (spot or None),
+    )  # fmt: skip
+    monkeypatch.setattr(
+        rulesample, "iter_blocks",
+        lambda stream, reading: (read.append((stream.name, n)) or n + 10 for n in range(99)),
+    )  # fmt: skip
+
+    def stream(name: str, blocks: int, *, random: bool = True) -> Any:
+        return SimpleNamespace(name=name, num_blocks=blocks, random_access=random)
+
+    one = [stream("a", 10)]
+    assert list(rulesample._iter_sample(one, None, 4)) == [2, 5, 7]  # type: ignore[arg-type]
+    assert read == [("a", 0), ("a", 2), ("a", 5), ("a", 7)]
+    read.clear()
+    several = [stream("a", 10), stream("b", 5, random=False), stream("c", 1)]
+    assert list(rulesample._iter_sample(several, None, 4)) == [5, 10, 11]  # type: ignore[arg-type]
+    assert read == [("a", 0), ("a", 5), ("b", 0), ("b", 1), ("c", 0)]
+    assert list(rulesample._iter_sample([], None, 4)) == []  # type: ignore[arg-type]
