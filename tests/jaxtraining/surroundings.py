@@ -752,3 +752,19 @@ def check_moments_by_their_names():
     assert set(map(str, row["values"].values())) == {"{'step': 5}"}
     assert optimizers.optimizer_rows(eight, 0) == [{"kind": "AdamW8bit", "values": {}}]
     assert [r["values"] for r in optimizers.optimizer_rows(rules, 5)] == [{}, {}]
+
+
+def check_singular_values_go_through_the_polynomials():
+    dice = np.random.default_rng(9)
+    compiled = jax.jit(muon.orthogonalize, static_argnames=("half",))
+    for shape in ((2, 6, 6), (1, 5, 6), (2, 4, 6), (2, 6, 4)):
+        left, sizes, right = np.linalg.svd(dice.normal(size=shape), full_matrices=False)
+        sizes[:, -1] = 2e-3 * sizes[:, 0]  # not there before the last of them
+        matrices = (left * sizes[:, None]) @ right
+        sizes = sizes / (np.linalg.norm(sizes, axis=-1, keepdims=True) * 1.02)
+        for a, b, c in muon.POLAR_EXPRESS:
+            sizes = a * sizes + b * sizes**3 + c * sizes**5
+        wanted = (left * sizes[:, None]) @ right
+        found = compiled(matrices.astype(np.float32), half=False)
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+        assert not np.asarray(compiled(np.zeros(shape, np.float32), half=False)).any()

@@ -77,6 +77,13 @@ def test_a_layout_of_our_own_generates_in_transformers_from_its_cache_and_beside
     model = write_run(tmp_path / "run", tokenizers["char"], "tide")
     folder = export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
     peer = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    ids = torch.tensor([[3, 1, 4]])
+    with torch.inference_mode():  # without a cap logits are what they are
+        capped, peer.config.final_logit_softcapping = peer(ids).logits, 0.0
+        free = peer(ids).logits
+        peer.config.final_logit_softcapping = model.config.cap
+    torch.testing.assert_close(capped, model.config.cap * torch.tanh(free / model.config.cap))
+    assert peer._supports_sdpa
     prompt = torch.tensor([[3, 1, 4, 1, 5]])
     greedy = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     expected = prompt

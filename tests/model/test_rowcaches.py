@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lowtide import _native
+from lowtide.model import decoder
 from lowtide.model.config import GPTConfig
 from lowtide.model.decoder import ArrayCache, DecoderSteps
 from lowtide.model.families import FAMILIES
@@ -145,3 +146,13 @@ def test_networks_that_cannot_be_are_refused():
             _native.Decoder(sizes, 1e-6, 0.0, parts, kinds, [0] * len(parts))
     with pytest.raises(ValueError, match="share keys"):
         _native.Decoder([8, 8, 3, *sizes[3:]], 1e-6, 0.0, [], [], [])
+
+
+@pytest.mark.parametrize(("mlp_width", "widened"), [(64, 65_536), (20_000, 80_000)])
+def test_each_thread_widens_a_block_of_a_matrix(monkeypatch, mlp_width, widened):
+    config = GPTConfig(32, 8, 1, 16, 2, mlp_width=mlp_width)
+    found = []
+    for cores in (1, 3):
+        monkeypatch.setattr(decoder, "usable_cores", lambda cores=cores: cores)
+        found.append(decoder.step_bytes(config, rows=1, tokens=4))
+    assert found[1] - found[0] == 4 * 2 * widened

@@ -5,6 +5,7 @@ import torch
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.training import muon
 from lowtide.training.muon import Muon, matrix_splits, orthogonalize
 
 POLYNOMIALS = (
@@ -141,3 +142,21 @@ def test_muon_takes_matrices_larger_than_its_stack_one_by_one():
         optimizer.step()
         found.append(torch.stack([parameter.detach() for parameter in parameters]))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 6), (2, 4, 6), (2, 6, 4), (1, 4, 12), (1, 9, 3)])
+def test_small_singular_values_go_through_all_polynomials(shape):
+    """One that is far below 1 has not arrived before the last of them."""
+    generator = torch.Generator().manual_seed(7)
+    left, sizes, right = torch.linalg.svd(
+        torch.randn(shape, generator=generator, dtype=torch.float64), full_matrices=False
+    )
+    sizes[:, -1] = 2e-3 * sizes[:, 0]
+    matrices = (left * sizes[:, None]) @ right
+    wanted = torch.stack([orthogonal(matrix) for matrix in matrices])
+    found = muon._orthogonalize_squares(matrices.float()).double()
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        orthogonalize(matrices.float()).double(), wanted, rtol=1e-3, atol=1e-3
+    )
+    assert not orthogonalize(torch.zeros(shape)).any()

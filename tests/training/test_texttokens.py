@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.errors import DataError
-from lowtide.loader.texts import FileTexts
+from lowtide.loader.texts import FileTexts, Text
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import texttokens
 from lowtide.training.settings import train_settings
@@ -177,3 +177,17 @@ def test_where_the_tokenizer_of_a_stream_comes_from(
     )
     given = {"input_file": None, "dataset_id": "text.txt", "tokenization": None, **options}
     assert texttokens.find_stream_tokenizer(settings(**given), print, known) == found
+
+
+@pytest.mark.parametrize(("most", "count"), [(None, 3), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_the_first_texts_are_counted_by_their_ends(tmp_path, most, count):
+    parts = ((b"one", True), (b"two begins ", False), (b"and ends", True), (b"three", True))
+    texts = [Text(data, None, ends_document=ends) for data, ends in parts]
+    source = SimpleNamespace(iter_texts=lambda seed: iter(texts))
+    assert texttokens._write_head(tmp_path / "head.txt", source, most) == count
+    ends = b"<|endoftext|>"
+    written = [b"one", b"two begins and ends", b"three"][:count]
+    assert (tmp_path / "head.txt").read_bytes() == b"".join(part + ends for part in written)
+    nothing = SimpleNamespace(iter_texts=lambda seed: iter(()))
+    with pytest.raises(DataError, match="there is no text to learn a tokenizer from"):
+        texttokens._write_head(tmp_path / "head.txt", nothing, most)
