@@ -302,7 +302,9 @@ def compared_datasets(folder: Path) -> dict[str, Any]:
     infos = {
         "first": described(first, {"train": [shard(folder, "a", [10, 30, 31, 331], 331)],
                                    "val": [shard(folder, "v", [20], 20)]}),
-        "second": described(second, {"train": [shard(folder, "b", [5, 2000, 5000], 5000)], "val": []}),
+        "second": described(
+            second, {"train": [shard(folder, "b", [5, 2000, 5000], 5000)], "val": []}
+        ),
         "third": described({}, {"train": [shard(folder, "c", [], 7)], "val": []}),
     }  # fmt: skip
     for name in infos:

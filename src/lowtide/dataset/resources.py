@@ -177,15 +177,16 @@ def plan_shares(
     budget.reserve("reading", wanted_bytes=inputs.reader_bytes * readers)
     rest = budget.remaining_bytes
     table = budget.reserve("table of hashes", wanted_bytes=max(rest // 2, MIN_TABLE_BYTES))
+    left = rest - table
     return Shares(
         num_workers=workers,
         one_pass_bytes=table,
         table_bytes=table // workers,
         range_bytes=max(table // (workers + 1), 1 << 20),
-        reader_bytes=inputs.reader_bytes + max(rest - table, 0) // 2 // readers,
+        reader_bytes=inputs.reader_bytes + left // 2 // readers,
         character_bytes=_TOKENIZER_BYTES + table,
         # Readers have the other half, where there are any.
-        held_bytes=max(rest - table, 0) // 2 // workers,
+        held_bytes=left // 2 // workers,
         more_worker_bytes=block * ((settings.num_workers or usable_cores()) - workers),
     )
 
