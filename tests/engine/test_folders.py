@@ -133,3 +133,68 @@ def test_what_a_link_names_is_not_removed(tmp_path: Path) -> None:
     (folder.path / "hash").symlink_to(mine)
     folder.remove(["hash", "plan.json"])
     assert len(list(mine.iterdir())) == 20
+
+
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def test_a_lease_of_a_disk_is_its_owners_file(tmp_path: Path) -> None:
+    folder, before = DiskFolder(tmp_path), descriptors()
+    lease: Any = folder.create_lease("leases/a", b"first")
+    assert lease is not None and (tmp_path / "leases" / "a").read_bytes() == b"first"
+    assert folder.create_lease("leases/a", b"other") is None
+    assert folder.read_lease("leases/a") == folders.SeenLease(b"first", "")
+    assert folder.read_lease("leases/none") is None
+    lease.renew(b"again")
+    assert (tmp_path / "leases" / "a").read_bytes() == b"again"
+    taken: Any = folder.replace_lease("leases/a", b"taken", folders.SeenLease(b"again", ""))
+    assert (tmp_path / "leases" / "a").read_bytes() == b"taken"
+    lease.renew(b"lost!")  # into a file that has no name any more
+    lease.release()
+    assert (tmp_path / "leases" / "a").read_bytes() == b"taken"  # not ours to remove
+    lease.release()
+    lease.renew(b"gone!")
+    assert lease.descriptor is None
+    taken.release()
+    assert list((tmp_path / "leases").iterdir()) == []
+    assert descriptors() == before
+
+
+def test_a_file_of_a_disk_is_created_once(tmp_path: Path) -> None:
+    folder = DiskFolder(tmp_path)
+    before = descriptors()
+    assert folder.create("a/b", b"1") is True
+    assert folder.create("a/b", b"2") is False
+    assert folder.read("a/b") == b"1"
+    assert (folder.exists("a/b"), folder.exists("a/c")) == (True, False)
+    (tmp_path / "a" / ".hidden").touch()
+    os.utime(tmp_path / "a" / "b", ns=(0, 1_500_000_000))
+    assert folder.find_time("a/b") == 1.5
+    assert (folder.list_names("a"), folder.list_names()) == (["b"], ["a"])
+    assert folder.list_names("none") == [] == folder.list_names("a/b")
+    assert descriptors() == before
+    assert [path.name for path in (tmp_path / "a").iterdir() if "partial" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("there", "name"), [(None, "t.out"), (b"12345", "t.out"), (b"12346", None), (b"1234", None)]
+)
+def test_a_result_of_a_disk_has_the_name_of_its_task(
+    tmp_path: Path, there: bytes | None, name: str | None
+) -> None:
+    folder, before = DiskFolder(tmp_path), descriptors()
+    if there is not None:
+        (tmp_path / "hash").mkdir()
+        (tmp_path / "hash" / "t.out").write_bytes(there)
+    with folder.scratch_file("hash") as (partial, file):
+        file.write(b"12345")
+        file.flush()
+        assert partial.parent == tmp_path / "hash" and partial.name.startswith(".result.")
+        assert folder.publish(partial, "hash", "t", "sum") == name
+    assert not partial.exists()
+    assert folder.output_path("hash", "t.out").read_bytes() == (there or b"12345")
+    assert descriptors() == before
+    with folder.scratch_folder() as made:
+        assert made.parent == tmp_path / "scratch" and made.is_dir()
+    assert not made.exists()
