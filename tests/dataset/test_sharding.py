@@ -196,3 +196,45 @@ def test_the_last_ranges_are_kept_and_read_once(monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):
         with pytest.raises(ValueError, match="damaged"):
             tail.load("train", 9)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_shards_that_are_flushed_are_taken_and_few_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Twice as many as there are workers wait to be flushed, and no more."""
+    events: list[Any] = []
+
+    class Flushed:
+        """Stands for a shard on its way to the disk."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def done(self) -> bool:
+            return at_once
+
+        def result(self) -> Any:
+            path = tmp_path / ("val" if self.number == 6 else "train") / str(self.number)
+            return SimpleNamespace(path=path, num_tokens=10 + self.number)
+
+    def write_once(job: Any, plan: Any, ranges: Any, wanted: Any, threads: Any) -> Any:
+        events.append(f"write {wanted.number}")
+        return Flushed(wanted.number)
+
+    monkeypatch.setattr(sharding, "_write_once", write_once)
+    shards = tuple(PlannedShard("train", number, 0, 1) for number in range(7))
+    pool: Any = SimpleNamespace(num_workers=2, run=lambda tasks: (task() for task in tasks))
+    job = job_of(root=tmp_path, done_folder=tmp_path / "done")
+    plan = sharding.ShardPlan("content", [0], {}, shards)
+    found = sharding.write_shards(job, plan, pool, on_done=lambda count: events.append(count))
+    assert [one.num_tokens for one in found["train"]] == list(range(10, 16))
+    assert [one.num_tokens for one in found["val"]] == [16]
+    writes = [f"write {number}" for number in range(7)]
+    if at_once:
+        assert events == [event for number in range(7) for event in (writes[number], 10 + number)]
+    else:
+        assert events == [
+            *writes[:5], 10, writes[5], 11, writes[6], 12, 13, 14, 15, 16
+        ]  # fmt: skip
+    assert all((tmp_path / name).is_dir() for name in ("train", "val", "done"))
