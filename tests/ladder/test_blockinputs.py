@@ -58,7 +58,10 @@ def test_memory_on_the_device_is_held_for_two_copies(monkeypatch: pytest.MonkeyP
     inputs = HostInputs()
     for number in range(5):
         inputs.keep((number, 0), given(0, number, 0))
-        assert len(inputs._leaving) == min(number + 1, 2)
+        newest = [given(0, n, 0) for n in range(max(0, number - 1), number + 1)]
+        held = [x for _, x in inputs._leaving]
+        assert len(held) == len(newest)
+        assert all(one.equal(other) for one, other in zip(held, newest, strict=True))
 
 
 def test_another_size_takes_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

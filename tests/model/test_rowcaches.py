@@ -156,3 +156,11 @@ def test_each_thread_widens_a_block_of_a_matrix(monkeypatch, mlp_width, widened)
         monkeypatch.setattr(decoder, "usable_cores", lambda cores=cores: cores)
         found.append(decoder.step_bytes(config, rows=1, tokens=4))
     assert found[1] - found[0] == 4 * 2 * widened
+
+
+def test_tables_of_turns_double_up_to_the_context():
+    network = open_steps(make_model("qwen3"), 1).network
+    network.config = network.config.replace(context_length=5000)
+    network._turns = None
+    found = [network._tables(positions)[1] for positions in (1, 1024, 1025, 2048, 2049, 4097)]
+    assert found == [1024, 1024, 2048, 2048, 4096, 5000]

@@ -1,11 +1,13 @@
 """Counts equal the network's, and a target number of parameters is met."""
 
+import itertools
 import re
 
 import pytest
 import torch
 
 from lowtide.errors import UsageError
+from lowtide.model import sizing
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import (
@@ -236,3 +238,12 @@ def test_the_way_out_of_a_vocabulary_too_large_is_named_exactly():
     assert "--target-params " in caught.value.next_step
     with pytest.raises(UsageError, match=r"the smallest has 3,736"):
         shape_for_parameters(1000, vocab_size=100, layout="gpt2")
+
+
+def test_widths_grow_by_an_eighth_at_most_and_divide_into_heads():
+    widths = sizing._widths()
+    borders = ((64, 4), (256, 8), (512, 16), (1024, 32), (4096, 64), (6656, 128))
+    assert widths[0] == 8 and widths[-1] == 6656
+    for width, following in itertools.pairwise(widths):
+        assert following - width == next(step for border, step in borders if width < border)
+    assert all(width % sizing._num_heads(width) == 0 for width in widths)
