@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset.tokenfiles import npy, raw, table
+from lowtide.dataset.tokenfiles import mypt, npy, raw, streams, table
+from lowtide.dataset.tokenfiles.llmc import open_llmc, write_llmc
 from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC, _measure_index, open_megatron
 from lowtide.dataset.tokenfiles.streams import Opening
 from lowtide.dataset.tokenfiles.table import open_source
@@ -207,3 +209,115 @@ def test_an_index_of_megatron_is_measured_in_pieces(tmp_path: Path) -> None:
     (tmp_path / "a.bin").unlink()
     with pytest.raises(DataError, match=r"the \.bin of this index is missing"):
         open_megatron(index, Opening())
+
+
+def llmc_head(*words: int) -> bytes:
+    return struct.pack("<3i", *words) + bytes(1024 - 12)
+
+
+@pytest.mark.parametrize(
+    ("head", "data", "message"),
+    [
+        (llmc_head(20240520, 1, 3), bytes(6), None),
+        (llmc_head(20240801, 7, 3), bytes(12), None),
+        (llmc_head(20240520, 1, 4), bytes(6), "cut short: its header promises 4 tokens, 3 are"),
+        (llmc_head(20240520, 1, 2), bytes(6), "damaged: its header promises 2 tokens, 3 are there"),
+        (llmc_head(20240520, 1, 3), bytes(7), "damaged: its header promises 3 tokens, 3 are there"),
+        (llmc_head(20240520, 7, 3), bytes(6), "the header begins with 20240520 7, expected"),
+        (llmc_head(1, 1, 3), bytes(6), "the header begins with 1 1, expected"),
+        (llmc_head(20240520, 1, 3)[:-1], b"", "the header begins with 0 0, expected"),
+    ],
+)  # fmt: skip
+def test_headers_of_llmc(tmp_path: Path, head: bytes, data: bytes, message: str | None) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(head + data)
+    if message is None:
+        found = open_llmc(path, Opening())
+        assert (found.byte_offset, found.num_tokens) == (1024, 3)
+        assert found.dtype.itemsize == len(data) // 3
+        assert table.open_token_file(path).num_tokens == 3  # by its header
+        return
+    with pytest.raises(DataError) as caught:
+        open_llmc(path, Opening())
+    assert message in caught.value.message
+
+
+def test_files_of_llmc_are_one_for_each_part(tmp_path: Path) -> None:
+    parts = []
+    for name, ids in (("x", [1, 2, 3]), ("y", [4, 5])):
+        np.array(ids, "<u2").tofile(tmp_path / name)
+        parts.append(streams.TokenFile(tmp_path / name, 0, len(ids), np.dtype("<u2")))
+    stream = streams.TokenStream(parts)
+    for dtype, kind in (("<u2", (20240520, 1)), ("<u4", (20240801, 7))):
+        out = tmp_path / dtype[1:]
+        out.mkdir()
+        written = streams.WrittenFiles({}, lambda: None)
+        paths = write_llmc(out, "val", stream, np.dtype(dtype), written)
+        assert [path.name for path in paths] == ["val_000000.bin", "val_000001.bin"]
+        for path, ids in zip(paths, ([1, 2, 3], [4, 5]), strict=True):
+            head = np.fromfile(path, "<i4", count=256)
+            assert head[:3].tolist() == [*kind, len(ids)] and not head[3:].any()
+            assert np.fromfile(path, dtype, offset=1024).tolist() == ids
+        again = write_llmc(out, "val", stream, np.dtype(dtype), written)
+        assert again == paths
+
+
+@pytest.mark.parametrize(
+    ("state", "named", "expected"),
+    [
+        (None, "gpt2", "loaded gpt2"),
+        ({"token_kind": "gpt2"}, "mine", "loaded mine"),
+        ({"token_kind": "other"}, "mine", "loaded mine"),
+        ({"token_kind": "other"}, "gpt2", "token_kind 'other' is not known, expected gpt2 or char"),
+        ([], "gpt2", "token_kind None is not known, expected gpt2 or char"),
+        ({"token_kind": "char", "chars": "ab"}, "gpt2", ["a", "b"]),
+        ({"token_kind": "char", "chars": ["b", "é"]}, "gpt2", ["b", "é"]),
+        ({"token_kind": "char", "chars": ["ab"]}, "gpt2", "chars must be a list of single"),
+        ({"token_kind": "char", "chars": [5]}, "gpt2", "chars must be a list of single"),
+        ({"token_kind": "char"}, "gpt2", "chars must be a list of single"),
+    ],
+)
+def test_the_tokenizer_that_lies_with_the_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: Any, named: str, expected: Any
+) -> None:
+    if state is not None:
+        (tmp_path / "tokenizer_state.json").write_text(json.dumps(state))
+    monkeypatch.setattr(mypt.Tokenizer, "load", lambda name: f"loaded {name}")
+    if isinstance(expected, str) and not expected.startswith("loaded"):
+        with pytest.raises(DataError) as caught:
+            table.load_source_tokenizer(tmp_path, kind="mypt", named=named)
+        assert caught.value.message.startswith(expected)
+        return
+    found: Any = table.load_source_tokenizer(tmp_path, kind="mypt", named=named)
+    if isinstance(expected, str):
+        assert found == expected
+        return
+    assert [found.token_bytes(number).decode() for number in range(2)] == expected
+    assert found.special_tokens == {"<|endoftext|>": 2, "<unk>": 3}
+    assert (found.kind, found.name) == ("char", "char")
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.bin", "train"), ("val.bin", "val"), ("my_validation_01.bin", "val"),
+        ("dev-2.bin", "val"), ("eval.bin", "val"), ("Valid.bin", "val"), ("test.bin", "test"),
+        ("latest.bin", "train"), ("interval.bin", "train"), ("val_test.bin", "val"),
+    ],
+)  # fmt: skip
+def test_a_split_by_the_words_of_a_name(name: str, split: str) -> None:
+    assert table._split_by_name(Path(name)) == split
+
+
+def test_splits_of_a_folder_and_of_one_file(tmp_path: Path) -> None:
+    for name in ("train_0.bin", "train_1.bin", "val.bin", "test.bin"):
+        np.arange(3, dtype="<u2").tofile(tmp_path / name)
+    told: list[str] = []
+    found = open_source(tmp_path, kind="nanogpt", end_id=7, on_notice=told.append)
+    assert {split: len(stream.parts) for split, stream in found.items()} == {"train": 2, "val": 1}
+    assert {stream.end_id for stream in found.values()} == {7}
+    assert told == [f"{tmp_path / 'test.bin'} is left out, by its name it is for testing"]
+    for name in ("test.bin", "val.bin"):  # one that is named is read, whatever it is called
+        assert list(open_source(tmp_path / name, kind="nanogpt")) == ["all"]
+    (tmp_path / "val.bin").unlink()
+    assert list(open_source(tmp_path, kind="nanogpt")) == ["all"]
