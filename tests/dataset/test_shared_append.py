@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lowtide.dataset import appending
+from lowtide.dataset.settings import AppendSettings
 from lowtide.dataset.staged import adding
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, LowtideError, UsageError
@@ -194,3 +196,55 @@ def test_the_last_task_adds_once_and_only_to_the_same_dataset(
     stage.run(0)
     assert calls == expected
     assert committed == [(Task(adding.FINISH_STAGE, 0), {})]
+
+
+@pytest.mark.parametrize("engine", ["threads", "files", "ray"])
+def test_which_way_an_append_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(appending.layout, "read_metadata", lambda root: calls.append("metadata"))
+    monkeypatch.setattr(
+        "lowtide.dataset.staged.adding.append_shared", lambda settings: calls.append("files")
+    )
+    monkeypatch.setattr(
+        "lowtide.dataset.staged.onray.append_on_ray", lambda settings: calls.append("ray")
+    )
+
+    def append(settings: Any) -> None:
+        assert list(tmp_path.iterdir()) != []  # its lock is held
+        calls.append("threads")
+
+    monkeypatch.setattr(appending, "_append", append)
+    work: Any = {} if engine == "threads" else {"work_dir": tmp_path / "work"}
+    settings = AppendSettings(
+        dataset_dir=tmp_path,
+        input_files=("a",),
+        engine=engine,
+        **work,  # type: ignore[arg-type]
+    )
+    appending.append_to_dataset(settings)
+    assert calls == ["metadata", engine]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("items", [(), ("evals.jsonl",)])
+def test_what_has_to_be_the_same_to_go_on(items: Any) -> None:
+    info: Any = SimpleNamespace(metadata={"total_tokens": 5})
+    settings: Any = SimpleNamespace(text_field="body", skip_bad_inputs=True)
+    stored: Any = SimpleNamespace(decontaminate=items)
+    more = {"decontaminate": True} if items else {}
+    assert appending._decisive_settings(info, settings, stored) == {
+        "text_field": "body", "skip_bad_inputs": True, "total_tokens": 5, **more,
+    }  # fmt: skip
+
+
+def test_a_dataset_as_it_is_before_anything_is_moved_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appending.layout, "shard_row", lambda root, shard: (root, shard))
+    monkeypatch.setattr(appending, "first_free_number", lambda info: 9)
+    info: Any = SimpleNamespace(
+        metadata={"appended": [1, 2]}, root="root", shards={"train": ["a"], "val": []}
+    )
+    assert appending._facts_of(info) == {
+        "num_appended": 2, "first_number": 9, "shards": {"train": [("root", "a")], "val": []},
+    }  # fmt: skip
