@@ -459,3 +459,17 @@ def test_closing_in_a_fork_leaves_the_threads_of_the_parent_alone() -> None:
     assert loader._workers is None and loader._finalizer is None
     assert all(thread.is_alive() for thread in parents._threads)
     parents.stop()
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ({}, 3 * 10 * 16 * 5),
+        ({"segments": True}, 3 * 10 * 24 * 5),
+        ({"item_bytes": 4}, 3 * 10 * 8 * 5),
+        ({"prefetch_batches": 0}, 3 * 10 * 16),
+        ({"prefetch_batches": 2, "item_bytes": 2, "segments": True}, 3 * 10 * 12 * 3),
+    ],
+)
+def test_planned_bytes_of_every_kind(more: dict[str, Any], size: int) -> None:
+    assert planned_bytes(batch_size=3, seq_len=10, **more) == size

@@ -584,3 +584,28 @@ def test_no_files_are_an_empty_list() -> None:
     assert module._path_list(None) == []
     assert module._path_list("a") == ["a"] and module._path_list(Path("a")) == [Path("a")]
     assert module._path_list(("a", Path("b"))) == ["a", Path("b")]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "most", "ordered"),
+    [(0, None, False), (1, None, False), (2, None, True), (2, 5, False)],
+)
+def test_files_are_ordered_anew_where_windows_are_shuffled(
+    text_files: list[Path], monkeypatch: pytest.MonkeyPatch, buffer: int, most: int | None,
+    ordered: bool,
+) -> None:  # fmt: skip
+    """Not where the first documents alone are taken: they would be others."""
+    asked: list[dict[str, Any]] = []
+
+    def iterate(*given: Any, **more: Any) -> Any:
+        asked.append(more)
+        return iter(["block", "next"])
+
+    monkeypatch.setattr(module, "iter_token_blocks", iterate)
+    loader = make(text_files, shuffle_buffer_size=buffer, max_examples=most, seed=9)
+    loader._epoch, loader._delivered = 3, 7
+    assert list(loader._iter_blocks()) == [("block", 7), ("next", 0)]
+    assert asked == [
+        {"seed": texts.epoch_seed(9, 3), "order_files": ordered, "start": loader._start,
+         "max_documents": most}
+    ]  # fmt: skip

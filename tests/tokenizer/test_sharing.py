@@ -16,7 +16,7 @@ import pytest
 
 from lowtide import files
 from lowtide.corpus.contents import PART_BYTES, fold_parts, hash_parts
-from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.inputs import InputFile, InputList, expand_inputs
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.engine.folders import DiskFolder
 from lowtide.engine.outputs import OUTPUT_FORMAT
@@ -297,3 +297,23 @@ def test_sums_and_hashes_are_those_of_all_parts(
         one["bytes"] = 0
     with pytest.raises(DataError, match="there is no text in the input files"):
         counting.add_up(counter, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ((40, 60), [(0, 2)]),  # exactly one part
+        ((40, 61), [(0, 1), (1, 2)]),
+        ((40, 60, 1), [(0, 2), (2, 3)]),
+        ((100,), [(0, 1)]),
+        ((101,), [(0, 1, 0, 100), (0, 1, 100, 101)]),
+        ((200,), [(0, 1, 0, 100), (0, 1, 100, 200)]),
+        ((30, 150, 30, 70), [(0, 1), (1, 2, 0, 100), (1, 2, 100, 150), (2, 4)]),
+        ((0, 0), [(0, 2)]),
+        ((), []),
+    ],
+)
+def test_inputs_are_cut_into_parts(sizes: tuple[int, ...], parts: list[tuple[int, ...]]) -> None:
+    rows = [InputFile(n, Path(f"{n}.txt"), "text", None, size) for n, size in enumerate(sizes)]
+    found = cut_inputs(InputList(rows), 100, encoding="utf-8")
+    assert found == [CountPart(*part) for part in parts]
