@@ -158,9 +158,9 @@ def test_an_input_that_changes_between_the_passes(
 ) -> None:
     clean = threaded.run_cleaning
 
-    def change_first(*arguments: Any) -> Any:
+    def change_first(*arguments: Any, **named: Any) -> Any:
         Path("b.txt").write_text(SEPARATOR.join(corpus[90:150]))
-        return clean(*arguments)
+        return clean(*arguments, **named)
 
     monkeypatch.setattr(threaded, "run_cleaning", change_first)
     with pytest.raises(DataError, match="changed"):

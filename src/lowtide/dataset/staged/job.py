@@ -6,13 +6,13 @@ Memory:  the list of inputs; what the stages take of a worker's share of the bud
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowtide import _native
-from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.cleaning import clean_block, native_options
 from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.inputhashes import hash_content
 from lowtide.corpus.inputs import InputList
@@ -107,6 +107,22 @@ class StagedJob:
     def parts(self) -> list[Part]:
         """The corpus, by task."""
         return cut_parts(self.streams, self.reading, self.sizes.part_bytes)
+
+    @cached_property
+    def _native_options(self) -> dict[tuple[bool, bool], _native.CleanOptions]:
+        return {}
+
+    def native_options(self, collect_characters: bool, scores: bool) -> _native.CleanOptions:
+        """The options of cleaning as the native core takes them, made once for all parts."""
+        key = (collect_characters, scores)
+        if key not in self._native_options:
+            self._native_options[key] = native_options(
+                self.settings.cleaning,
+                collect_characters=collect_characters,
+                collect_scores=scores,
+                cut=None if scores else self.cut,
+            )
+        return self._native_options[key]
 
     @property
     def first_index(self) -> int:
@@ -245,8 +261,9 @@ class CleanPart:
     def __iter__(self) -> Iterator[tuple[TextBlock, _native.CleanedBlock, list[tuple[int, str]]]]:
         """Blocks with what is left of them, and the hashes of what was read of each input."""
         job = self._job
-        reading = replace(job.reading, on_notice=self.block_notices.append)
+        reading = job.reading.noticing(self.block_notices.append)
         cleaning = job.settings.cleaning
+        native = job.native_options(self._collect_characters, self._collect_scores)
         for block in iter_part(
             job.streams,
             self._part,
@@ -262,6 +279,7 @@ class CleanPart:
                 collect_characters=self._collect_characters,
                 collect_scores=self._collect_scores,
                 cut=None if self._collect_scores else job.cut,
+                native=native,
             )
             yield block, cleaned, hash_content(block, reading)
 

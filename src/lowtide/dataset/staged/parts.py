@@ -8,7 +8,7 @@ Memory:  a few numbers per part; one block
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lowtide.corpus.reading import (
     ReadingSettings,
@@ -73,10 +73,10 @@ def iter_part(
     for place in range(part.first, part.last):
         stream = streams[place]
         if not stream.random_access:
-            in_order = replace(options, on_notice=on_stream_notice)
+            in_order = options.noticing(on_stream_notice)
             yield from (block for block in iter_blocks(stream, in_order) if block is not None)
             continue
-        by_number = replace(options, on_notice=on_block_notice)
+        by_number = options.noticing(on_block_notice)
         end = stream.num_blocks if part.end is None else part.end
         for number in range(part.begin, end):
             block = read_block(stream, number, by_number)
