@@ -228,6 +228,7 @@ def test_what_is_asked_of_generation(monkeypatch):
                                                         "batch_size": (6, True)}),
         ([], {"until": ["y", "z"], "max_gen_toks": 0, "temperature": 2.0, "top_k": 5},
          {"stop": ("y", "z"), "max_new_tokens": 0, "batch_size": (1, True)}),
+        ([], {"max_gen_toks": 3}, {"max_new_tokens": 3, "batch_size": (3, True)}),
         (["a"], sampling, {"max_new_tokens": 3, "temperature": 1.0, "seed": 0,
                            "batch_size": (4, True)}),
         (["a"], {**sampling, "temperature": 0.5, "top_k": 9, "top_p": 0.25},
