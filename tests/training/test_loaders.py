@@ -129,3 +129,26 @@ def test_data_of_other_kinds_goes_to_the_trainer_as_it_is(monkeypatch):
     found = loaders.fit("model", "rows", eval_data_loaders={"web": "others"}, max_iters=3)
     others = {"data": "rows", "eval_data": {"web": "others"}, "max_iters": 3}
     assert found == "result" and made == [(("model",), others)]
+
+
+@pytest.mark.parametrize("given", [{}, {"batch_size": 9, "seed": 8}])
+def test_rows_and_seed_are_those_of_the_loader_unless_given(monkeypatch, given):
+    made = []
+
+    class Noting:
+        def __init__(self, *positional, **options):
+            made.append((positional, options))
+
+        def fit(self):
+            return "result"
+
+    monkeypatch.setattr(loaders, "Trainer", Noting)
+    loader = object.__new__(loaders.GPTDataLoader)
+    vars(loader).update(train="train", val="val", tokenizer="tokenizer", batch_size=3, seed=7)
+    assert loaders.fit("model", loader, eval_data_loaders={"web": loader}, **given) == "result"
+    own = {"batch_size": 3, "seed": 7, **given}
+    data = {"data": "train", "val_data": "val", "eval_data": {"web": "val"}}
+    assert made == [(("model",), {**data, "tokenizer": "tokenizer", **own})]
+    vars(loader).update(train=None)
+    with pytest.raises(UsageError, match="has nothing to train on"):
+        loaders.fit("model", loader)
