@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -515,3 +516,43 @@ def test_rows_are_documents_with_the_numbers_of_their_rows(
     nothing = TextBlock(0, 0, "rows", b"", (Segment(3, 0, 0, 0),), row_ends=empty)
     found = clean_block(nothing, ReadingSettings(), CleaningSettings(filter=False), paths={})
     assert len(found.documents) == 0
+
+
+# Marks above and below, two that form one sign, jamo, a composition that is excluded, and a letter
+# that is a composition itself.
+_MARKED = st.lists(
+    st.sampled_from("ea\u0301\u0323\u0308\u1100\u1161\u11a8\u0958\u212b\u01d5\u0915\u093c \u00e9x"),
+    max_size=12,
+).map("".join)
+
+
+@given(lines=st.lists(_MARKED, max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_parts_of_lines_are_composed_as_whole_lines_are(lines: list[str]) -> None:
+    """With one set of options for all, so that parts are remembered from line to line."""
+    kept = cleaning.native_options(NO_FILTER)
+    for text in ("\n".join(lines), "".join(lines)):
+        data = text.encode()
+        block = TextBlock(0, 0, "text", data, (Segment(0, 0, 0, len(data)),))
+        cleaned = clean_block(block, ReadingSettings(), NO_FILTER, paths={}, native=kept)
+        again = clean_block(block, ReadingSettings(), NO_FILTER, paths={})
+        wanted = [unicodedata.normalize("NFC", line).rstrip(" ") for line in text.split("\n")]
+        assert bytes(cleaned.text).decode().split() == " ".join(wanted).split()
+        assert bytes(cleaned.text) == bytes(again.text) and cleaned.counts == again.counts
+
+
+def test_a_part_is_asked_for_once() -> None:
+    asked: list[bytes] = []
+
+    def compose(part: bytes) -> bytes:
+        asked.append(part)
+        return unicodedata.normalize("NFC", part.decode()).encode()
+
+    data = "one e\u0301 and e\u0301, a\u0323 too\nand e\u0301 again".encode()
+    options = cleaning.native_options(NO_FILTER)
+    for _ in range(2):
+        found = _native.clean_text(
+            data, b"", [(0, 0, 0, len(data))], False, False, options, compose
+        )
+        assert bytes(found.text).decode() == "one \u00e9 and \u00e9, \u1ea1 too\nand \u00e9 again"
+    assert [part.decode() for part in asked] == ["e\u0301", "a\u0323"]
