@@ -170,3 +170,11 @@ def test_shifts_are_drawn_for_the_epochs_asked_for(
     assert drawn == [(first // 10, last - first // 10 + 1)]
     whole = plain("random", seed=derive_seed(3, "shift"), size=64, first=0, count=9).tolist()
     assert found == [whole[epoch] if epoch else 0 for epoch in epochs]
+
+
+@pytest.mark.parametrize("size", [(1 << 14) - 1, 1 << 14, (1 << 14) + 1, 1 << 15, (1 << 15) + 1])
+def test_bits_of_large_sizes_are_the_native_ones(size: int) -> None:
+    places = [0, 1, size // 2, size - 2, size - 1]
+    for place in places:
+        native = order_indices("shuffle", seed=5, size=size, first=3 * size + place, count=1)
+        assert native.tolist() == [permuted_index(place, seed=5, epoch=3, size=size)]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import itertools
 import random
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from lowtide import _native
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
+from lowtide.errors import DataError
 from lowtide.tokenizer import stretches
 from lowtide.tokenizer.scanning import count_characters
 from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
@@ -130,3 +133,43 @@ def test_what_shrinks_to_less_than_a_share_repeats(monkeypatch: pytest.MonkeyPat
     for size, same in ((shrinks * 3, False), (shrinks * 3 + 1, True)):
         monkeypatch.setattr(stretches, "zlib", SimpleNamespace(compress=lambda text, level: b"abc"))
         assert stretches._is_same(b"x" * size) is same
+
+
+def test_how_far_a_look_is_counts_all_files_and_what_fails_is_not_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+
+    @contextlib.contextmanager
+    def tell(total: int) -> Any:
+        told.append(f"of {total}")
+        yield told.append
+
+    monkeypatch.setattr(stretches, "_tell_if_long", tell)
+
+    def look(source: Any) -> Any:
+        yield 30
+        if source.size_bytes == 50:
+            raise DataError("damaged")
+        if source.size_bytes == 70:
+            raise OSError("gone")
+        yield source.size_bytes
+
+    inputs: Any = [SimpleNamespace(size_bytes=size) for size in (100, 50, 70, 40)]
+    assert stretches.look_through(inputs, look) == 20 + 40
+    assert told == ["of 260", 30, 100, 130, 180, 250, 260]
+
+
+def test_a_look_is_told_after_some_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not at the limit, but beyond it; and once."""
+    quiet = stretches._QUIET_SECONDS
+    clock = iter([0.0, quiet, quiet + 0.5])
+    monkeypatch.setattr(stretches, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with stretches._tell_if_long(100) as advance:
+        advance(10)
+        assert "all text is looked at" not in capsys.readouterr().err
+        advance(20)
+        advance(30)  # the clock is not asked again
+    assert capsys.readouterr().err.count("all text is looked at") == 1

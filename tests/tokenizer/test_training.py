@@ -24,6 +24,7 @@ import zstandard
 
 from lowtide import files
 from lowtide.cli import main
+from lowtide.corpus.contents import hash_stored
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import MemoryBudget, format_size, smallest_budget
@@ -686,3 +687,30 @@ def test_rows_of_a_record_that_are_none_are_named(tmp_path: Path, text_file: Pat
     (out_dir / "training.json").write_text(json.dumps({**record, "input_files": [5]}))
     with pytest.raises(DataError, match="nothing says which files it was made of"):
         train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_contents_are_hashed_beside_the_counting_where_they_are_recorded(
+    tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """So that what has changed is known after a stop, and text is not read from the disk twice."""
+    made: list[Any] = []
+    closed: list[Any] = []
+
+    class Log(training.ContentLog):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(more)
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
+
+    monkeypatch.setattr(training, "ContentLog", Log)
+    out_dir = tmp_path / "tok" if kept else None
+    limits = CountingLimits(hash_part_bytes=1000, small_file_bytes=100)
+    trained = train_tokenizer(input=[text_file], out_dir=out_dir, vocab_size=300, limits=limits)
+    assert made == [{"part_bytes": 1000}] * kept and len(closed) == len(made)
+    (row,) = trained.record["input_files"]
+    (source,) = expand_inputs([text_file])
+    assert row["content"] == (hash_stored(source, part_bytes=1000) if kept else None)
