@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import json
@@ -9,7 +10,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 import lowtide
 from lowtide import signatures
@@ -204,3 +207,20 @@ def test_lines_about_options() -> None:
     assert rows[1].startswith("    size: Required. How many bytes, word")
     assert rows[2].startswith("        word") and max(map(len, rows)) <= signatures._WIDTH
     assert rows[-1] == "    rate: A rate."
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    size: int = 1
+    """How much."""
+    place: Annotated[str, tyro.conf.Positional] = ""
+    """Where."""
+    rate: float = 0.5
+    """How often."""
+
+
+def test_what_is_given_by_position_comes_first() -> None:
+    options = signatures.options_of(Mixed)
+    assert [option.name for option in options[:3]] == ["place", "size", "rate"]
+    assert [option.positional for option in options[:3]] == [True, False, False]
+    assert [option.name for option in options[3:]] == ["config_file", "progress"]

@@ -158,3 +158,32 @@ def test_streams_of_splits_stay_theirs() -> None:
         with pytest.raises(DataError) as caught:
             plan_of({"all": count}, **given)
         assert caught.value.message == f"only {count} ids here, expected 2 at least"
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_files_that_change_while_they_are_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    source = tmp_path / "in" / "train.bin"
+    source.parent.mkdir()
+    np.arange(100, dtype="<u2").tofile(source)
+    real = layout.write_shard_stream
+
+    def write(path: Path, chunks: Any, **given: Any) -> layout.ShardInfo:
+        shard = real(path, chunks, **given)
+        ids = np.arange(100, dtype="<u2")
+        if changed:
+            ids[5] = 7
+        ids.tofile(source)  # by another program; with the same bytes it was only touched
+        os.utime(source, ns=(1, 1))
+        return shard
+
+    monkeypatch.setattr(layout, "write_shard_stream", write)
+    options: Any = {"source_kind": "nanogpt", "tokenizer": "gpt2", "val_fraction": 0.1}
+    if not changed:
+        convert_dataset(in_path=source.parent, out_path=tmp_path / "out", **options)
+        assert verify_dataset(dataset_dir=tmp_path / "out").problems == []
+        return
+    with pytest.raises(DataError, match="these files were changed while they were read"):
+        convert_dataset(in_path=source.parent, out_path=tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "dataset_metadata.json").exists()

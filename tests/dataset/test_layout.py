@@ -252,3 +252,31 @@ def test_a_dataset_near_by_is_proposed(tmp_path: Path) -> None:
         suggest(root) == "give the interrupted lowtide command again: it goes on where it stopped"
     )
     assert suggest(tmp_path / "none" / "at all").startswith("lowtide prepare")
+
+
+def test_new_metadata_forgets_what_was_moved_in_and_flushes_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(layout.files, "sync_directory", lambda path: flushed.append(path.name))
+    (tmp_path / "train").mkdir()
+    (tmp_path / shardlist.MOVED_IN_NAME).write_text("{}")
+    layout.write_metadata(
+        tmp_path, shards={}, vocab_size=300, tokenizer_fingerprint="f", tokenization="char",
+        tokens_per_shard=10, input_files=["a"],
+    )  # fmt: skip
+    assert not (tmp_path / shardlist.MOVED_IN_NAME).exists()
+    assert flushed[0] == "train" and "val" not in flushed
+    found = json.loads((tmp_path / METADATA_NAME).read_text())
+    assert found["shards"] == {"train": [], "val": []} and found["total_tokens"] == 0
+
+
+def test_totals_are_those_of_all_shards() -> None:
+    rows = {
+        "train": [{"tokens": 5, "documents": 1}, {"tokens": 7, "documents": 2}],
+        "val": [{"tokens": 3, "documents": 4}],
+    }
+    assert layout.count_totals(rows) == {
+        "total_tokens": 15, "total_documents": 7, "total_shards": 3, "train_shards": 2,
+        "val_shards": 1, "train_tokens": 12, "val_tokens": 3,
+    }  # fmt: skip
