@@ -343,3 +343,21 @@ def test_scaled_positions_are_described(scaling, said):
     pairs = gguf_module._shape_pairs(config, "f16", "m")
     found = {name: value for name, value in pairs.items() if ".rope.scaling." in name}
     assert found == {f"llama.rope.scaling.{name}": value for name, value in said.items()}
+
+
+@pytest.mark.parametrize(("kind", "number"), [("f32", 0), ("f16", 1), ("q8_0", 7), ("q4_0", 2)])
+def test_a_network_is_described_by_all_its_sizes(kind, number):
+    config = GPTConfig(64, 48, 3, 32, 4, layout="llama", num_kv_heads=2, mlp_width=80)
+    assert gguf_module._shape_pairs(config, kind, "mine") == {
+        "general.architecture": "llama", "general.type": "model", "general.name": "mine",
+        "general.file_type": number, "general.quantization_version": 2,
+        "llama.context_length": 48, "llama.embedding_length": 32, "llama.block_count": 3,
+        "llama.feed_forward_length": 80, "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2, "llama.vocab_size": 64,
+        "llama.attention.layer_norm_rms_epsilon": config.norm_eps,
+        "llama.attention.key_length": 8, "llama.attention.value_length": 8,
+        "llama.rope.dimension_count": 8, "llama.rope.freq_base": config.rope_theta,
+    }  # fmt: skip
+    learned = gguf_module._shape_pairs(config.replace(layout="gpt2", num_kv_heads=4), kind, "m")
+    assert learned["gpt2.attention.layer_norm_epsilon"] == config.norm_eps
+    assert not any(".rope." in name for name in learned)

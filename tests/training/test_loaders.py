@@ -152,3 +152,21 @@ def test_rows_and_seed_are_those_of_the_loader_unless_given(monkeypatch, given):
     vars(loader).update(train=None)
     with pytest.raises(UsageError, match="has nothing to train on"):
         loaders.fit("model", loader)
+
+
+def test_batches_of_a_loader_are_read_when_they_are_asked_for(monkeypatch):
+    asked = []
+
+    def open_batches(*given, **options):
+        asked.append((given, options))
+        return iter([(np.zeros((1, 2), np.uint16), np.ones((1, 2), np.uint16))] * 2)
+
+    monkeypatch.setattr(loaders, "BatchLoader", open_batches)
+    loader = object.__new__(loaders.GPTDataLoader)
+    vars(loader).update(train="train", val="val", batch_size=3, seed=7, _batches={})
+    for split in ("train", "val", "train"):
+        inputs, targets = loader.get_batch(split)
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert (inputs.tolist(), targets.tolist()) == ([[0, 0]], [[1, 1]])
+    options = {"batch_size": 3, "seed": 7, "prefetch_batches": 0}
+    assert asked == [(("train",), options), (("val",), options)]
