@@ -679,3 +679,10 @@ def test_a_checkpoint_has_the_sums_of_all_runs(tmp_path: Path) -> None:
     assert (again.bytes_before, again.pieces_before) == (1500, 37)
     assert adopted == [[str(tmp_path / "0.run")]]
     assert not (tmp_path / "1.run").exists()
+
+
+def test_inputs_begin_one_after_the_other(tmp_path: Path) -> None:
+    for name, size in (("a", 3), ("b", 0), ("c", 7)):
+        (tmp_path / f"{name}.txt").write_bytes(b"x" * size)
+    assert list(counting._starts_of(expand_inputs([tmp_path]))) == [0, 3, 3, 10]
+    assert list(counting._starts_of([])) == [0]
