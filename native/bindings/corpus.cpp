@@ -29,7 +29,10 @@ Array<uint8_t> give_text(std::string&& text) {
 }
 
 // Lower-casing goes by whole lines: what a letter becomes depends on its neighbours.
-BlockCleaner::Compose make_compose(const CleanOptions& options, nb::callable compose) {
+//
+// `compose` outlives what is returned, which has a plain pointer to it: it is copied by threads that do
+// not hold the interpreter, and so may not count.
+BlockCleaner::Compose make_compose(const CleanOptions& options, nb::handle compose) {
   const auto ask = [compose](std::string_view text) {
     nb::gil_scoped_acquire hold;
     const nb::bytes result = nb::cast<nb::bytes>(compose(nb::bytes(text.data(), text.size())));
@@ -55,7 +58,7 @@ BlockCleaner* clean_block(Input<uint8_t> data, Input<uint64_t> begins, Input<uin
       throw std::invalid_argument("a document lies outside its block");
     }
   }
-  const BlockCleaner::Compose call = make_compose(options, std::move(compose));
+  const BlockCleaner::Compose call = make_compose(options, compose);
   auto cleaner = std::make_unique<BlockCleaner>(options, call);
   {
     nb::gil_scoped_release release;
@@ -83,7 +86,7 @@ BlockCleaner* clean_text(Input<uint8_t> data, const nb::bytes& separator,
     }
   }
   const std::string_view mark(static_cast<const char*>(separator.data()), separator.size());
-  const BlockCleaner::Compose call = make_compose(options, std::move(compose));
+  const BlockCleaner::Compose call = make_compose(options, compose);
   auto cleaner = std::make_unique<BlockCleaner>(options, call);
   {
     nb::gil_scoped_release release;
