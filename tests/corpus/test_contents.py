@@ -263,3 +263,11 @@ def test_what_is_unchanged_has_its_size_and_its_text(inputs: list[contents.Input
     assert contents.is_unchanged(inputs[0], content) is False
     inputs[0].path.write_bytes(text)
     assert contents.is_unchanged(inputs[0], content) is True
+
+
+def test_before_anything_is_read_a_state_has_nothing(inputs: list[contents.InputFile]) -> None:
+    with contextlib.closing(ContentLog(inputs)) as log:
+        assert log.state() == {
+            "done": [], "fold": "", "offset": 0, "tail": "", "tail_bytes": 0,
+            "modified_ns": [inputs[0].modified_ns],
+        }  # fmt: skip
