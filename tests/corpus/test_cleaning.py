@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -556,3 +557,23 @@ def test_a_part_is_asked_for_once() -> None:
         )
         assert bytes(found.text).decode() == "one \u00e9 and \u00e9, \u1ea1 too\nand \u00e9 again"
     assert [part.decode() for part in asked] == ["e\u0301", "a\u0323"]
+
+
+def test_threads_that_compose_count_no_references() -> None:
+    """They do not hold the interpreter: two that count at once lose a reference, or make one up."""
+
+    def compose(part: bytes) -> bytes:
+        return unicodedata.normalize("NFC", part.decode()).encode()
+
+    lines = (f"word e\u0301 a\u0323 {chr(97 + number % 26)}\u0301" for number in range(4000))
+    data = "\n".join(lines).encode()
+    options = cleaning.native_options(NO_FILTER)
+    before = sys.getrefcount(compose)
+
+    def clean() -> int:
+        segments = [(0, 0, 0, len(data))]
+        return _native.clean_text(data, b"", segments, False, False, options, compose).lines_in
+
+    with ThreadPoolExecutor(4) as pool:
+        assert {task.result() for task in [pool.submit(clean) for _ in range(8)]} == {4000}
+    assert sys.getrefcount(compose) == before
