@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from array import array
 from pathlib import Path
@@ -22,6 +23,7 @@ from lowtide.dataset.staged.duplicates import (
     open_duplicates,
 )
 from lowtide.engine.outputs import Output
+from lowtide.engine.tasks import Task
 
 
 class Sections:
@@ -183,3 +185,41 @@ def test_a_pass_knows_the_dataset_before_the_text(
     for full in ((reader(1, b"full"), reader(1)), (reader(0), reader(1, b"full"))):
         with pytest.raises(MemoryError, match="more different lines"):
             duplicates._find(*full, found, 0, 1, None)
+
+
+def test_a_partition_is_gone_through_and_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[Any] = []
+
+    def reader(records: Any, stage: str, sections: Any, **more: Any) -> Any:
+        readers.append((stage, more))
+        return SimpleNamespace(num_rows=len(readers) * TABLE_ROW_BYTES)
+
+    found: list[Any] = []
+
+    def find(one: Any, other: Any, file: Any, number: int, passes: int, leave_out: Any) -> Any:
+        found.append((number, passes, leave_out, file.closed))
+        return [number]
+
+    committed: list[Any] = []
+    job: Any = SimpleNamespace(
+        records=SimpleNamespace(
+            scratch_folder=lambda: contextlib.nullcontext(tmp_path),
+            commit=lambda task, write: committed.append((task, write("output"))),
+        ),
+        sizes=SimpleNamespace(num_partitions=4), limits=SimpleNamespace(ends_kept=9),
+        settings=SimpleNamespace(dedup=True), parts=[1, 2, 3], table_bytes=10, finders=["finder"],
+    )  # fmt: skip
+    monkeypatch.setattr(duplicates, "PartitionReader", reader)
+    monkeypatch.setattr(duplicates, "count_passes", lambda rows, table: 2 if table == 10 else 1)
+    monkeypatch.setattr(duplicates, "_find", find)
+    monkeypatch.setattr(duplicates, "leave_out_with", lambda finders: finders)
+    monkeypatch.setattr(duplicates, "_write", lambda output, hashed, files, counts: counts)
+    DuplicateStage(job, num_existing=5).run(3)
+    common = {"num_partitions": 4, "partition": 3, "ends_kept": 9}
+    assert readers == [
+        ("existing", {"num_tasks": 5, **common}), ("hash", {"num_tasks": 3, **common})
+    ]  # fmt: skip
+    assert found == [(number, 2, ["finder"], False) for number in range(2)]
+    assert committed == [(Task("duplicates", 3), [[0], [1]])]

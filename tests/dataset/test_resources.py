@@ -265,8 +265,10 @@ def test_the_smallest_budget_holds_what_inputs_take(options: dict[str, Any], mor
     least = resources.smallest_budget_bytes() + more
     inputs = resources.Inputs(**options)
     assert divided(least, inputs).num_workers == 1
-    with pytest.raises(BudgetError, match="too small"):
+    with pytest.raises(BudgetError, match="too small") as refused:
         divided(least - 1, inputs)
+    assert refused.value.next_step == smallest_budget(least)  # of all that it takes
+    assert "table of hashes" in refused.value.message
 
 
 def test_ranges_have_a_mebibyte_at_least() -> None:
