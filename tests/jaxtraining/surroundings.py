@@ -339,7 +339,7 @@ def check_scores_of_texts():
         asked.append((params, np.asarray(ids), form.config.dropout))
         return hidden
 
-    texts = [([1, 2, 3, 4, 5, 6], 4), ([7, 8], 1)]
+    texts = [([1, 2, 3, 4, 5, 6, 7, 8], 5), ([7, 8], 1)]
     model = SimpleNamespace(config=CONFIG.replace(context_length=64, dropout=0.5), params="params")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "_hidden", states)
@@ -363,22 +363,22 @@ def check_scores_of_texts():
         patch.setattr(evaluation, "loss_chunk_tokens", chunk)
         patch.setattr(evaluation, "filled_tokens", fill)
         found = evaluation.score_rows(model, texts, batch_size=3)
-        assert lengths == [(5, 64)]
+        assert lengths == [(7, 64)]
         chunks[0] = 1000
         at_once = evaluation.score_rows(model, texts, batch_size=3)
         chunks[0] = 3
         logs = np.log(np.exp(hidden @ matrix.T) / np.exp(hidden @ matrix.T).sum(-1, keepdims=True))
         best = logs.argmax(-1)
-        greedy = [[9, 9, *best[0, 1:5].tolist()], [9, int(best[1, 0])]]
+        greedy = [[9, 9, 9, *best[0, 2:7].tolist()], [9, int(best[1, 0])]]
         likeliest = evaluation.score_rows(
-            model, list(zip(greedy, (4, 1), strict=True)), batch_size=3
+            model, list(zip(greedy, (5, 1), strict=True)), batch_size=3
         )
-        almost = [9, 9, *best[0, 1:4].tolist(), int(best[0, 4] + 1) % 11]
-        last = evaluation.score_rows(model, [(almost, 4)], batch_size=3)
+        almost = [9, 9, 9, *best[0, 2:6].tolist(), int(best[0, 6] + 1) % 11]
+        last = evaluation.score_rows(model, [(almost, 5)], batch_size=3)
     params, ids, dropout = asked[0]
     assert params == "params" and dropout == 0.0 and ids.shape == (3, 64)
-    assert ids[0, :6].tolist() == [1, 2, 3, 4, 5, 0] and ids[1, :2].tolist() == [7, 0]
-    wanted = [sum(logs[0, place, place + 2] for place in range(1, 5)), logs[1, 0, 8]]
+    assert ids[0, :8].tolist() == [1, 2, 3, 4, 5, 6, 7, 0] and ids[1, :2].tolist() == [7, 0]
+    wanted = [sum(logs[0, place, place + 2] for place in range(2, 7)), logs[1, 0, 8]]
     assert [score.log_likelihood for score in found] == pytest.approx(wanted, rel=1e-5)
     assert [score.log_likelihood for score in at_once] == pytest.approx(wanted, rel=1e-5)
     assert [type(score) for score in found] == [Score, Score]
