@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lowtide
 from lowtide import notebooks
@@ -63,3 +64,15 @@ def test_a_table_is_written_cell_by_cell() -> None:
     longer = table_of({**rows, "one": 1, "two": 2})
     assert longer.endswith("<tr><td colspan=2>… 2 more</td></tr></table>")
     assert longer.count("<tr>") == len(rows) + 1
+
+
+def test_tables_within_tables_end_at_a_depth() -> None:
+    """Two within each other; what is deeper is told as text."""
+    value: dict[str, Any] = {"leaf": 1}
+    for name in ("c", "b", "a"):
+        value = {name: value}
+    shown = table_of(value)
+    assert shown.count("<table") == 3
+    assert "{&#x27;leaf&#x27;: 1}" in shown
+    rows = table_of({"list": [{"x": {"y": {"z": 1}}}]})
+    assert rows.count("<table") == 2 and "{&#x27;y&#x27;: {&#x27;z&#x27;: 1}}" in rows

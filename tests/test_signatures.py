@@ -170,7 +170,7 @@ def test_functions_that_pass_options_on_say_which() -> None:
     passed = signatures.passed_options(name)
     assert list(parameters) == ["first", "second", *(option.name for option in passed)]
     kinds = {parameters[option.name].kind for option in passed}
-    assert kinds == {inspect.Parameter.KEYWORD_ONLY}  # also those that stand by position elsewhere
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
     assert parameters["first"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     assert str(parameters["first"].annotation) == "int"
     assert show.__doc__ == "\n".join(["Show it.", "", *signatures.option_rows(passed)])
@@ -192,7 +192,6 @@ def test_positions_are_kept_where_they_are_meant() -> None:
     needed = signatures.Option("b", "str", "", None)
     usual, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     assert signatures._parameter(by_position).kind is usual
-    assert signatures._parameter(by_position, by_keyword=True).kind is keyword
     assert signatures._parameter(needed).kind is keyword
     assert signatures._parameter(needed).default is inspect.Parameter.empty
     assert repr(signatures._parameter(by_position).default) == "1"

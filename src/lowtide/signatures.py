@@ -221,14 +221,12 @@ def _describe_passed(function: Any) -> None:
     ]
     options = passed_options(name)
     function.__doc__ = "\n".join([public_doc(function), "", *option_rows(options)]).lstrip()
-    function.__signature__ = whole.replace(
-        parameters=[*own, *(_parameter(option, by_keyword=True) for option in options)]
-    )
+    function.__signature__ = whole.replace(parameters=[*own, *map(_parameter, options)])
 
 
-def _parameter(option: Option, *, by_keyword: bool = False) -> inspect.Parameter:
+def _parameter(option: Option) -> inspect.Parameter:
     usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    kind = usual if option.positional and not by_keyword else inspect.Parameter.KEYWORD_ONLY
+    kind = usual if option.positional else inspect.Parameter.KEYWORD_ONLY
     default: Any = inspect.Parameter.empty
     if option.default is not None:
         default = _Written(option.default)
