@@ -390,6 +390,7 @@ def make_plan(
     activation_checkpointing: bool = False,
     offload: Literal['none', 'auto', 'packed', 'gradients', 'optimizer', 'layers', 'disk', 'disk-all'] | None = None,
     tokens_per_param: float | None = None,
+    backend: Literal['torch', 'jax'] | None = None,
     ram: str | int | None = None,
     vram: str | int | None = None,
     disk: str | int | None = None,
@@ -444,6 +445,7 @@ def make_plan(
         offload: Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if
             not given.
         tokens_per_param: Tokens per parameter to train on; 20 if not given.
+        backend: What computes: torch if not given, jax for a TPU.
         ram: Memory of the machine, such as 8GiB.
         vram: Memory of its GPU, such as 16GiB.
         disk: Disk that is free, such as 200GB.
