@@ -1,5 +1,6 @@
 #include "dataset/ranges.hpp"
 
+#include <sys/resource.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -172,6 +173,14 @@ void RangeRows::finish(size_t num_threads) {
 SharedFiles& RangeRows::files() const {
   std::call_once(files_made_, [this] { files_ = std::make_unique<SharedFiles>(paths); });
   return *files_;
+}
+
+RangeReader::RangeReader(const RangeRows& range, uint64_t id_bytes, size_t max_open_files)
+    : range_(range), id_bytes_(id_bytes), max_open_files_(max_open_files) {
+  rlimit allowed;
+  if (::getrlimit(RLIMIT_NOFILE, &allowed) == 0 && allowed.rlim_cur != RLIM_INFINITY) {
+    max_open_files_ = std::min<size_t>(max_open_files, allowed.rlim_cur / 2);
+  }
 }
 
 std::vector<uint64_t> RangeReader::read(uint64_t first, uint64_t last, char* ids) {

@@ -93,9 +93,9 @@ class RangeRows {
 // threads of a process share one table of descriptors, and every file that is opened locks it.
 class RangeReader {
  public:
-  // Files stay open for the next stretch as long as the process has fewer than `max_open_files` so.
-  RangeReader(const RangeRows& range, uint64_t id_bytes, size_t max_open_files)
-      : range_(range), id_bytes_(id_bytes), max_open_files_(max_open_files) {}
+  // Files stay open for the next stretch as long as the process has fewer than `max_open_files` so,
+  // and fewer than half of those that it may have open.
+  RangeReader(const RangeRows& range, uint64_t id_bytes, size_t max_open_files);
   RangeReader(const RangeReader&) = delete;
   RangeReader& operator=(const RangeReader&) = delete;
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import contextlib
 import resource
 
-__all__ = ["MAX_OPEN_FILES", "ask_for_open_files", "count_open_files"]
+__all__ = ["MAX_OPEN_FILES", "ask_for_open_files"]
 
 MAX_OPEN_FILES = 1 << 14
 """Work files that all workers of a process keep open together, where it may have twice as many."""
-
-
-def count_open_files() -> int:
-    """How many files this process may have open."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else allowed
 
 
 def ask_for_open_files(wanted: int) -> None:

@@ -27,7 +27,7 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
-from lowtide.dataset.openfiles import MAX_OPEN_FILES, ask_for_open_files, count_open_files
+from lowtide.dataset.openfiles import MAX_OPEN_FILES, ask_for_open_files
 from lowtide.errors import DataError
 from lowtide.files import Publisher
 from lowtide.publishing import PublishThreads
@@ -344,12 +344,11 @@ def _iter_chunks(
     starts = plan.range_tokens[split]
     item_bytes = id_bytes(job.vocab_size)
     step = job.chunk_bytes // item_bytes
-    open_files = min(job.max_open_files, count_open_files() // 2)
     for number in range(len(plan.bounds)):
         begin, end = starts[number], starts[number + 1]
         if end <= first or begin >= last or begin == end:
             continue
-        reader = _native.RangeReader(ranges.load(split, number), item_bytes, max(open_files, 1))
+        reader = _native.RangeReader(ranges.load(split, number), item_bytes, job.max_open_files)
         stop = min(last, end) - begin
         for at in range(max(first - begin, 0), stop, step):
             yield reader.read(at, min(at + step, stop), item_bytes)
