@@ -225,3 +225,15 @@ def test_answers_are_a_row_of_metrics(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert progress.phases == [("t", {"total": 1, "unit": "questions"})]
     fields = evaluating.dataclasses.asdict(result)
     assert progress.rows == [{"event": "task", "task": "t", **fields}]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "task", "fits"),
+    [("a=b", "a=t.jsonl", False), ("x/a", "a=t.jsonl", False), ("a=b", "b=t.jsonl", True),
+     ("x/a", "x=t.jsonl", True)],
+)  # fmt: skip
+def test_datasets_and_tasks_have_names_of_their_own(dataset: str, task: str, fits: bool) -> None:
+    refused = pytest.raises(UsageError, match="expected other names than the datasets")
+    with contextlib.nullcontext() if fits else refused:
+        settings = EvaluateSettings("m", dataset_dir=(dataset,), tasks=(task,))
+        assert list(settings.task_files()) == [task[0]]

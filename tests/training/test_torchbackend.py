@@ -81,3 +81,11 @@ def test_an_engine_is_made_of_what_is_given(monkeypatch: pytest.MonkeyPatch, wra
     assert calls[-1][1:5] == (model, settings, "state", group)
     options = calls[-1][5]
     assert (options["rows"], options["given"], options["note"]) == (3, "given", print)
+
+
+def test_devices_are_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchbackend, "device_memory", lambda device: ("memory of", device))
+    monkeypatch.setattr(torchbackend, "pick_device", torch.device)
+    monkeypatch.setattr(torchbackend, "open_process_group", lambda name: f"group on {name}")
+    assert BACKEND.device_memory(ProcessGroup(0, 1, CPU)) == ("memory of", CPU)
+    assert BACKEND.device_kind("cpu") == "cpu" and BACKEND.open_group("cpu") == "group on cpu"
