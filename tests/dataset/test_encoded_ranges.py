@@ -1,0 +1,136 @@
+"""Rows and ids of encoded blocks: the same by any number of threads and of open files."""
+
+from __future__ import annotations
+
+import os
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide import _native
+from lowtide.corpus.removals import Report
+from lowtide.corpus.workfiles import write_work_file
+from lowtide.dataset import sharding
+from lowtide.dataset.encoding import EncodedTotals
+from lowtide.dataset.sharding import LAST_KEY, ShardJob, plan_shards
+
+COUNTS = {"counts": [], "samples": [], "remnants": [], "unknown_characters": 0}
+
+
+def write_blocks(folder: Path, count: int) -> tuple[list[Path], list[tuple[int, int, list[int]]]]:
+    """Work files of ids, and all documents as (key, split, ids), in the order of their keys."""
+    source, paths, documents = random.Random(count), [], []
+    for number in range(count):
+        rows = sorted(
+            (source.randrange(1 << 40), source.randrange(1 << 64), list(range(source.randrange(9))))
+            for _ in range(source.randrange(1, 30))
+        )
+        index = array("Q")
+        ids = array("H")
+        for key, split, tokens in rows:
+            index.extend([key, split, len(tokens), 1])
+            ids.extend([token + number for token in tokens])
+            documents.append((key, split, [token + number for token in tokens]))
+        header = {**COUNTS, "tokens": len(ids), "documents": len(rows), "sources": [(0, 1, 2)]}
+        sections = {"index": memoryview(index), "ids": memoryview(ids)}
+        paths.append(folder / f"{number}.ids")
+        write_work_file(paths[-1], header, sections)
+    return paths, sorted(documents, key=lambda row: row[0])
+
+
+def read_all(paths: list[Path], val: bool | None, num_threads: int, open_files: int) -> list[int]:
+    rows = _native.RangeRows()
+    names = [os.fsencode(path) for path in paths]
+    rows.add_files(names, 2, 0, LAST_KEY, val, 1 << 62, num_threads=num_threads)
+    rows.finish(num_threads)
+    reader = _native.RangeReader(rows, 2, open_files)
+    found = array("H")
+    step = 7  # documents are cut, and some stretches are within one
+    for first in range(0, reader.num_tokens, step):
+        last = min(first + step, reader.num_tokens)
+        found.frombytes(reader.read(first, last, 2)[0])
+    return found.tolist()
+
+
+@pytest.mark.parametrize("val", [None, True, False])
+def test_ids_come_in_the_order_of_keys(tmp_path: Path, val: bool | None) -> None:
+    paths, documents = write_blocks(tmp_path, 80)
+    wanted = [
+        token
+        for _, split, tokens in documents
+        if val is None or (split < 1 << 62) == val
+        for token in tokens
+    ]
+    assert len(wanted) > 500
+    for num_threads, open_files in ((1, 1), (1, 100), (3, 7), (16, 1000)):
+        assert read_all(paths, val, num_threads, open_files) == wanted, (num_threads, open_files)
+
+
+def test_as_many_files_stay_open_as_may(tmp_path: Path) -> None:
+    paths, _ = write_blocks(tmp_path, 40)
+    rows = _native.RangeRows()
+    rows.add_files([os.fsencode(path) for path in paths], 2, 0, LAST_KEY, None, 0)
+    rows.finish()
+
+    def count_open() -> int:
+        links = Path("/proc/self/fd").iterdir()
+        return sum(os.path.realpath(link).startswith(str(tmp_path)) for link in links)
+
+    for open_files, kept in ((5, 5), (3, 5), (100, 40)):  # those that are open stay
+        reader = _native.RangeReader(rows, 2, open_files)
+        reader.read(0, reader.num_tokens, 2)
+        assert count_open() == kept
+    del reader, rows
+    assert count_open() == 0
+
+
+def test_many_rows_are_sorted_by_several_threads_as_by_one(tmp_path: Path) -> None:
+    """Keys that come several times stay in the order of the files."""
+    source = random.Random(5)
+    paths: list[Path] = []
+    for number in range(6):
+        keys = sorted(source.randrange(3000) for _ in range(5000))
+        index = array("Q")
+        for key in keys:
+            index.extend([key, 0, 1, 1])
+        ids = array("H", [number] * len(keys))
+        sections = {"index": memoryview(index), "ids": memoryview(ids)}
+        paths.append(tmp_path / f"{number}.ids")
+        write_work_file(paths[-1], {**COUNTS, "tokens": len(ids)}, sections)
+    one = read_all(paths, None, 1, 10)
+    assert len(one) == 30_000
+    assert all(read_all(paths, None, threads, 10) == one for threads in (2, 5, 16))
+
+
+def test_documents_that_are_known_are_not_counted_again(tmp_path: Path) -> None:
+    paths, documents = write_blocks(tmp_path, 5)
+    given: dict[str, Any] = {
+        "root": tmp_path, "encoded": paths, "shuffle": True, "val_fraction": 0.25,
+        "tokens_per_shard": 100, "vocab_size": 300, "range_bytes": 2048,
+    }  # fmt: skip
+    plan = plan_shards(ShardJob(**given))
+    assert len(plan.bounds) == -(-len(documents) * sharding.ENCODED_ROW_BYTES_HELD // 2048) > 1
+    known = ShardJob(**given, num_documents=len(documents), num_threads=4)
+    assert plan_shards(known) == plan
+    fewer = ShardJob(**given, num_documents=16)
+    assert len(plan_shards(fewer).bounds) == 1
+
+
+def test_totals_are_the_same_wherever_blocks_come_from(tmp_path: Path) -> None:
+    """Blocks that are finished here, those that are encoded later, and files of another command."""
+    paths, documents = write_blocks(tmp_path, 6)
+    works = [sharding.open_work_file(path) for path in paths]
+    for here in ([], works, [*works[:2], None, *works[3:]], [None, *works[1:]]):
+        totals, report = EncodedTotals(1), Report()
+        for work in here:
+            totals.add(work)
+        totals.finish(paths, report)
+        assert totals.num_documents == len(documents)
+        assert totals.num_tokens == sum(len(row[2]) for row in documents)
+        assert [*totals.sources.iter_json([("a", {})])] == [
+            {"file": "a", "documents": 6, "tokens": 12}
+        ]
+        assert totals.find_seen(3) is None
