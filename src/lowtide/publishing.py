@@ -105,9 +105,9 @@ class PublishThreads:
     Use it as a context manager: at its end all files have their names, or are gone after an error.
     """
 
-    def __init__(self, num_threads: int) -> None:
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="lowtide-publish")
-        self._beginners = ThreadPoolExecutor(num_threads, thread_name_prefix="lowtide-writeback")
+    def __init__(self, num_workers: int) -> None:
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-publish")
+        self._beginners = ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-writeback")
 
     def __enter__(self) -> PublishThreads:
         return self

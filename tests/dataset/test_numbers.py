@@ -153,7 +153,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ShardJob.first_block": 0,
         "ShardJob.chunk_bytes": 8_388_608,
         "ShardJob.max_open_files": 16_384,
-        "ShardJob.num_threads": 1,
+        "ShardJob.num_workers": 1,
     },
     "dataset.staged.adding": {
         "_BYTES_PER_TOKEN": 4,

@@ -295,7 +295,7 @@ class _Append:
             tokens_per_shard=self.stored.tokens_per_shard,
             vocab_size=grown.info.vocab_size,
             num_documents=totals.num_documents,
-            num_threads=self.pool.num_workers,
+            num_workers=self.pool.num_workers,
             tag=grown.shard_tag(self.inputs, contents),
             first_number=grown.first_number,
             split_mode=grown.split_mode,

@@ -86,7 +86,7 @@ class ShardJob:
     chunk_bytes: int = 8 << 20
     """What is written at a time."""
     max_open_files: int = MAX_OPEN_FILES
-    num_threads: int = 1
+    num_workers: int = 1
     """That read a range's rows, while all workers wait for them."""
 
     @property
@@ -127,7 +127,7 @@ def plan_shards(job: ShardJob) -> ShardPlan:
     counter = _native.RangeCounter(bounds, job.val_limit)
     for paths in _iter_paths(job.encoded):
         with _naming_damage(paths):
-            counter.add_files(paths, job.num_threads)
+            counter.add_files(paths, job.num_workers)
     return number_shards(job, bounds, counter.tokens, counter.documents)
 
 
@@ -398,7 +398,7 @@ def _load_range(job: ShardJob, plan: ShardPlan, split: str, number: int) -> _nat
                 high=high,
                 val=split == "val" if plan.split_mode == "content" else None,
                 val_limit=job.val_limit,
-                num_threads=job.num_threads,
+                num_threads=job.num_workers,
             )
-    rows.finish(job.num_threads)
+    rows.finish(job.num_workers)
     return rows

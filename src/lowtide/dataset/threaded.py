@@ -295,7 +295,7 @@ class Preparation:
             tokens_per_shard=settings.tokens_per_shard,
             vocab_size=tokenizer.vocab_size,
             num_documents=totals.num_documents,
-            num_threads=self.pool.num_workers,
+            num_workers=self.pool.num_workers,
             range_bytes=self.shares.range_bytes,
             done_folder=self.work / f"shards-{tokenizer.fingerprint[:16]}",
             tag=find_shard_tag(settings, self.inputs, tokenizer, table.contents),
