@@ -113,7 +113,7 @@ def test_documents_that_are_known_are_not_counted_again(tmp_path: Path) -> None:
     }  # fmt: skip
     plan = plan_shards(ShardJob(**given))
     assert len(plan.bounds) == -(-len(documents) * sharding.ENCODED_ROW_BYTES_HELD // 2048) > 1
-    known = ShardJob(**given, num_documents=len(documents), num_threads=4)
+    known = ShardJob(**given, num_documents=len(documents), num_workers=4)
     assert plan_shards(known) == plan
     fewer = ShardJob(**given, num_documents=16)
     assert len(plan_shards(fewer).bounds) == 1
