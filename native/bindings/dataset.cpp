@@ -136,14 +136,6 @@ std::vector<std::string> list_names(const std::vector<nb::bytes>& paths) {
   return names;
 }
 
-uint64_t count_documents(const std::vector<nb::bytes>& paths) {
-  const std::vector<std::string> names = list_names(paths);
-  nb::gil_scoped_release release;
-  uint64_t documents = 0;
-  for (const std::string& name : names) documents += WorkIndex(name).num_documents();
-  return documents;
-}
-
 void add_held(RangeRows& self, Input<uint8_t> ids, Input<uint8_t> index, uint64_t id_bytes,
               uint64_t low, uint64_t high) {
   require_id_bytes(id_bytes);
@@ -209,7 +201,6 @@ void bind_rows(nb::module_& m) {
   m.def("start_writeback", &start_writeback, "file"_a, "offset"_a, "size"_a,
         nb::call_guard<nb::gil_scoped_release>(),
         "Begin to write a stretch of a file to the disk, without waiting for it.");
-  m.def("count_documents", &count_documents, "paths"_a, "The documents of work files of ids.");
   nb::class_<RangeCounter>(m, "RangeCounter")
       .def(nb::init<std::vector<uint64_t>, uint64_t>(), "bounds"_a, "val_limit"_a)
       .def(

@@ -105,16 +105,16 @@ def test_many_rows_are_sorted_by_several_threads_as_by_one(tmp_path: Path) -> No
     assert all(read_all(paths, None, threads, 10) == one for threads in (2, 5, 16))
 
 
-def test_documents_that_are_known_are_not_counted_again(tmp_path: Path) -> None:
+def test_ranges_are_as_many_as_documents_ask_for(tmp_path: Path) -> None:
     paths, documents = write_blocks(tmp_path, 5)
     given: dict[str, Any] = {
         "root": tmp_path, "encoded": paths, "shuffle": True, "val_fraction": 0.25,
         "tokens_per_shard": 100, "vocab_size": 300, "range_bytes": 2048,
     }  # fmt: skip
-    plan = plan_shards(ShardJob(**given))
+    plan = plan_shards(ShardJob(**given, num_documents=len(documents)))
     assert len(plan.bounds) == -(-len(documents) * sharding.ENCODED_ROW_BYTES_HELD // 2048) > 1
-    known = ShardJob(**given, num_documents=len(documents), num_workers=4)
-    assert plan_shards(known) == plan
+    by_four = ShardJob(**given, num_documents=len(documents), num_workers=4)
+    assert plan_shards(by_four) == plan
     fewer = ShardJob(**given, num_documents=16)
     assert len(plan_shards(fewer).bounds) == 1
 

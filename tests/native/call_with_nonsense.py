@@ -389,7 +389,6 @@ def call_writing(folder: Path) -> None:
 
 def call_work_file(path: Path) -> None:
     name = [os.fsencode(path)]
-    call("count_documents", _native.count_documents, name)
     call("RangeCounter", _native.RangeCounter([0], 0).add_files, name)
     places = {"low": 0, "high": (1 << 64) - 1, "val": None, "val_limit": 0}
     good = {"paths": name, "id_bytes": 2, **places}

@@ -71,8 +71,8 @@ class ShardJob:
     val_fraction: float
     tokens_per_shard: int
     vocab_size: int
-    num_documents: int | None = None
-    """Of all blocks; None where they have to be counted."""
+    num_documents: int = 0
+    """Of all blocks, for a plan of shuffled ones."""
     tag: str = ""
     """What the shards' names say of their origin (`layout.shard_tag`)."""
     first_number: int = 0
@@ -186,18 +186,9 @@ def _cut_keys(job: ShardJob) -> Sequence[int]:
     if not job.shuffle:
         last_block = job.first_block + max(len(job.encoded), 1)
         return array("Q", (block << 32 for block in range(job.first_block, last_block)))
-    documents = _count_documents(job) if job.num_documents is None else job.num_documents
-    num_ranges = max(1, -(-documents * ENCODED_ROW_BYTES_HELD // job.range_bytes))
+    num_ranges = max(1, -(-job.num_documents * ENCODED_ROW_BYTES_HELD // job.range_bytes))
     width = (1 << 64) // num_ranges
     return array("Q", (number * width for number in range(num_ranges)))
-
-
-def _count_documents(job: ShardJob) -> int:
-    documents = 0
-    for paths in _iter_paths(job.encoded):
-        with _naming_damage(paths):
-            documents += _native.count_documents(paths)
-    return documents
 
 
 def _choose_mode(job: ShardJob, train: int, val: int, documents: Sequence[int]) -> str:
