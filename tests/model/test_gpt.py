@@ -44,6 +44,22 @@ def test_loss_equals_cross_entropy_of_the_logits(layout):
     torch.testing.assert_close(model(inputs, targets), plain)
 
 
+@pytest.mark.parametrize("past", [0, 3, 600])
+def test_windows_of_long_rows_go_part_by_part(past):
+    """As many parts as the queries take; each sees its own window, whatever came before."""
+    config = tiny("qwen3", sliding_window=7, window_layers=(0,), num_kv_heads=2, head_dim=8)
+    attention = GPT(config).blocks[0].attention.eval()
+    tokens = 1030
+    query = torch.randn(2, 4, tokens, 8)
+    key, value = torch.randn(2, 2, 2, past + tokens, 8).unbind()
+    found = attention._attend_in_window(query, key, value, past)
+    places = torch.arange(past + tokens)
+    own = places[past:, None]
+    mask = (places <= own) & (places > own - 7)
+    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(found, wanted)
+
+
 class AsOnGpu(torch.Tensor):
     """Is computed here, by the ways that are for GPUs."""
 

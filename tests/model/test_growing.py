@@ -144,6 +144,8 @@ def test_training_starts_with_more_tokens_and_keeps_them(tmp_path, file, tokeniz
         ("new\n  \n", "line 2 is empty"),
         ("new\nother\nnew\n", "line 3 is 'new' again, as on line 1"),
         ("new\ntide\nthe\n", r"has 'tide' \(line 2, id 261\), 'the' \(line 3, id 258\) already"),
+        ("t\nh\ni\n", r"has 't' \(line 1, id 83\), .*, 'i' \(line 3, id 72\) already"),
+        ("t\nh\ni\ns\n", r"'i' \(line 3, id 72\) and 1 more already"),
         ("<|endoftext|>\n", "already"),
         ("", "this list of new tokens is empty"),
         ("x" * 1025, "line 1 is longer than 1,024 bytes"),
