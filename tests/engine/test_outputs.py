@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -251,3 +252,22 @@ def test_a_stretch_begins_where_rows_of_numbers_may(tmp_path: Path) -> None:
         found = output.read("letters", begin=begin, end=begin + 16)
         assert bytes(found) == data[begin : begin + 16]
         assert np.frombuffer(found, np.uint8).ctypes.data % 8 == 0
+
+
+def test_bytes_that_come_in_parts_are_put_together(tmp_path: Path) -> None:
+    """Of a file and of an object, whatever a read gives at once."""
+    path = tmp_path / "a"
+    data = bytes(range(100))
+    path.write_bytes(data)
+    room = memoryview(bytearray(60))
+    with path.open("rb", buffering=0) as file, pytest.MonkeyPatch.context() as patch:
+        preadv = os.preadv
+        patch.setattr(os, "preadv", lambda fd, rooms, at: preadv(fd, [rooms[0][:7]], at))
+        assert outputs._fill(room, file, 30, path) == data[30:90]
+    part = io.BytesIO(data)
+    of_object = SimpleNamespace(
+        seek=part.seek, readinto=lambda room: part.readinto(room[:7]), renew=None
+    )
+    assert outputs._fill(memoryview(bytearray(60)), of_object, 30, path) == data[30:90]
+    with pytest.raises(DataError):
+        outputs._fill(memoryview(bytearray(60)), of_object, 50, path)

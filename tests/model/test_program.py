@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -198,3 +199,18 @@ def test_jax_is_as_measured_or_as_usual(probes, monkeypatch):
         assert find_program(backend="jax") is program_module._UNMEASURED_JAX
         patch.setattr(program_module, "_find_part", lambda part, device: (part, device))
         assert find_program("cpu", backend="jax") == ("jax", "cpu")
+
+
+def test_another_build_of_torch_is_another_program(monkeypatch, tmp_path):
+    """Builds of one version differ: the file that torch is imported from is part of the key."""
+    found = []
+    for name, written in (("a", 1), ("a", 2), ("b", 2), (None, 0)):
+        origin = None if name is None else tmp_path / name
+        if origin is not None:
+            origin.touch()
+            os.utime(origin, ns=(0, written))
+        spec = None if origin is None else SimpleNamespace(origin=str(origin))
+        monkeypatch.setattr(program_module.importlib.util, "find_spec", lambda name, s=spec: s)
+        found.append(program_module._environment.__wrapped__())
+    assert len(set(found)) == 4
+    assert str(tmp_path / "a") in found[0] and 1 in found[0]

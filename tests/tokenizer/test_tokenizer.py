@@ -571,3 +571,11 @@ def test_folders_are_made_where_there_are_none(tmp_path: Path) -> None:
         for _ in range(2):  # one that is there is taken
             save(tmp_path / name / "deep" / "er")
         assert (tmp_path / name / "deep" / "er" / name).is_file()
+
+
+@pytest.mark.parametrize("way", ["encode", "encode_batch", "iter_encoded", "encode_iterable"])
+def test_a_mode_of_special_tokens_that_is_none_is_refused_by_every_way(way):
+    tokenizer = Tokenizer.load("gpt2")
+    texts = "a text" if way == "encode" else ["a text"]
+    with pytest.raises(UsageError, match="special is 'perhaps'"):
+        list(getattr(tokenizer, way)(texts, special="perhaps"))
