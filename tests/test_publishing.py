@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lowtide import files
+from lowtide import files, publishing
 from lowtide.publishing import PublishGroup, PublishThreads
 
 
@@ -131,3 +132,27 @@ def test_a_file_that_cannot_be_published_leaves_none_of_its_row(tmp_path: Path) 
         with pytest.raises(FileNotFoundError):
             failed.result()
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and not told
+
+
+def test_few_stretches_wait_for_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a descriptor; what finds no room is left to the flush of its file."""
+    may_end, begun = threading.Event(), list[tuple[int, int]]()
+
+    def wait(descriptor: int, offset: int, size: int) -> None:
+        may_end.wait(60)
+        begun.append((offset, size))
+
+    monkeypatch.setattr(publishing._native, "start_writeback", wait)
+    copies, dup = list[int](), os.dup
+    monkeypatch.setattr(os, "dup", lambda file: copies.append(dup(file)) or copies[-1])
+    closed, close = list[int](), os.close
+    monkeypatch.setattr(os, "close", lambda file: closed.append(file) or close(file))
+    with (tmp_path / "a").open("wb") as file, PublishThreads(2) as threads:
+        for number in range(100):
+            threads.start_writeback(file.fileno(), 8 * number, 8)
+        assert len(copies) == 8 and not set(copies) & set(closed)
+        may_end.set()
+    assert sorted(begun) == [(8 * number, 8) for number in range(8)]
+    assert set(copies) <= set(closed)

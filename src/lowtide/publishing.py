@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = ["PublishGroup", "PublishThreads"]
 
 ResultT = TypeVar("ResultT")
 _THREADS = 16
+_WAITING = 4  # stretches of files for each worker, at most, that the disk has not begun with
 _Row = tuple[Path, Path]
 """A finished file, and the name it is to have."""
 
@@ -108,6 +110,7 @@ class PublishThreads:
     def __init__(self, num_workers: int) -> None:
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-publish")
         self._beginners = ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-writeback")
+        self._room = threading.Semaphore(_WAITING * num_workers)
 
     def __enter__(self) -> PublishThreads:
         return self
@@ -117,7 +120,12 @@ class PublishThreads:
         self._pool.shutdown()
 
     def start_writeback(self, descriptor: int, offset: int, size: int) -> None:
-        """Let the disk begin with a stretch of a file, which takes as long as the disk is busy."""
+        """Let the disk begin with a stretch of a file, which takes as long as the disk is busy.
+
+        Where many stretches wait already it begins when the file is flushed: each has a descriptor.
+        """
+        if not self._room.acquire(blocking=False):
+            return
         copy = os.dup(descriptor)  # the file may be closed by then
 
         def start() -> None:
@@ -125,6 +133,7 @@ class PublishThreads:
                 _native.start_writeback(copy, offset, size)
             finally:
                 os.close(copy)
+                self._room.release()
 
         self._beginners.submit(start)
 
