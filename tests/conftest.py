@@ -178,15 +178,22 @@ def ordinary_user() -> Iterator[None]:
 
 
 # As they are, and what is taken off what they measure.
-_measure_tree, _measure_peak = memory.tree_resident_bytes, memory.process_peak_bytes
-_surplus = {"tree": 0, "own": 0}
+_measure_own, _measure_peak = memory.resident_bytes, memory.process_peak_bytes
+_surplus = {"own": 0, "beside": 0}
+
+
+def _resident_bytes(pid: int | str = "self") -> int:
+    if pid != "self":
+        return _measure_own(pid)
+    return max(_ORDINARY_BYTES, _measure_own() - _surplus["own"]) - _surplus["beside"]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Measure this process before each test, and before what tests share is made for the first."""
-    _surplus["tree"] = max(0, _measure_tree() - _ORDINARY_BYTES)
-    _surplus["own"] = max(0, memory.resident_bytes() - _ORDINARY_BYTES)  # not what runs beside it
+    beside = memory._descendant_pids() if memory._has_children() else []
+    _surplus["own"] = max(0, _measure_own() - _ORDINARY_BYTES)
+    _surplus["beside"] = sum(map(_measure_own, beside))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -194,11 +201,11 @@ def ordinary_process() -> Iterator[None]:
     """A budget finds a program of ordinary size, whatever earlier tests left in this process.
 
     Hundreds of tests share one process, and the libraries they import stay: it grows beyond the
-    budgets that a test gives. Programs that a test starts measure themselves.
+    budgets that a test gives. Programs that a test starts measure themselves. What is replaced is
+    what all other measures ask, in whichever module their names are.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in (memory, progress):
-            patch.setattr(module, "tree_resident_bytes", lambda: _measure_tree() - _surplus["tree"])
+        patch.setattr(memory, "resident_bytes", _resident_bytes)
         patch.setattr(memory, "process_peak_bytes", lambda: _measure_peak() - _surplus["own"])
         yield
 

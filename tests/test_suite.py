@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from lowtide import memory, progress
+from lowtide.model import program
+from lowtide.training import textneeds
 
 from .sources import nodes_of, parsed
 
@@ -205,3 +210,16 @@ def test_the_judge_can_say_no() -> None:
     assert calls_of(ast.parse("def test(): x = 1 == 1")) == set()
     assert calls_of(ast.parse("def test(): judge(1)")) == {"judge"}
     assert calls_of(ast.parse("def test(): assert 1")) is None
+
+
+def test_every_measure_finds_a_process_of_ordinary_size(request: pytest.FixtureRequest) -> None:
+    """Else a test of a budget passes or fails by what others left in its process."""
+    left = np.ones(96 << 20, np.uint8)  # as by another test: what is measured begins after it
+    request.config.hook.pytest_runtest_setup(item=request.node)
+    measures = (memory, progress, program, textneeds)
+    for module in measures:
+        assert module.tree_resident_bytes() < 80 << 20, module.__name__
+    own = np.ones(32 << 20, np.uint8)  # and this test's own is not lost
+    for module in measures:
+        assert 88 << 20 < module.tree_resident_bytes() < 112 << 20, module.__name__
+    del left, own

@@ -356,7 +356,7 @@ def test_a_later_part_is_refused_with_a_budget_that_holds_it(tmp_path, monkeypat
         with (tmp_path / "t.txt.zst").open("ab") as file, compressor.stream_writer(file) as out:
             out.write(f"words of frame {number}\n".encode() * 50_000)
     options = {**SMALL, "dataset_id": str(tmp_path / "t.txt.zst"), "checkpoints_dir": tmp_path}
-    for memory, is_enough in (("400MiB", False), ("4GiB", True)):
+    for memory, is_enough in (("200MiB", False), ("4GiB", True)):
         limits = data._reading_limits(
             train_settings(memory=memory, **options), Tokenizer.from_characters("abc")
         )
