@@ -56,13 +56,7 @@ def with_fsdp2(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, S
         fully_shard(block, **how)
     fully_shard(model, **how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
-
-    def step() -> None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return model, step
+    return model, _clipped_step(model, optimizer)
 
 
 def with_torchao(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, Step]:
@@ -85,13 +79,7 @@ def with_bitsandbytes(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Mo
     model = _in_bfloat16(model, compiled=compiled)
     bitsandbytes: Any = importlib.import_module("bitsandbytes.optim")
     optimizer = bitsandbytes.PagedAdamW8bit(model.parameters(), lr=rate)
-
-    def step() -> None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return model, step
+    return model, _clipped_step(model, optimizer)
 
 
 def with_none(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, Step]:
@@ -100,13 +88,16 @@ def with_none(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, St
     if compiled:
         model.compile_blocks()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
+    return model, _clipped_step(model, optimizer)
 
+
+def _clipped_step(model: GPT, optimizer: Any) -> Step:
     def step() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return model, step
+    return step
 
 
 def _in_bfloat16(model: GPT, *, compiled: bool) -> GPT:
