@@ -132,7 +132,7 @@ class Recorder:
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> None:
         with self._seconds.open("a") as file:
-            print(call.duration, item.nodeid, file=file)
+            file.write(f"{call.duration} {item.nodeid}\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
