@@ -106,7 +106,7 @@ class Recorder:
         self._test = ""
         self._file = Path(os.environ[PARTS]) / f"current-{os.getpid()}"
         os.environ[CURRENT] = str(self._file)
-        self._seconds = self._file.with_name(f"seconds-{os.getpid()}")
+        self._seconds: list[str] = []
 
     def _name(self, test: str) -> None:
         self._file.write_text(test)
@@ -131,8 +131,10 @@ class Recorder:
             self._name(self._test)
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> None:
-        with self._seconds.open("a") as file:
-            file.write(f"{call.duration} {item.nodeid}\n")
+        self._seconds.append(f"{call.duration} {item.nodeid}\n")  # tests replace files and print
+
+    def pytest_sessionfinish(self) -> None:
+        self._file.with_name(f"seconds-{os.getpid()}").write_text("".join(self._seconds))
 
 
 def pytest_configure(config: pytest.Config) -> None:
