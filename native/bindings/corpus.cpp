@@ -144,6 +144,35 @@ std::optional<Bytes> add_in_turn(DuplicateFinder& self, uint64_t place, Input<ui
   return to_view<uint8_t>(std::move(lines));
 }
 
+std::optional<Bytes> add_blocks(DuplicateFinder& self, Input<uint8_t> rows, Input<uint8_t> counts,
+                                uint32_t first_block, uint32_t pass_index, uint32_t num_passes) {
+  require(num_passes >= 1 && pass_index < num_passes, "no such pass");
+  const auto span = as_rows<HashRow>(rows);
+  const auto blocks = as_rows<uint32_t>(counts);
+  require(blocks.size() <= UINT32_MAX - first_block, "there are too many blocks");
+  std::vector<uint64_t> places;
+  bool has_room;
+  {
+    nb::gil_scoped_release release;
+    has_room = self.add_blocks(span, blocks, first_block, pass_index, num_passes, places);
+  }
+  if (!has_room) return std::nullopt;
+  return to_view<uint8_t>(std::move(places));
+}
+
+nb::tuple pick_block_rows(Input<uint8_t> rows, Input<uint8_t> counts, uint32_t first,
+                          uint32_t last) {
+  const auto span = as_rows<KeyedRow>(rows);
+  const auto given = as_rows<uint32_t>(counts);
+  std::vector<uint32_t> left(given.begin(), given.end());
+  std::vector<KeyedRow> picked;
+  {
+    nb::gil_scoped_release release;
+    picked = pick_rows(span, left, first, last);
+  }
+  return nb::make_tuple(to_view<uint8_t>(std::move(picked)), to_view<uint8_t>(std::move(left)));
+}
+
 // Blocks of a few MiB come and go by the thousand. Given back and asked for again, their pages are
 // cleared and mapped anew each time: 65,000 page faults and 0.15 s for 120 MB of text.
 void keep_freed_memory(bool keep) {
@@ -290,7 +319,13 @@ void bind_corpus(nb::module_& m) {
       .def_prop_ro("counts", [](HeldDocuments& self) { return list_counts(self.counts); })
       .def_prop_ro("samples", [](HeldDocuments& self) { return list_samples(self.samples); });
   nb::class_<DuplicateFinder>(m, "DuplicateFinder")
-      .def(nb::init<size_t>(), "capacity"_a)
+      .def(
+          "__init__",
+          [](DuplicateFinder* self, size_t capacity, uint32_t skipped_bits) {
+            require(skipped_bits <= 16, "skipped_bits must be 0 to 16");
+            new (self) DuplicateFinder(capacity, skipped_bits);
+          },
+          "capacity"_a, "skipped_bits"_a = 0)
       .def(
           "add",
           [](DuplicateFinder& self, Input<uint8_t> rows, uint32_t pass_index, uint32_t num_passes) {
@@ -311,10 +346,16 @@ void bind_corpus(nb::module_& m) {
             return to_view<uint8_t>(std::move(lines));
           },
           "The lines of the blocks added since the last call, as uint32.")
+      .def("add_blocks", &add_blocks, "rows"_a, "counts"_a, "first_block"_a, "pass_index"_a,
+           "num_passes"_a,
+           "The duplicates of several blocks, as uint64: block and line; None when there is no "
+           "room.")
       .def("add_in_turn", &add_in_turn, "place"_a, "rows"_a,
            "The duplicate lines of the block at a place, as uint32; None from the first block on "
            "for which there is no room. Raises RuntimeError once it was stopped.")
       .def("stop", &DuplicateFinder::stop);
+  m.def("pick_rows", &pick_block_rows, "rows"_a, "counts"_a, "first"_a, "last"_a,
+        "The rows whose first 16 bits are from first to last - 1, and how many each block has.");
   m.def(
       "pick_hashes",
       [](Input<uint8_t> hashes, Input<uint8_t> documents, std::vector<uint64_t> remnants,

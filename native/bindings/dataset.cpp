@@ -285,17 +285,17 @@ void bind_rows(nb::module_& m) {
       },
       "index"_a, "low"_a, "high"_a, "Rows of documents with keys from low to high, by key.");
   m.def(
-      "sort_lines",
-      [](Input<uint8_t> numbers) {
-        const auto rows = as_rows<uint32_t>(numbers);
-        std::vector<uint32_t> sorted(rows.begin(), rows.end());
+      "sort_places",
+      [](Input<uint8_t> places) {
+        const auto rows = as_rows<uint64_t>(places);
+        std::vector<uint64_t> sorted(rows.begin(), rows.end());
         {
           nb::gil_scoped_release release;
           std::sort(sorted.begin(), sorted.end());
         }
         return to_view<uint8_t>(std::move(sorted));
       },
-      "numbers"_a, "Numbers of lines, as uint32, in order.");
+      "places"_a, "Places of lines, as uint64, in order.");
   m.def(
       "sum_pages",
       [](Input<uint8_t> data, size_t page_bytes) {

@@ -187,6 +187,7 @@ void bind_near_copies(nb::module_& m) {
   bind_signing(m);
   bind_buckets(m);
   bind_merger<PairMerger, PlacePair>(m, "PairMerger");
+  bind_merger<PlaceMerger, uint64_t>(m, "PlaceMerger");
   bind_merger<BucketMerger, BucketRow>(m, "BucketMerger");
   nb::class_<NearDecider>(m, "NearDecider")
       .def(

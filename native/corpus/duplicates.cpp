@@ -70,14 +70,14 @@ void copy_lines(std::string_view document, uint64_t line, std::span<const uint32
 
 }  // namespace
 
-size_t DuplicateFinder::Table::place(uint64_t high) const {
+size_t DuplicateFinder::Table::place(uint64_t high, uint32_t skipped) const {
   __extension__ using Wide = unsigned __int128;
-  return static_cast<size_t>(static_cast<Wide>(high << 8) * slots.size() >> 64);
+  return static_cast<size_t>(static_cast<Wide>(high << skipped) * slots.size() >> 64);
 }
 
-bool DuplicateFinder::Table::insert(uint64_t high, uint32_t low) {
+bool DuplicateFinder::Table::insert(uint64_t high, uint32_t low, uint32_t skipped) {
   const Slot wanted{{static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32), low}};
-  for (size_t at = place(high);;) {
+  for (size_t at = place(high, skipped);;) {
     Slot& slot = slots[at];
     if (std::memcmp(&slot, &wanted, sizeof wanted) == 0) return false;
     if ((slot.words[0] | slot.words[1] | slot.words[2]) == 0) {
@@ -90,7 +90,7 @@ bool DuplicateFinder::Table::insert(uint64_t high, uint32_t low) {
 }
 
 // Places rise with the hash, so both tables are gone through from their beginning to their end.
-void DuplicateFinder::Table::grow() {
+void DuplicateFinder::Table::grow(uint32_t skipped) {
   constexpr size_t kFirstSlots = 64, kSmallSlots = 1024;
   Table larger;
   larger.slots.resize(slots.empty()                ? kFirstSlots
@@ -98,7 +98,7 @@ void DuplicateFinder::Table::grow() {
                                                    : slots.size() + slots.size() / 4);
   for (const Slot& slot : slots) {
     if ((slot.words[0] | slot.words[1] | slot.words[2]) == 0) continue;
-    larger.insert(uint64_t{slot.words[1]} << 32 | slot.words[0], slot.words[2]);
+    larger.insert(uint64_t{slot.words[1]} << 32 | slot.words[0], slot.words[2], skipped);
   }
   *this = std::move(larger);
 }
@@ -107,17 +107,18 @@ bool DuplicateFinder::insert(const HashRow& row) {
   if (row.high == 0 && row.low == 0) {  // the one hash that a slot cannot hold
     return !std::exchange(zero_seen_, true);
   }
-  Table& table = tables_[row.high >> 56];
-  if (5 * (table.held + 1) > 4 * table.slots.size()) table.grow();
-  return table.insert(row.high, row.low);
+  Table& table = tables_[find_table(row.high)];
+  const uint32_t skipped = skipped_bits_ + 8;
+  if (5 * (table.held + 1) > 4 * table.slots.size()) table.grow(skipped);
+  return table.insert(row.high, row.low, skipped);
 }
 
 void DuplicateFinder::prefetch(std::span<const HashRow> rows, size_t row) const {
   constexpr size_t kAhead = 12;  // rows whose slots are on their way from memory
   if (row + kAhead >= rows.size()) return;
   const uint64_t high = rows[row + kAhead].high;
-  const Table& next = tables_[high >> 56];
-  __builtin_prefetch(next.slots.data() + next.place(high), 1);
+  const Table& next = tables_[find_table(high)];
+  __builtin_prefetch(next.slots.data() + next.place(high, skipped_bits_ + 8), 1);
 }
 
 bool DuplicateFinder::add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes) {
@@ -138,6 +139,7 @@ bool DuplicateFinder::add(std::span<const HashRow> rows, uint32_t pass, uint32_t
 
 DuplicateFinder::Turn DuplicateFinder::add_in_turn(uint64_t place, std::span<const HashRow> rows,
                                                    std::vector<uint32_t>& lines) {
+  if (skipped_bits_ != 0) throw std::invalid_argument("lanes are by the first byte of a hash");
   size_t begin = 0;
   for (size_t number = 0; number < kLanes; ++number) {
     size_t end = begin;
@@ -211,6 +213,42 @@ void DuplicateFinder::stop() {
 std::vector<uint32_t> DuplicateFinder::take() {
   std::sort(duplicates_.begin(), duplicates_.end());
   return std::move(duplicates_);
+}
+
+bool DuplicateFinder::add_blocks(std::span<const HashRow> rows, std::span<const uint32_t> counts,
+                                 uint32_t first_block, uint32_t pass, uint32_t num_passes,
+                                 std::vector<uint64_t>& places) {
+  size_t at = 0;
+  uint64_t block = first_block;
+  for (const uint32_t count : counts) {
+    if (count > rows.size() - at)
+      throw std::invalid_argument("blocks have more rows than there are");
+    if (!add(rows.subspan(at, count), pass, num_passes)) return false;
+    for (const uint32_t line : take()) places.push_back(block << 32 | line);
+    at += count;
+    ++block;
+  }
+  if (at != rows.size()) throw std::invalid_argument("blocks have fewer rows than there are");
+  return true;
+}
+
+std::vector<KeyedRow> pick_rows(std::span<const KeyedRow> rows, std::span<uint32_t> counts,
+                                uint32_t first, uint32_t last) {
+  std::vector<KeyedRow> picked;
+  size_t at = 0;
+  for (uint32_t& count : counts) {
+    if (count > rows.size() - at)
+      throw std::invalid_argument("blocks have more rows than there are");
+    const size_t before = picked.size();
+    for (const KeyedRow& row : rows.subspan(at, count)) {
+      const auto bits = static_cast<uint32_t>(row.key >> 48);
+      if (bits >= first && bits < last) picked.push_back(row);
+    }
+    at += count;
+    count = static_cast<uint32_t>(picked.size() - before);
+  }
+  if (at != rows.size()) throw std::invalid_argument("blocks have fewer rows than there are");
+  return picked;
 }
 
 std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,

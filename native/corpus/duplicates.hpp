@@ -29,20 +29,30 @@ namespace lowtide {
 class DuplicateFinder {
  public:
   // Room for `capacity` rows. Each takes 12 bytes in tables that are 64 to 80 % full, so at most 19;
-  // only small tables, of 3 MiB together, are emptier.
-  explicit DuplicateFinder(size_t capacity) : capacity_(capacity) {}
+  // only small tables, of 3 MiB together, are emptier. Of a partition whose hashes all begin alike,
+  // those `skipped_bits` say nothing, and tables are told apart by the eight bits after them: one
+  // table for all rows would be there twice while it grows.
+  explicit DuplicateFinder(size_t capacity, uint32_t skipped_bits = 0)
+      : capacity_(capacity), skipped_bits_(skipped_bits) {}
 
   // Add the rows of a block that belong to this pass (of `num_passes` over the same partition).
   // Returns false when there is no more room.
   bool add(std::span<const HashRow> rows, uint32_t pass, uint32_t num_passes);
   // HashRow::line of all duplicates since the last call, sorted.
   std::vector<uint32_t> take();
+  // Add the rows of several blocks at once, `counts` of each; `places` gets the duplicates in order:
+  // the block in the high half, counted from `first_block` on, and its line. The counts have to add
+  // up to all rows. Returns false when there is no more room.
+  bool add_blocks(std::span<const HashRow> rows, std::span<const uint32_t> counts,
+                  uint32_t first_block, uint32_t pass, uint32_t num_passes,
+                  std::vector<uint64_t>& places);
 
   enum class Turn { kAdded, kFull, kStopped };
   // Add the rows of the block `place` (0, 1, ...), sorted by their first byte, after those of all
   // blocks before it; its duplicates go to `lines`, sorted. Every place has to come, in any order
   // and from any thread. From the first block on for which there is no room, all of them get kFull,
-  // and the tables are freed. As many rows as a block has may be held beyond the capacity.
+  // and the tables are freed. As many rows as a block has may be held beyond the capacity. Only where
+  // no bits are skipped.
   Turn add_in_turn(uint64_t place, std::span<const HashRow> rows, std::vector<uint32_t>& lines);
   // Blocks that wait for their turn, and all that come, get kStopped.
   void stop();
@@ -55,10 +65,11 @@ class DuplicateFinder {
     std::vector<Slot> slots;
     size_t held = 0;
 
-    size_t place(uint64_t high) const;
+    // The slot where a hash is looked for first; `skipped` bits of it are the same for all of them.
+    size_t place(uint64_t high, uint32_t skipped) const;
     // Whether the hash is new here.
-    bool insert(uint64_t high, uint32_t low);
-    void grow();
+    bool insert(uint64_t high, uint32_t low, uint32_t skipped);
+    void grow(uint32_t skipped);
   };
   static constexpr size_t kLanes = 16, kLaneTables = 256 / kLanes, kGates = 8;
   struct Lane {
@@ -69,6 +80,7 @@ class DuplicateFinder {
   };
   bool enter(Lane& lane, uint64_t place);
   void leave(Lane& lane);
+  size_t find_table(uint64_t high) const { return (high << skipped_bits_) >> 56; }
   // Whether a hash is new; it is held from now on.
   bool insert(const HashRow& row);
   void prefetch(std::span<const HashRow> rows, size_t row) const;
@@ -79,11 +91,22 @@ class DuplicateFinder {
   std::array<Table, 256> tables_;
   std::array<Lane, kLanes> lanes_;
   size_t capacity_;
+  uint32_t skipped_bits_;
   std::atomic<size_t> held_ = 0;
   std::atomic<uint64_t> full_from_ = UINT64_MAX;  // the first block for which there was no room
   bool zero_seen_ = false;
   std::vector<uint32_t> duplicates_;
 };
+
+// A row that is told apart by the first bits of its key.
+struct KeyedRow {
+  uint64_t key, more;
+};
+
+// The rows whose first 16 bits are from `first` to `last` - 1, in their order. `counts`, the rows of
+// each block, becomes how many of them are left; they have to add up to all rows.
+std::vector<KeyedRow> pick_rows(std::span<const KeyedRow> rows, std::span<uint32_t> counts,
+                                uint32_t first, uint32_t last);
 
 // The documents of a block without their duplicate lines.
 struct KeptDocuments {

@@ -108,6 +108,7 @@ class RowMerger {
 };
 
 using PairMerger = RowMerger<PlacePair>;
+using PlaceMerger = RowMerger<uint64_t>;
 using BucketMerger = RowMerger<BucketRow>;
 
 // Rows of a file by their first number, which rises: one number in memory for each chunk of them.

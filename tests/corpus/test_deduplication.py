@@ -167,11 +167,16 @@ def hash_rows(hashes: list[tuple[int, int]], first_line: int) -> bytes:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 1000), st.integers(1, 3000), st.sampled_from([2, 300, 1 << 60]))
-def test_the_table_is_a_set(seed: int, count: int, kinds: int) -> None:
+@given(
+    st.integers(0, 1000),
+    st.integers(1, 3000),
+    st.sampled_from([2, 300, 1 << 60]),
+    st.sampled_from([0, 1, 13]),
+)
+def test_the_table_is_a_set(seed: int, count: int, kinds: int, skipped: int) -> None:
     """Hashes that agree in all but a few bits, the zero one too, while the tables grow."""
     chooser = random.Random(seed)
-    finder = _native.DuplicateFinder(count)
+    finder = _native.DuplicateFinder(count, skipped)
     seen: set[tuple[int, int]] = set()
     for block in range(4):
         hashes = [
@@ -235,6 +240,36 @@ def test_blocks_in_turn_are_as_one_after_the_other(threads: int) -> None:
     found = add_in_turn(_native.DuplicateFinder(1 << 20), blocks, threads=threads)
     assert found == expected
     assert sum(len(lines) for lines in found if lines) > 1000
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_blocks_at_once_are_as_one_after_the_other(passes: int) -> None:
+    """A place is the number of a block, and a line of it."""
+    blocks = make_blocks(random.Random(passes), 20, kinds=2000)
+    counts = struct.pack("<20I", *(len(block) // 16 for block in blocks))
+    for number in range(passes):
+        alone, together = (_native.DuplicateFinder(1 << 20, skipped) for skipped in (0, 9))
+        expected: list[int] = []
+        for place, block in enumerate(blocks, 7):
+            assert alone.add(block, number, passes)
+            expected += [place << 32 | line for line in alone.take().cast("I")]
+        found = together.add_blocks(b"".join(blocks), counts, 7, number, passes)
+        assert found is not None and found.cast("Q").tolist() == expected
+    assert len(expected) > 300
+    few = _native.DuplicateFinder(9)
+    assert few.add_blocks(b"".join(blocks), counts, 0, 0, 1) is None
+    for wrong in (counts[:-4], counts + struct.pack("<I", 1)):
+        with pytest.raises(ValueError, match="rows than there are"):
+            _native.DuplicateFinder(1 << 20).add_blocks(b"".join(blocks), wrong, 0, 0, 1)
+    with pytest.raises(ValueError, match="too many blocks"):
+        few.add_blocks(b"", counts, (1 << 32) - 20, 0, 1)
+
+
+def test_lanes_are_for_all_hashes() -> None:
+    with pytest.raises(ValueError, match="first byte"):
+        _native.DuplicateFinder(9, 1).add_in_turn(0, b"")
+    with pytest.raises(ValueError, match="skipped_bits"):
+        _native.DuplicateFinder(9, 17)
 
 
 @pytest.mark.parametrize("threads", [1, 8])

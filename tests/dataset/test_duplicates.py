@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import struct
 from array import array
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,9 @@ from lowtide.dataset.staged.duplicates import (
     open_duplicates,
 )
 from lowtide.engine.outputs import Output
+from lowtide.engine.partitions import Stretch
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import TaskScratch
 
 
 class Sections:
@@ -73,50 +76,52 @@ def test_parts_are_numbered_and_documents_go_on() -> None:
     assert tally.open_documents == {2: (1, 5)}
 
 
-def test_lines_of_all_passes_are_laid_out_by_part() -> None:
-    """Two passes, parts of two, none and one blocks."""
+def places_of(*places: tuple[int, int]) -> bytes:
+    """Blocks and lines as results have them."""
+    return np.array([block << 32 | line for block, line in places], "<u8").tobytes()
+
+
+@pytest.mark.parametrize("buffer_bytes", [8, 1 << 20])
+def test_places_of_all_passes_are_laid_out_by_part(tmp_path: Path, buffer_bytes: int) -> None:
+    """Two passes, three parts; the second has nothing."""
     output: Any = Sections()
-    lines = [[[5, 1], [], [9]], [[3], [4], []]]
-    counts = [array("q", map(len, rows)) for rows in lines]
-    found = [
-        io.BytesIO(np.array([one for block in rows for one in block], "<u4").tobytes())
-        for rows in lines
-    ]
-    hashed: Any = SimpleNamespace(num_blocks=[2, 0, 1])
-    assert duplicates._write(output, hashed, found, counts) == {"parts": 3}
-    assert np.frombuffer(output.found["starts"], "<i8").tolist() == [0, 24, 24, 32]
-    assert np.frombuffer(output.found["lines"], "<u4").tolist() == [3, 4, 1, 3, 5, 4, 1, 9]
+    passes = [[(0, 5), (1, 1), (0, 9)], [(0, 3), (1, 4), (1, 6)]]
+    found: list[duplicates._Found] = []
+    for number, (places, sizes) in enumerate(zip(passes, ([16, 0, 8], [24, 0, 0]), strict=True)):
+        (tmp_path / str(number)).write_bytes(places_of(*places))
+        found.append(duplicates._Found(tmp_path / str(number), array("q", sizes)))
+    assert duplicates._write_merged(output, found, buffer_bytes) == {"parts": 3}
+    assert np.frombuffer(output.found["starts"], "<i8").tolist() == [0, 40, 40, 48]
+    assert output.found["places"] == places_of((0, 3), (0, 5), (1, 1), (1, 4), (1, 6), (0, 9))
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_lines_of_a_part_are_found_again_block_by_block(tmp_path: Path, kept: bool) -> None:
-    starts = np.array([0, 24, 24, 32], "<i8").tobytes()
-    rows = np.array([3, 4, 1, 3, 5, 4, 1, 9], "<u4").tobytes()
-    (tmp_path / "a").write_bytes(b"head" + rows)
-    asked: list[Any] = []
-
-    class Copies:
-        def find(self, output: Any, name: str, *, begin: int, end: int) -> tuple[Path, int]:
-            asked.append((name, begin, end))
-            return tmp_path / "a", 4 + begin
-
-    stored: Any = Sections()
-    stored.found = {"starts": starts}
-    partition = PartitionDuplicates(stored, memoryview(starts).cast("q") if kept else None)
-    assert [partition.find(part) for part in range(3)] == [(0, 24), (24, 24), (24, 32)]
-    copies: Any = Copies()
-    first = PartDuplicates([partition, partition], 0, 2, copies)
-    blocks = [np.frombuffer(first.load(number), "<u4").tolist() for number in range(2)]
-    assert blocks == [[1, 1, 3, 3, 5, 5], [4, 4]]  # of both partitions, sorted
-    last = PartDuplicates([partition], 2, 1, copies)
-    assert np.frombuffer(last.load(0), "<u4").tolist() == [9]
-    assert asked == [("lines", 0, 24)] * 2 + [("lines", 24, 32)]
-
-
-def test_a_partition_without_lines_of_a_part_is_not_read() -> None:
-    starts = memoryview(np.array([0, 8], "<i8").tobytes()).cast("q")
-    none: Any = None
-    assert bytes(PartDuplicates([PartitionDuplicates(none, starts)], 0, 2, none).load(1)) == b""
+@pytest.mark.parametrize("room_bytes", [8, 16, 24, 1 << 20])
+def test_lines_of_a_part_are_found_again_block_by_block(
+    tmp_path: Path, room_bytes: int, kept: bool
+) -> None:
+    """In memory, or in runs on disk that are merged as blocks are asked for."""
+    partitions: list[PartitionDuplicates] = []
+    for places, ends in (
+        ([(0, 3), (1, 1 << 31), (3, 5), (2, 9)], [0, 24, 24, 32]),
+        ([(0, 1), (0, 2), (0, 4), (3, 1), (2, 8)], [0, 32, 32, 40]),
+        ([], [0, 0, 0, 0]),
+    ):
+        stored: Any = Sections()
+        starts = np.array(ends, "<i8").tobytes()
+        stored.found = {"starts": starts, "places": places_of(*places)}
+        known = memoryview(starts).cast("q") if kept else None
+        partitions.append(PartitionDuplicates(stored, known))
+    assert [partitions[0].find(part) for part in range(3)] == [(0, 24), (24, 24), (24, 32)]
+    wanted = [[[1, 2, 3, 4], [1 << 31], [], [1, 5], []], [[], []], [[], [], [8, 9]]]
+    for part, blocks in enumerate(wanted):
+        folder = tmp_path / str(part)
+        folder.mkdir()
+        with TaskScratch(lambda folder=folder: contextlib.nullcontext(folder)) as scratch:
+            found = PartDuplicates(partitions, part, scratch, room_bytes=room_bytes)
+            asked = [found.load(number) for number in range(len(blocks))]
+        assert [np.frombuffer(lines, "<u4").tolist() for lines in asked] == blocks
+        assert any(folder.iterdir()) == (part != 1 and 8 * sum(map(len, blocks)) >= room_bytes)
 
 
 def test_starts_are_kept_where_they_are_few() -> None:
@@ -142,84 +147,104 @@ def test_starts_are_kept_where_they_are_few() -> None:
     assert DuplicateStage(job).count_tasks() == 0 and open_duplicates(job) == []
 
 
-class Finder:
-    """Stands for the native table: notes what it is given."""
-
-    def __init__(self, rows: int) -> None:
-        NOTED.append(("rows", rows))
-        self.held = b""
-
-    def add(self, rows: Any, number: int, passes: int) -> bool:
-        NOTED.append((bytes(rows), number, passes))
-        self.held = bytes(rows)
-        return bytes(rows) != b"full"
-
-    def take(self) -> bytes:
-        return self.held * 4
+def hash_rows(*rows: tuple[int, int]) -> memoryview:
+    """Hashes that differ in their first bytes, and their lines."""
+    return memoryview(b"".join(struct.pack("<QII", high << 50, high, line) for high, line in rows))
 
 
-NOTED: list[Any] = []
+def reader_of(tasks: list[list[list[tuple[int, int]]]]) -> Any:
+    """Stands for a reader: tasks of blocks of rows, a stretch each."""
+    stretches = [
+        Stretch(
+            task,
+            0,
+            array("I", map(len, blocks)),
+            hash_rows(*(row for rows in blocks for row in rows)),
+        )
+        for task, blocks in enumerate(tasks)
+        if blocks
+    ]
+    return SimpleNamespace(
+        num_tasks=len(tasks),
+        num_rows=sum(len(rows) for blocks in tasks for rows in blocks),
+        iter_stretches=lambda: iter(stretches),
+    )
 
 
-@pytest.mark.parametrize(("passes", "rows"), [(1, 7), (2, 8), (3, 6)])
-def test_a_pass_knows_the_dataset_before_the_text(
-    monkeypatch: pytest.MonkeyPatch, passes: int, rows: int
-) -> None:
-    monkeypatch.setattr(duplicates._native, "DuplicateFinder", Finder)
-    NOTED.clear()
-
-    def reader(num_rows: int, *blocks: bytes) -> Any:
-        return SimpleNamespace(num_rows=num_rows, iter_blocks=lambda: iter(map(memoryview, blocks)))
-
-    found = io.BytesIO()
-    counts = duplicates._find(
-        reader(3, b"x"), reader(4, b"a", b"bb"), found, 0, passes,
-        lambda block, data: memoryview(bytes(data) + str(block).encode()),
-    )  # fmt: skip
-    assert [("rows", rows), (b"x", 0, passes), (b"a0", 0, passes), (b"bb1", 0, passes)] == NOTED
-    assert list(counts) == [2, 3]
-    assert found.tell() == 0 and found.read() == b"a0" * 4 + b"bb1" * 4
-    NOTED.clear()
-    assert list(duplicates._find(reader(0), reader(0), found, 0, 1, None)) == []
-    assert NOTED == [("rows", 1)]
-    for full in ((reader(1, b"full"), reader(1)), (reader(0), reader(1, b"full"))):
-        with pytest.raises(MemoryError, match="more different lines"):
-            duplicates._find(*full, found, 0, 1, None)
+EXISTING = [[[(1, 0)]], [[], [(2, 0), (3, 0)]]]
+HASHED = [[[(1, 7), (4, 8)], [(4, 1), (5, 3), (2, 2)]], [], [[(5, 0), (6, 1)]]]
 
 
+@pytest.mark.parametrize("passes", [1, 2, 3])
+def test_a_pass_knows_the_dataset_before_the_text(passes: int) -> None:
+    search = duplicates._Search(reader_of(EXISTING), reader_of(HASHED), None, 0)
+    assert search.num_rows == 10
+    found: list[int] = []
+    parts = [0] * 3
+    for number in range(passes):
+        data = io.BytesIO()
+        sizes = search.find(number, passes, data.write)
+        parts = [before + size for before, size in zip(parts, sizes, strict=True)]
+        places = np.frombuffer(data.getvalue(), "<u8").tolist()
+        assert sum(sizes) == 8 * len(places)
+        found += places
+    assert sorted(found) == sorted([0 << 32 | 7, 1 << 32 | 1, 1 << 32 | 2, 0])
+    assert parts == [24, 0, 8]
+
+
+def test_hashes_of_documents_that_go_are_not_compared() -> None:
+    """Blocks are counted over all parts: the third is the first of the last part."""
+    asked: list[int] = []
+
+    def leave_out(block: int, rows: memoryview) -> memoryview:
+        asked.append(block)
+        return rows[16:] if block < 2 else rows
+
+    search = duplicates._Search(reader_of([]), reader_of(HASHED), leave_out, 3)
+    output: Any = Sections()
+    assert search.write(output) == {"parts": 3}
+    assert asked == [0, 1, 2]
+    assert output.found["places"] == places_of((0, 0))  # 5 came before; the first 4 went
+    assert np.frombuffer(output.found["starts"], "<i8").tolist() == [0, 0, 0, 8]
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_more_rows_than_were_counted_are_an_error(existing: bool) -> None:
+    rows = reader_of([[[(number, number) for number in range(9)]]])
+    rows.num_rows = 2
+    search = duplicates._Search(*(rows, reader_of([]))[:: 1 if existing else -1], None, 0)  # type: ignore[arg-type]
+    with pytest.raises(MemoryError, match="more different lines"):
+        search.find(0, 1, io.BytesIO().write)
+
+
+@pytest.mark.parametrize("passes", [1, 3])
 def test_a_partition_is_gone_through_and_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
 ) -> None:
+    """The result is the same, however often the hashes are gone through."""
     readers: list[Any] = []
 
     def reader(records: Any, stage: str, sections: Any, **more: Any) -> Any:
         readers.append((stage, more))
-        return SimpleNamespace(num_rows=len(readers) * TABLE_ROW_BYTES)
+        return reader_of(EXISTING if stage == "existing" else HASHED)
 
-    found: list[Any] = []
-
-    def find(one: Any, other: Any, file: Any, number: int, passes: int, leave_out: Any) -> Any:
-        found.append((number, passes, leave_out, file.closed))
-        return [number]
-
+    output: Any = Sections()
     committed: list[Any] = []
     job: Any = SimpleNamespace(
         records=SimpleNamespace(
             scratch_folder=lambda: contextlib.nullcontext(tmp_path),
-            commit=lambda task, write: committed.append((task, write("output"))),
+            commit=lambda task, write: committed.append((task, write(output))),
         ),
-        sizes=SimpleNamespace(num_partitions=4), limits=SimpleNamespace(ends_kept=9),
-        settings=SimpleNamespace(dedup=True), parts=[1, 2, 3], table_bytes=10, finders=["finder"],
+        sizes=SimpleNamespace(num_partitions=4, shared_bits=2),
+        limits=SimpleNamespace(places_bytes=16),
+        settings=SimpleNamespace(dedup=True), parts=[1, 2, 3], finders=[],
+        table_bytes=(10 if passes == 1 else 6) * TABLE_ROW_BYTES,
     )  # fmt: skip
     monkeypatch.setattr(duplicates, "PartitionReader", reader)
-    monkeypatch.setattr(duplicates, "count_passes", lambda rows, table: 2 if table == 10 else 1)
-    monkeypatch.setattr(duplicates, "_find", find)
-    monkeypatch.setattr(duplicates, "leave_out_with", lambda finders: finders)
-    monkeypatch.setattr(duplicates, "_write", lambda output, hashed, files, counts: counts)
     DuplicateStage(job, num_existing=5).run(3)
-    common = {"num_partitions": 4, "partition": 3, "ends_kept": 9}
     assert readers == [
-        ("existing", {"num_tasks": 5, **common}), ("hash", {"num_tasks": 3, **common})
+        ("existing", {"num_tasks": 5, "partition": 3}), ("hash", {"num_tasks": 3, "partition": 3})
     ]  # fmt: skip
-    assert found == [(number, 2, ["finder"], False) for number in range(2)]
-    assert committed == [(Task("duplicates", 3), [[0], [1]])]
+    assert committed == [(Task("duplicates", 3), {"parts": 3})]
+    assert output.found["places"] == places_of((0, 7), (1, 1), (1, 2), (0, 0))
+    assert len(list(tmp_path.iterdir())) == (0 if passes == 1 else passes)

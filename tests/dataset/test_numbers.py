@@ -172,7 +172,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_DiskFolder.stage(locked)": False,
         "_StorePrefix.stage(locked)": False,
     },
-    "dataset.staged.duplicates": {"DuplicateStage.__init__(num_existing)": 0},
+    "dataset.staged.duplicates": {"PLACE_BYTES": 8, "DuplicateStage.__init__(num_existing)": 0},
     "dataset.staged.encoding": {
         "_ROW_BYTES_HELD": 256,
         "_CHUNK_BYTES": 8_388_608,
@@ -185,7 +185,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.staged.job": {
         "WorkerLimits.places_kept": 4_096,
         "WorkerLimits.starts_bytes": 4_194_304,
-        "WorkerLimits.ends_kept": 16_384,
+        "WorkerLimits.places_bytes": 4_194_304,
         "WorkerLimits.cut_range_bytes": 16_777_216,
         "WorkerLimits.seen_rows": 4_194_304,
         "WorkerLimits.seen_step": 65_536,
@@ -196,8 +196,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.staged.plan": {
         "_MOST_PARTS": 30_000,
         "_MOST_STORED_PARTS": 4_000,
-        "_MOST_PARTITIONS": 256,
-        "_PARTITION_TEXT_BYTES": 67_108_864,
+        "_MOST_SMALL_PARTITIONS": 256,
+        "_SMALL_PARTITION_TEXT_BYTES": 67_108_864,
+        "_MOST_PARTITIONS": 8_192,
+        "_PARTITION_TEXT_BYTES": 34_359_738_368,
+        "_KEY_VALUES": 65_536,
         "_LEAST_GROUP_BYTES": 16_777_216,
         "_MIB": 1_048_576,
         "Sizes.num_buckets": 4_096,

@@ -20,12 +20,15 @@ MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
         (5 * GIB, False, 16 * MIB, 80, 80 * MIB),
         (100 * GIB, False, 16 * MIB, 256, 256 * MIB),
         (TIB, False, 35 * MIB, 256, 256 * MIB),
+        (8 * TIB + 32 * GIB, False, 281 * MIB, 257, 256 * MIB),
+        (1000 * TIB, False, 34_953 * MIB, 8192, 256 * MIB),
         (0, True, 32 * MIB, 1, GIB),
         (GIB, True, 32 * MIB, 1, GIB),
         (2 * GIB - 1, True, 32 * MIB, 1, GIB),
         (2 * GIB, True, 32 * MIB, 2, GIB),
         (100 * GIB, True, 32 * MIB, 100, GIB),
         (TIB, True, 263 * MIB, 256, GIB),
+        (100 * TIB, True, 26_215 * MIB, 3200, GIB),
     ],
 )
 def test_sizes_grow_with_the_inputs(
@@ -36,11 +39,18 @@ def test_sizes_grow_with_the_inputs(
     assert found.num_buckets == 4096
 
 
-@pytest.mark.parametrize("count", [1, 3, 64, 256])
-def test_partitions_are_all_first_bytes(count: int) -> None:
-    borders = Sizes(1, count).partition_borders()
+@pytest.mark.parametrize(
+    ("count", "unit", "shared"),
+    [(1, 256, 0), (3, 256, 1), (64, 256, 6), (256, 256, 8), (257, 1, 8), (8192, 1, 13)],
+)
+def test_partitions_are_all_first_bits(count: int, unit: int, shared: int) -> None:
+    """Up to 256 have whole first bytes; all are as large as any other, but for one unit."""
+    sizes = Sizes(1, count)
+    borders = sizes.partition_borders()
     assert len(borders) == count
-    assert (borders[0][0], borders[-1][1]) == (0, 256)
+    assert (borders[0][0], borders[-1][1]) == (0, 1 << 16)
     assert all(before[1] == after[0] for before, after in itertools.pairwise(borders))
     widths = {last - first for first, last in borders}
-    assert max(widths) - min(widths) <= 1
+    assert max(widths) - min(widths) <= unit
+    assert all(width % unit == 0 for width in widths)
+    assert sizes.shared_bits == shared

@@ -120,12 +120,22 @@ def test_neither_workers_nor_sizes_change_a_byte(corpus: Path, workers: int, siz
     assert snapshot(out_dir) == expected
 
 
-def test_what_is_not_kept_of_other_stages_is_read_again(corpus: Path) -> None:
-    """A corpus of many parts has more of it than a worker keeps."""
-    expected = by_threads(corpus)
+@pytest.mark.parametrize(
+    ("sizes", "limits"),
+    [
+        (SIZES, WorkerLimits(starts_bytes=0, places_bytes=16, places_kept=2)),
+        (replace(SIZES, part_bytes=1 << 20, num_partitions=258), WorkerLimits()),
+    ],
+    ids=["of many parts", "in many partitions"],
+)
+def test_what_a_large_corpus_has_more_of_changes_no_byte(
+    corpus: Path, sizes: Sizes, limits: WorkerLimits
+) -> None:
+    """More than a worker keeps is read again; characters are known after all text: no shortcut."""
+    expected = by_threads(corpus, tokenization="char")
     out_dir = corpus.parent / "staged"
-    limits = WorkerLimits(starts_bytes=0, ends_kept=5, places_kept=2)
-    prepare_shared(settings_of(out_dir, corpus, engine="files"), sizes=SIZES, limits=limits)
+    settings = settings_of(out_dir, corpus, engine="files", tokenization="char", num_workers=2)
+    prepare_shared(settings, sizes=sizes, limits=limits)
     assert snapshot(out_dir) == expected
 
 
@@ -499,7 +509,8 @@ def test_parts_follow_the_sizes_of_streams(corpus: Path) -> None:
         (3 << 30, 16, 48, 48),
         (1 << 33, 16, 128, 128),
         (1 << 40, 35, 256, 256),
-        (1 << 44, 560, 256, 256),
+        (1 << 43, 280, 256, 256),
+        (1 << 44, 560, 512, 256),
     ],
 )
 def test_sizes_follow_the_text(total: int, part_mib: int, partitions: int, group_mib: int) -> None:

@@ -35,7 +35,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_COPY_BYTES": 1_048_576,
         "_ENDS_KEPT": 16_384,
         "PartitionedRows.__init__(copy_bytes)": 1_048_576,
-        "PartitionReader.__init__(ends_kept)": 16_384,
         "PartitionReader.__init__(copy_bytes)": 1_048_576,
     },
     "engine.plans": {"_MOST_LOOKS": 100},

@@ -15,8 +15,9 @@ from lowtide.engine.tasks import Task
 from lowtide.engine.taskscratch import TaskScratch
 from lowtide.scratch import scratch_folder
 
-SECTIONS = PartitionSections("rows", "ends", row_bytes=8)
-BORDERS = [(0, 100), (100, 101), (101, 256)]
+SECTIONS = PartitionSections("rows", "ends", row_bytes=16)
+BYTES = [(0, 100 << 8), (100 << 8, 101 << 8), (101 << 8, 1 << 16)]
+BITS = [(0, 0x6401), (0x6401, 0x64F0), (0x64F0, 0x6500), (0x6500, 0x65F0), (0x65F0, 1 << 16)]
 
 
 class Result:
@@ -33,69 +34,82 @@ class Result:
 
     def write(self, data: bytes) -> None:
         assert len(data) <= partitions._COPY_BYTES
-        self.sections["rows"] += data
+        name = list(self.sections)[-1]
+        self.sections[name] += data
 
     def section(self, name: str, data: memoryview) -> None:
         self.sections[name] = bytes(data)
         self.path.write_bytes(self.sections["rows"])
 
-    def size(self, name: str) -> int:
-        return len(self.sections[name])
-
-    def read(self, name: str, *, begin: int, end: int) -> memoryview:
+    def read(self, name: str, *, begin: int = 0, end: int) -> memoryview:
         self.reads += 1
         return memoryview(self.sections[name][begin:end])
 
     def read_from(self, file: Any, name: str, *, begin: int, end: int) -> memoryview:
         assert file.name == str(self.path)
-        self.stretches.append(end - begin)
+        if name == "rows":
+            self.stretches.append(end - begin)
         return memoryview(self.sections[name][begin:end])
 
 
 def make_blocks(seed: int, count: int) -> list[list[bytes]]:
-    """Blocks of rows that are sorted by their first byte, some of them empty."""
+    """Blocks of rows that are sorted by the first byte of their keys, some of them empty.
+
+    One first byte has more rows than others, of one block more than 255.
+    """
     rng = random.Random(seed)
-    sizes = [rng.choice((0, 1, 5, 30)) for _ in range(count)]
-    return [sorted(rng.randbytes(8) for _ in range(size)) for size in sizes]
+    sizes = [rng.choice((0, 1, 5, 30, 600)) for _ in range(count)]
+
+    def make_row() -> bytes:
+        return rng.randbytes(7) + bytes([rng.choice((0x64, rng.randrange(256)))]) + rng.randbytes(8)
+
+    return [sorted((make_row() for _ in range(size)), key=lambda row: row[7]) for size in sizes]
 
 
-def write_task(folder: Path, number: int, blocks: list[list[bytes]], *, copy_bytes: int) -> Result:
+def write_task(
+    folder: Path,
+    number: int,
+    blocks: list[list[bytes]],
+    borders: list[tuple[int, int]],
+    *,
+    copy_bytes: int,
+) -> Result:
     made = Result(folder / f"{number}.rows")
     writer: Any = made
     # In memory, on disk, and both.
     room = (1 << 20, 0, 200)[number % 3]
     with TaskScratch(lambda: scratch_folder("test", inside=folder)) as scratch:
-        rows = PartitionedRows(SECTIONS, BORDERS, scratch.hold(room), copy_bytes=copy_bytes)
+        rows = PartitionedRows(SECTIONS, borders, scratch.hold(room), copy_bytes=copy_bytes)
         for block in blocks:
-            firsts = np.array([row[0] for row in block], np.int64)
+            firsts = np.array([row[7] for row in block], np.int64)
             ends = np.searchsorted(firsts, np.arange(256), side="right").astype("<i8")
             rows.add(memoryview(b"".join(block)), memoryview(ends.tobytes()))
         rows.write(writer)
     return made
 
 
-@pytest.mark.parametrize("kept", [0, 7, 1 << 14])
-@pytest.mark.parametrize("copied", [8, 64, 1 << 20])
-def test_each_partition_has_the_rows_of_its_first_bytes(
-    tmp_path: Path, kept: int, copied: int
+@pytest.mark.parametrize("copied", [16, 128, 1 << 20])
+@pytest.mark.parametrize("borders", [BYTES, BITS], ids=["bytes", "bits"])
+def test_each_partition_has_the_rows_of_its_first_bits(
+    tmp_path: Path, borders: list[tuple[int, int]], copied: int
 ) -> None:
     tasks = [make_blocks(number, count) for number, count in enumerate((3, 1, 5))]
-    results = [write_task(tmp_path, *task, copy_bytes=copied) for task in enumerate(tasks)]
+    results = [write_task(tmp_path, *task, borders, copy_bytes=copied) for task in enumerate(tasks)]
 
     class Records:
-        def open_sections(self, task: Task, names: tuple[str, str]) -> Result:
-            assert task.stage == "hash" and names == ("rows", "ends")
+        def open_sections(self, task: Task, names: tuple[str, ...]) -> Result:
+            assert task.stage == "hash" and names == ("rows", "rows_counts", "ends")
             return results[task.index]
 
     records: Any = Records()
-    for number, (first, last) in enumerate(BORDERS):
+    assert [partitions.count_blocks(result, SECTIONS) for result in results] == [3, 1, 5]  # type: ignore[arg-type]
+    for number, (first, last) in enumerate(borders):
         before = [result.reads for result in results]
         reader = PartitionReader(
-            records, "hash", SECTIONS, num_tasks=3, num_partitions=3, partition=number,
-            ends_kept=kept, copy_bytes=copied,
-        )  # fmt: skip
+            records, "hash", SECTIONS, num_tasks=3, partition=number, copy_bytes=copied
+        )
         wanted = [
-            b"".join(row for row in block if first <= row[0] < last)
+            b"".join(row for row in block if first <= row[7] << 8 | row[6] < last)
             for blocks in tasks
             for block in blocks
         ]
@@ -106,19 +120,54 @@ def test_each_partition_has_the_rows_of_its_first_bytes(
         assert sum(read) == sum(map(len, wanted))
         assert max(read) <= max(copied, *map(len, wanted))  # so much at once, or one block
         assert len(read) == 3 or copied < 1 << 20
-        assert reader.num_rows == sum(map(len, wanted)) // 8
-        assert reader.num_blocks.tolist() == [3, 1, 5]
-        again = [result.reads - old for result, old in zip(results, before, strict=True)]
-        # Borders of three, one and five blocks, one more of each: 4, 6 and 12 in all.
-        assert again == {0: [2, 2, 2], 7: [1, 1, 2], 1 << 14: [1, 1, 1]}[kept]
+        assert reader.num_rows == sum(map(len, wanted)) // 16
+        assert [result.reads - old for result, old in zip(results, before, strict=True)] == [1] * 3
+        stretches = list(reader.iter_stretches())
+        assert [(one.task, one.first_block + place) for one in stretches
+                for place in range(len(one.counts))] == [
+            (task, place) for task, blocks in enumerate(tasks) for place in range(len(blocks))
+        ]  # fmt: skip
 
 
-def test_stretches_are_as_long_as_may_be_and_at_least_a_block() -> None:
-    def joined(ends: list[int], most: int) -> list[list[int]]:
-        return [list(places) for places in partitions._join_stretches(ends, most)]
+def test_counts_take_a_byte_each_where_that_is_enough(tmp_path: Path) -> None:
+    """Of 100 TB there is one for each of 24 million blocks in each of 3,000 partitions."""
+    row = bytes(16)
+    for most, width in ((255, 1), (256, 2), (65_536, 4)):
+        made = write_task(tmp_path, 0, [[row] * most, [], [row]], BITS, copy_bytes=1 << 20)
+        of_others = 3 * (len(BITS) - 1)
+        assert len(made.sections["rows_counts"]) == 3 * width + of_others
 
-    assert joined([0, 2, 4], 4) == [[0, 2, 4]]
-    assert joined([0, 2, 5], 4) == [[0, 2], [2, 5]]
-    assert joined([3, 9], 1) == [[3, 9]]
-    assert joined([3], 1) == []
-    assert joined([0, 0, 0], 1) == [[0, 0, 0]]
+
+def test_rows_are_joined_once_for_all_partitions_of_a_first_byte(tmp_path: Path) -> None:
+    reads: list[tuple[int, int]] = []
+
+    class Waiting:
+        size = 0
+
+        def write(self, data: bytes) -> None:
+            self.size += len(data)
+
+        def read(self, begin: int, end: int) -> memoryview:
+            reads.append((begin, end))
+            return memoryview(bytes(end - begin))
+
+    waiting: Any = Waiting()
+    rows = PartitionedRows(SECTIONS, [(64 * n, 64 * n + 64) for n in range(1 << 10)], waiting)
+    ends = np.full(256, 2, "<i8")
+    ends[0] = 1
+    rows.add(memoryview(bytes(32)), memoryview(ends.tobytes()))
+    writer: Any = Result(tmp_path / "rows")
+    rows.write(writer)
+    assert [end - begin for begin, end in reads if begin < 32] == [16, 16]
+
+
+def test_blocks_are_read_together_as_far_as_may_be() -> None:
+    def joined(counts: list[int], most: int) -> list[tuple[int, int]]:
+        return list(partitions._join_blocks(counts, most))
+
+    assert joined([2, 2], 4) == [(0, 2)]
+    assert joined([2, 3], 4) == [(0, 1), (1, 2)]
+    assert joined([6], 1) == [(0, 1)]
+    assert joined([], 1) == []
+    assert joined([0, 0], 1) == [(0, 2)]
+    assert joined([1, 9, 0, 1, 0], 1) == [(0, 1), (1, 2), (2, 5)]

@@ -338,6 +338,23 @@ def call_corpus() -> None:
         call("pick_hashes", _native.pick_hashes, hashes, rows, remnants, False)
         call("pick_hashes", _native.pick_hashes, hashes, b"", remnants, True)
         call("pick_hashes", _native.pick_hashes, hashes[1:], rows, remnants, False)
+    for counts in ([], [3], [2], [4], [(1 << 32) - 1, 4]):
+        given = np.array(counts, np.uint32).view(np.uint8)
+        call("pick_rows", _native.pick_rows, hashes, given, 0, 1 << 16)
+        call("pick_rows", _native.pick_rows, hashes, given[1:], 0, 1 << 16)
+    for first, last in itertools.product(NUMBERS, NUMBERS):
+        call(
+            "pick_rows",
+            _native.pick_rows,
+            hashes,
+            np.array([3], np.uint32).view(np.uint8),
+            first,
+            last,
+        )
+    vary(
+        "DuplicateFinder", _native.DuplicateFinder, {"capacity": 9, "skipped_bits": 0},
+        ("skipped_bits",),
+    )  # fmt: skip
     for capacity in NUMBERS:
         finder = call("DuplicateFinder", _native.DuplicateFinder, capacity)
         if finder is not None:
@@ -350,6 +367,16 @@ def call_corpus() -> None:
             )
             call("DuplicateFinder", finder.add, hashes[1:], 0, 1)
             finder.take()
+            for counts in ([], [2], [1], [1, 1], [3], [(1 << 32) - 1, 2]):
+                given = np.array(counts, np.uint32).view(np.uint8)
+                vary(
+                    "DuplicateFinder",
+                    finder.add_blocks,
+                    {"rows": hashes, "counts": given, "first_block": 0, "pass_index": 0,
+                     "num_passes": 1},
+                    ("first_block", "pass_index", "num_passes"),
+                )  # fmt: skip
+            call("DuplicateFinder", finder.add_blocks, hashes, b"x", 0, 0, 1)
             call("DuplicateFinder", finder.add_in_turn, 0, hashes[1:])
             call("DuplicateFinder", finder.add_in_turn, 0, hashes)
             finder.stop()
@@ -461,7 +488,7 @@ def call_near_files(folder: Path) -> None:
     path, out = folder / "rows", folder / "out"
     np.zeros(100, np.uint64).tofile(path)
     out.write_bytes(b"")
-    for name in ("PairMerger", "BucketMerger"):
+    for name in ("PairMerger", "PlaceMerger", "BucketMerger"):
         merger = getattr(_native, name)
         for offset, rows in itertools.product((0, 8, 1 << 40, 1 << 63, -1), (0, 2, 99, 1 << 50)):
             made = call(name, merger, [(path, offset, rows)], 1 << 10)
@@ -526,7 +553,7 @@ def call_dataset(folder: Path) -> None:
     call("measure_ids", _native.measure_ids, np.zeros(7, np.uint8), 4)
     for size in (0, 3, 4, 31, 32):
         call("sort_rows", _native.sort_rows, np.ones(size, np.uint8), 5, 0)
-        call("sort_lines", _native.sort_lines, np.ones(size, np.uint8))
+        call("sort_places", _native.sort_places, np.ones(size, np.uint8))
         for page_bytes in (0, 1, 7, 16, 4096, 1 << 63, (1 << 64) - 1):
             call("sum_pages", _native.sum_pages, np.ones(size, np.uint8), page_bytes)
     row = np.array([5, 0, 3, 1], np.uint64).view(np.uint8)

@@ -37,7 +37,7 @@ from lowtide.stores.paths import is_stored
 
 __all__ = ["OUTPUT_FORMAT", "PAGE_BYTES", "Output", "OutputWriter", "open_output"]
 
-OUTPUT_FORMAT = "LTTASK04"
+OUTPUT_FORMAT = "LTTASK05"
 """The format of these files. The plan of unfinished work names it, so that files of another format
 are never taken for damaged ones."""
 _MAGIC = OUTPUT_FORMAT.encode()

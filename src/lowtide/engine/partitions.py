@@ -1,13 +1,16 @@
 """Rows of a task by partition, and one partition's rows of all tasks of a stage.
 
-In:      rows of blocks, each block's sorted by the first byte of what they are told apart by
-Out:     two sections of a task's result: all rows of the first partition, block by block, then
-         those of the next; and where each block's end
-Memory:  a few numbers per block; its rows wait until the task is done, on disk beyond the room they
-         have; a reader keeps some thousand numbers
+In:      rows of blocks, each block's sorted by the first byte of their keys
+Out:     three sections of a task's result: all rows of the first partition, block by block, then
+         those of the next; how many each block has in each partition; and where partitions begin
+Memory:  2 KiB per block of a task, `copy_bytes` or a block of rows; rows and counts wait until the
+         task is done, on disk beyond the room they have; a reader keeps 40 bytes per task
 
 Each task writes one file, of which other tasks read parts: a file for each pair of tasks would be
 millions of files.
+
+Of 100 TB a block has four rows in each of 3,000 partitions, so what is said of every block and
+partition is small: a count, in one byte wherever no block of a partition has more than 255 rows.
 """
 
 from __future__ import annotations
@@ -15,30 +18,72 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import NamedTuple
 
+from lowtide import _native
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.engine.taskscratch import HeldBytes
 
-__all__ = ["PartitionReader", "PartitionSections", "PartitionedRows"]
+__all__ = [
+    "PartitionReader",
+    "PartitionSections",
+    "PartitionedRows",
+    "Stretch",
+    "count_blocks",
+    "iter_rows",
+]
 
 _COPY_BYTES = 1 << 20
-_ENDS_KEPT = 1 << 14
+_PLACE_NUMBERS = 5
 
 
 @dataclass(frozen=True)
 class PartitionSections:
-    """What the two sections are called, and how long a row is."""
+    """What sections are called, and how long a row is."""
 
     rows: str
     ends: str
     row_bytes: int
 
+    @property
+    def counts(self) -> str:
+        """The section of what each block has in each partition."""
+        return f"{self.rows}_counts"
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """All sections."""
+        return self.rows, self.counts, self.ends
+
+
+class _Place(NamedTuple):
+    """Where a partition is in the result of a task: rows, bytes of counts, and blocks."""
+
+    first_row: int
+    row_end: int
+    first_count: int
+    count_end: int
+    num_blocks: int
+
+
+class Stretch(NamedTuple):
+    """Rows of blocks that follow each other in a task."""
+
+    task: int
+    first_block: int
+    """Of the task's."""
+    counts: array[int]
+    """How many rows each block has."""
+    rows: memoryview
+
 
 class PartitionedRows:
-    """The rows of one task: they wait by block, and are by partition in the result."""
+    """The rows of one task: they wait by block, and are by partition in the result.
+
+    `borders` are the first and the last + 1 of the first 16 bits of each partition's keys.
+    """
 
     def __init__(
         self,
@@ -54,6 +99,7 @@ class PartitionedRows:
         self._waiting = waiting
         self._starts = array("q")  # of each block's rows
         self._radix_ends: list[memoryview] = []
+        self._joined: tuple[tuple[int, int, int], array[int], memoryview] | None = None
 
     def add(self, rows: memoryview, radix_ends: memoryview) -> None:
         """Take the rows of the next block, and where those of each first byte end."""
@@ -62,18 +108,96 @@ class PartitionedRows:
         self._waiting.write(rows)
 
     def write(self, output: OutputWriter) -> None:
-        """Write both sections."""
+        """Write all sections; counts wait behind the rows until all of these are written."""
+        counts_at = self._waiting.size
+        places, row, begin = array("q"), 0, 0
         output.begin(self._sections.rows)
-        ends, total, row_bytes = array("q"), 0, self._sections.row_bytes
         for first, last in self._borders:
-            for start, radix_ends in zip(self._starts, self._radix_ends, strict=True):
-                begin = radix_ends[first - 1] if first else 0
-                total += radix_ends[last - 1] - begin
-                ends.append(total)
-                end = start + radix_ends[last - 1] * row_bytes
-                for at in range(start + begin * row_bytes, end, self._copy_bytes):
-                    output.write(self._waiting.read(at, min(at + self._copy_bytes, end)))
-        output.section(self._sections.ends, memoryview(ends).cast("B"))
+            if first % 256 or last % 256:
+                counts = self._pick(output, first, last)
+            else:
+                counts = self._copy(output, first // 256, last // 256)
+            packed = _pack(counts)
+            self._waiting.write(packed)
+            place = _Place(row, row + sum(counts), begin, begin + len(packed), len(counts))
+            places.extend(place)
+            row, begin = place.row_end, place.count_end
+        output.begin(self._sections.counts)
+        for piece in self._iter_waiting(counts_at, counts_at + begin):
+            output.write(piece)
+        output.section(self._sections.ends, memoryview(places).cast("B"))
+
+    def _iter_waiting(self, begin: int, end: int) -> Iterator[memoryview]:
+        for at in range(begin, end, self._copy_bytes):
+            yield self._waiting.read(at, min(at + self._copy_bytes, end))
+
+    def _find(self, block: int, first: int, last: int) -> tuple[int, int]:
+        """Where the rows of a block whose first byte is `first` to `last` - 1 wait."""
+        ends, start = self._radix_ends[block], self._starts[block]
+        row_bytes = self._sections.row_bytes
+        begin = ends[first - 1] if first else 0
+        return start + begin * row_bytes, start + ends[last - 1] * row_bytes
+
+    def _copy(self, output: OutputWriter, first: int, last: int) -> array[int]:
+        """Write the rows of some first bytes; return how many each block has."""
+        counts = array("I")
+        for block in range(len(self._starts)):
+            begin, end = self._find(block, first, last)
+            counts.append((end - begin) // self._sections.row_bytes)
+            for piece in self._iter_waiting(begin, end):
+                output.write(piece)
+        return counts
+
+    def _pick(self, output: OutputWriter, first: int, last: int) -> array[int]:
+        """Write the rows of a partition that has a part of a first byte's, and count them."""
+        counts = array("I")
+        while len(counts) < len(self._starts):
+            joined, rows = self._join(len(counts), first // 256, -(-last // 256))
+            picked, left = _native.pick_rows(rows, memoryview(joined).cast("B"), first, last)
+            output.write(picked)
+            counts.frombytes(left)
+        return counts
+
+    def _join(self, block: int, first: int, last: int) -> tuple[array[int], memoryview]:
+        """The rows of blocks from `block` on, of some first bytes, and how many each has.
+
+        The next partitions ask for the same ones: the last answer is kept.
+        """
+        key = (block, first, last)
+        if self._joined is None or self._joined[0] != key:
+            self._joined = None
+            rows, counts = bytearray(), array("I")
+            for number in range(block, len(self._starts)):
+                begin, end = self._find(number, first, last)
+                if counts and len(rows) + end - begin > self._copy_bytes:
+                    break
+                counts.append((end - begin) // self._sections.row_bytes)
+                rows += self._waiting.read(begin, end)
+            self._joined = key, counts, memoryview(rows)
+        return self._joined[1:]
+
+
+def _pack(counts: array[int]) -> bytes:
+    """Counts in as few bytes each as all of them fit in.
+
+    >>> _pack(array("I", [1, 255])), _pack(array("I", [1, 256]))
+    (b'\\x01\\xff', b'\\x01\\x00\\x00\\x01')
+    """
+    most = max(counts, default=0)
+    return array("B" if most < 1 << 8 else "H" if most < 1 << 16 else "I", counts).tobytes()
+
+
+def _unpack(data: memoryview, num_blocks: int) -> array[int]:
+    width = len(data) // max(num_blocks, 1)
+    if width > 2:
+        return array("I", data.cast("I"))
+    return array("I", data.cast("H") if width == 2 else data)
+
+
+def count_blocks(output: Output, sections: PartitionSections) -> int:
+    """How many blocks a task had whose result has these sections."""
+    place = output.read(sections.ends, end=8 * _PLACE_NUMBERS)
+    return _Place(*place.cast("q")).num_blocks
 
 
 class PartitionReader:
@@ -86,69 +210,75 @@ class PartitionReader:
         sections: PartitionSections,
         *,
         num_tasks: int,
-        num_partitions: int,
         partition: int,
-        ends_kept: int = _ENDS_KEPT,
         copy_bytes: int = _COPY_BYTES,
     ) -> None:
         self._records = records
         self._stage = stage
         self._sections = sections
-        self._num_tasks = num_tasks
-        self._num_partitions = num_partitions
-        self._partition = partition
         self._copy_bytes = copy_bytes
-        self.num_blocks = array("q")  # of each task
-        self.num_rows = 0
-        self._kept: list[tuple[Output, memoryview]] = []
-        num_ends = 0
-        for output, ends in self._iter_ends():
-            self.num_blocks.append(len(ends) - 1)
-            self.num_rows += ends[-1] - ends[0]
-            num_ends += len(ends)
-            if num_ends <= ends_kept:
-                self._kept.append((output, memoryview(bytes(ends)).cast("q")))
+        self._places = array("q")
+        begin = 8 * _PLACE_NUMBERS * partition
+        for task in range(num_tasks):
+            place = self._open(task).read(
+                sections.ends, begin=begin, end=begin + 8 * _PLACE_NUMBERS
+            )
+            self._places.frombytes(place)
+        self.num_tasks = num_tasks
+        self.num_rows = sum(self._places[1::_PLACE_NUMBERS]) - sum(self._places[::_PLACE_NUMBERS])
 
-    def _iter_ends(self) -> Iterator[tuple[Output, memoryview]]:
-        """Each task's file, and where the rows of its blocks end, the first block's begin first.
+    def _open(self, task: int) -> Output:
+        return self._records.open_sections(Task(self._stage, task), self._sections.names)
 
-        What the first look kept is not read again.
-        """
-        yield from self._kept
-        for number in range(len(self._kept), self._num_tasks):
-            names = (self._sections.rows, self._sections.ends)
-            output = self._records.open_sections(Task(self._stage, number), names)
-            name = self._sections.ends
-            count = output.size(name) // 8 // self._num_partitions
-            first = self._partition * count
-            ends = output.read(name, begin=8 * max(first - 1, 0), end=8 * (first + count))
-            if not first:
-                ends = memoryview(bytes(8) + ends)
-            yield output, ends.cast("q")
+    def iter_stretches(self) -> Iterator[Stretch]:
+        """All rows in the order of the tasks, each with its block: some MiB, or one block."""
+        row_bytes = self._sections.row_bytes
+        for task in range(self.num_tasks):
+            at = _PLACE_NUMBERS * task
+            place = _Place(*self._places[at : at + _PLACE_NUMBERS])
+            output = self._open(task)
+            with output.path.open("rb", buffering=0) as file:
+                packed = output.read_from(
+                    file, self._sections.counts, begin=place.first_count, end=place.count_end
+                )
+                counts, row = _unpack(packed, place.num_blocks), place.first_row
+                for first, last in _join_blocks(counts, self._copy_bytes // row_bytes):
+                    some = counts[first:last]
+                    begin, row = row, row + sum(some)
+                    rows = output.read_from(
+                        file, self._sections.rows, begin=begin * row_bytes, end=row * row_bytes
+                    )
+                    yield Stretch(task, first, some, rows)
 
     def iter_blocks(self) -> Iterator[memoryview]:
         """The rows of each block, in the order of the tasks."""
-        row_bytes, name = self._sections.row_bytes, self._sections.rows
-        for output, ends in self._iter_ends():
-            with output.path.open("rb", buffering=0) as file:
-                for places in _join_stretches(ends, self._copy_bytes // row_bytes):
-                    begin, end = places[0], places[-1]
-                    rows = output.read_from(
-                        file, name, begin=begin * row_bytes, end=end * row_bytes
-                    )
-                    for first, last in pairwise(places):
-                        yield rows[(first - begin) * row_bytes : (last - begin) * row_bytes]
+        for stretch in self.iter_stretches():
+            yield from iter_rows(stretch, self._sections.row_bytes)
 
 
-def _join_stretches(ends: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    """Borders of blocks that are read together: `most` rows, or one block.
+def iter_rows(stretch: Stretch, row_bytes: int) -> Iterator[memoryview]:
+    """The rows of each block of a stretch."""
+    begin = 0
+    for count in stretch.counts:
+        end = begin + count * row_bytes
+        yield stretch.rows[begin:end]
+        begin = end
 
-    >>> [list(places) for places in _join_stretches([0, 2, 3, 9, 9], 4)]
-    [[0, 2, 3], [3, 9], [9, 9]]
+
+def _join_blocks(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """First and last + 1 of blocks that are read together: `most` rows, or one block.
+
+    >>> list(_join_blocks([2, 1, 6, 0], 4)), list(_join_blocks([], 4))
+    ([(0, 2), (2, 3), (3, 4)], [])
     """
-    first = 0
-    for place in range(1, len(ends)):
-        is_last = place + 1 == len(ends)
-        if is_last or ends[place + 1] - ends[first] > most:
-            yield ends[first : place + 1]
-            first = place
+    if sum(counts) <= most and counts:
+        yield 0, len(counts)
+        return
+    first, held = 0, 0
+    for place, count in enumerate(counts):
+        if place > first and held + count > most:
+            yield first, place
+            first, held = place, 0
+        held += count
+    if counts:
+        yield first, len(counts)

@@ -113,7 +113,6 @@ class BucketStage:
             job.sign_stage,
             NEAR_SECTIONS,
             num_tasks=job.num_parts,
-            num_partitions=job.num_partitions,
             partition=index,
         )
         room = max(job.table_bytes // 2 // _native.BUCKET_ROW_BYTES, job.limits.least_rows)

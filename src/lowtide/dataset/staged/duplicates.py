@@ -2,33 +2,33 @@
 
 In:      the hash stage's records and files; with `append` those of the dataset's own text
 Out:     tally: where each part's blocks begin in the corpus, and the document it begins inside of;
-         duplicates: one file per partition, the lines to leave out, by part and block
-Memory:  `table_bytes`; what does not fit is compared in several passes, with the same result
+         duplicates: one file per partition, the places of lines to leave out, by part
+Memory:  `table_bytes`; what does not fit is compared in several passes, with the same result; of a
+         part's lines that go `places_bytes`, more are sorted on disk
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lowtide import _native
 from lowtide.corpus.blocktable import Identity
+from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
 from lowtide.dataset.removed import leave_out_with
 from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
 from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
-from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
-from lowtide.engine.partitions import PartitionReader
+from lowtide.engine.partitions import PartitionReader, Stretch, iter_rows
 from lowtide.engine.tasks import Task
+from lowtide.engine.taskscratch import TaskScratch
 
 __all__ = [
     "DUPLICATE_STAGE",
@@ -42,6 +42,7 @@ __all__ = [
 
 TALLY_STAGE = "tally"
 DUPLICATE_STAGE = "duplicates"
+PLACE_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -95,42 +96,26 @@ class DuplicateStage:
 
     def _read(self, stage: str, num_tasks: int, partition: int) -> PartitionReader:
         return PartitionReader(
-            self._job.records,
-            stage,
-            HASH_SECTIONS,
-            num_tasks=num_tasks,
-            num_partitions=self._job.sizes.num_partitions,
-            partition=partition,
-            ends_kept=self._job.limits.ends_kept,
+            self._job.records, stage, HASH_SECTIONS, num_tasks=num_tasks, partition=partition
         )
 
     def run(self, index: int) -> None:
         """Find the lines of a partition that came before, and commit them."""
-        job = self._job
-        existing = self._read(EXISTING_STAGE, self._num_existing, index)
-        hashed = self._read(HASH_STAGE, len(job.parts), index)
-        num_passes = count_passes(existing.num_rows + hashed.num_rows, job.table_bytes)
-        with (
-            job.records.scratch_folder() as folder,
-            contextlib.ExitStack() as stack,
-        ):
-            found = [
-                stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(num_passes)
-            ]
-            counts = [
-                _find(
-                    existing,
-                    hashed,
-                    found[number],
-                    number,
-                    num_passes,
-                    leave_out_with(job.finders),
-                )
-                for number in range(num_passes)
-            ]
-            job.records.commit(
-                Task(self.name, index), lambda output: _write(output, hashed, found, counts)
-            )
+        job, task = self._job, Task(self.name, index)
+        search = _Search(
+            self._read(EXISTING_STAGE, self._num_existing, index),
+            self._read(HASH_STAGE, len(job.parts), index),
+            leave_out_with(job.finders),
+            job.sizes.shared_bits,
+        )
+        num_passes = count_passes(search.num_rows, job.table_bytes)
+        if num_passes == 1:
+            job.records.commit(task, search.write)
+            return
+        with job.records.scratch_folder() as folder:
+            found = [search.find_into(folder, number, num_passes) for number in range(num_passes)]
+            buffer_bytes = job.limits.places_bytes
+            job.records.commit(task, lambda output: _write_merged(output, found, buffer_bytes))
 
 
 def count_passes(num_rows: int, table_bytes: int) -> int:
@@ -145,56 +130,105 @@ def count_passes(num_rows: int, table_bytes: int) -> int:
     return -(-num_rows // share)
 
 
-def _find(
-    existing: PartitionReader,
-    hashed: PartitionReader,
-    found: IO[bytes],
-    number: int,
-    num_passes: int,
-    leave_out: LeaveOut | None,
-) -> array[int]:
-    """Write the lines of every block that came before; return how many of each block."""
-    rows = -(-(existing.num_rows + hashed.num_rows) // num_passes)
-    finder = _native.DuplicateFinder(max(rows * (1 if num_passes == 1 else 2), 1))
-    for known in existing.iter_blocks():
-        if not finder.add(known, number, num_passes):
-            raise _too_many()
-        finder.take()
-    counts = array("q")
-    for block, rows_of_block in enumerate(hashed.iter_blocks()):
-        if leave_out is not None:
-            rows_of_block = leave_out(block, rows_of_block)
-        if not finder.add(rows_of_block, number, num_passes):
-            raise _too_many()
-        lines = finder.take()
-        counts.append(len(lines) // 4)
-        found.write(lines)
-    found.seek(0)
-    return counts
+class _Found(NamedTuple):
+    """What a pass has found."""
+
+    path: Path
+    num_bytes: array[int]
+    """Of the places in each part."""
 
 
-def _write(
-    output: OutputWriter,
-    hashed: PartitionReader,
-    found: Sequence[IO[bytes]],
-    counts: list[array[int]],
+@dataclass(frozen=True)
+class _Search:
+    """Goes through the hashes of a partition: those of the dataset first, then those of the text.
+
+    A place is a block of its part, in the high half, and a line or marked document there.
+    """
+
+    existing: PartitionReader
+    hashed: PartitionReader
+    leave_out: LeaveOut | None
+    shared_bits: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.existing.num_rows + self.hashed.num_rows
+
+    def find(
+        self, number: int, num_passes: int, write: Callable[[memoryview], object]
+    ) -> array[int]:
+        """Write the places of one pass in the order of the text; return the bytes of each part."""
+        rows = -(-self.num_rows // num_passes)
+        capacity = max(rows * (1 if num_passes == 1 else 2), 1)
+        finder = _native.DuplicateFinder(capacity, self.shared_bits)
+        for known in self.existing.iter_stretches():
+            if not finder.add(known.rows, number, num_passes):
+                raise _too_many()
+            finder.take()
+        sizes, block = array("q", bytes(8 * self.hashed.num_tasks)), 0
+        for stretch in self.hashed.iter_stretches():
+            if self.leave_out is not None:
+                stretch = _without(stretch, block, self.leave_out)
+            block += len(stretch.counts)
+            counts = memoryview(stretch.counts).cast("B")
+            places = finder.add_blocks(
+                stretch.rows, counts, stretch.first_block, number, num_passes
+            )
+            if places is None:
+                raise _too_many()
+            sizes[stretch.task] += len(places)
+            write(places)
+        return sizes
+
+    def find_into(self, folder: Path, number: int, num_passes: int) -> _Found:
+        """Write the places of one of several passes into a file."""
+        path = folder / str(number)
+        with path.open("xb") as file:
+            return _Found(path, self.find(number, num_passes, file.write))
+
+    def write(self, output: OutputWriter) -> dict[str, Any]:
+        """Write the places of all parts, and where those of each begin."""
+        output.begin("places")
+        return _write_starts(output, self.find(0, 1, output.write))
+
+
+def _without(stretch: Stretch, block: int, leave_out: LeaveOut) -> Stretch:
+    """A stretch that begins at a block of the corpus, without hashes of documents that go."""
+    blocks = [
+        leave_out(number, rows)
+        for number, rows in enumerate(iter_rows(stretch, HASH_ROW_BYTES), block)
+    ]
+    counts = array("I", (len(rows) // HASH_ROW_BYTES for rows in blocks))
+    return stretch._replace(counts=counts, rows=memoryview(b"".join(blocks)))
+
+
+def _write_merged(
+    output: OutputWriter, found: Sequence[_Found], buffer_bytes: int
 ) -> dict[str, Any]:
-    """Write for each part: where its blocks' lines end, and the lines themselves."""
-    starts, block, position = array("q", [0]), 0, 0
-    output.begin("lines")
-    for num_blocks in hashed.num_blocks:
-        of_blocks = [
-            sum(row[number] for row in counts) for number in range(block, block + num_blocks)
-        ]
-        output.write(memoryview(array("I", accumulate(of_blocks))).cast("B"))
-        for number in range(block, block + num_blocks):
-            lines = [file.read(4 * row[number]) for file, row in zip(found, counts, strict=True)]
-            output.write(_native.sort_lines(b"".join(lines)))
-        block += num_blocks
-        position += 4 * (num_blocks + sum(of_blocks))
-        starts.append(position)
+    """Write the places of several passes, those of each part in order."""
+    output.begin("places")
+    total = array("q")
+    begins = [0] * len(found)
+    for sizes in zip(*(row.num_bytes for row in found), strict=True):
+        merger = _native.PlaceMerger(
+            [
+                (row.path, begin, size // PLACE_BYTES)
+                for row, begin, size in zip(found, begins, sizes, strict=True)
+                if size
+            ],
+            buffer_bytes,
+        )
+        while len(places := merger.read(buffer_bytes // PLACE_BYTES)):
+            output.write(places)
+        begins = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+        total.append(sum(sizes))
+    return _write_starts(output, total)
+
+
+def _write_starts(output: OutputWriter, num_bytes: array[int]) -> dict[str, Any]:
+    starts = array("q", accumulate(num_bytes, initial=0))
     output.section("starts", memoryview(starts).cast("B"))
-    return {"parts": len(hashed.num_blocks)}
+    return {"parts": len(num_bytes)}
 
 
 def _too_many() -> MemoryError:
@@ -206,10 +240,10 @@ class PartitionDuplicates(NamedTuple):
 
     output: Output
     starts: memoryview | None
-    """Where the lines of each part begin; None where there are too many parts to keep that."""
+    """Where the places of each part begin; None where there are too many parts to keep that."""
 
     def find(self, part: int) -> tuple[int, int]:
-        """Where the lines of a part begin and end."""
+        """Where the places of a part begin and end."""
         if self.starts is not None:
             return self.starts[part], self.starts[part + 1]
         begin, end = self.output.read("starts", begin=8 * part, end=8 * (part + 2)).cast("q")
@@ -229,32 +263,50 @@ def open_duplicates(job: StagedJob) -> list[PartitionDuplicates]:
 
 
 class PartDuplicates:
-    """The lines to leave out of one part, asked for block by block."""
+    """The lines to leave out of one part, asked for block by block, in their order."""
 
     def __init__(
         self,
-        partitions: Sequence[PartitionDuplicates],
+        partitions: Iterable[PartitionDuplicates],
         part: int,
-        num_blocks: int,
-        copies: LocalCopies,
+        scratch: TaskScratch,
+        *,
+        room_bytes: int,
     ) -> None:
-        self._files: list[tuple[Path, int, memoryview]] = []
+        self._runs: list[tuple[Path, int, int]] = []
+        self._scratch = scratch
+        self._room_bytes = room_bytes
+        self._merger: _native.PlaceMerger | None = None
+        held = bytearray()
         for partition in partitions:
             begin, end = partition.find(part)
-            if end - begin == 4 * num_blocks:
-                continue  # none of this part's lines is in it
-            path, place = copies.find(partition.output, "lines", begin=begin, end=end)
-            with path.open("rb", buffering=0) as file:
-                ends = os.pread(file.fileno(), 4 * num_blocks, place)
-            self._files.append((path, place + 4 * num_blocks, memoryview(ends).cast("I")))
+            for at in range(begin, end, room_bytes):
+                held += partition.output.read("places", begin=at, end=min(at + room_bytes, end))
+                if len(held) >= room_bytes:
+                    self._spill(held)
+                    held.clear()
+        if self._runs:
+            self._spill(held)
+            held.clear()
+            self._merger = _native.PlaceMerger(self._runs, room_bytes)
+        self._held = _native.sort_places(memoryview(held)).cast("Q")
+
+    def _spill(self, held: bytearray) -> None:
+        """Write places in order behind those that are in the scratch file already."""
+        path = self._scratch.folder / "places"
+        with path.open("ab") as file:
+            self._runs.append((path, file.tell(), len(held) // PLACE_BYTES))
+            file.write(_native.sort_places(memoryview(held)))
 
     def load(self, number: int) -> memoryview:
         """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
-        found: list[bytes] = []
-        for path, lines_at, ends in self._files:
-            begin, end = ends[number - 1] if number else 0, ends[number]
-            if begin == end:
-                continue
-            with path.open("rb", buffering=0) as file:
-                found.append(os.pread(file.fileno(), 4 * (end - begin), lines_at + 4 * begin))
-        return _native.sort_lines(b"".join(found))
+        low, high = number << 32, (number + 1) << 32
+        while self._merger is not None and not (self._held and self._held[-1] >= high):
+            more = self._merger.read(self._room_bytes // PLACE_BYTES)
+            if not len(more):
+                self._merger = None
+                break
+            left = self._held[bisect_left(self._held, low) :]
+            self._held = memoryview(left.tobytes() + more).cast("Q")
+        begin, end = bisect_left(self._held, low), bisect_left(self._held, high)
+        return memoryview(self._held.cast("B").cast("I")[2 * begin : 2 * end : 2].tobytes())

@@ -36,7 +36,6 @@ from lowtide.dataset.staged.duplicates import (
 )
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
 from lowtide.dataset.staged.job import CleanPart, StagedJob
-from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
 from lowtide.engine.taskscratch import HeldBytes, TaskScratch
@@ -154,8 +153,8 @@ class _EncodedPart:
     def read(self, index: int, tally: Tally, duplicates: list[PartitionDuplicates]) -> None:
         """Clean and encode every block into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
-        copies = LocalCopies(self.scratch.folder)
-        lines = PartDuplicates(duplicates, index, end - first, copies)
+        room = self.job.limits.places_bytes
+        lines = PartDuplicates(duplicates, index, self.scratch, room_bytes=room)
         removed = RemovedText(lines, self.job.finders, first_block=first)
         document = OpenDocument(tally.open_documents.get(index))
         known = _iter_contents(self.job, index)

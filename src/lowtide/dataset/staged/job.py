@@ -65,8 +65,8 @@ class WorkerLimits:
     """Where the sections of so many tasks' files begin; about 4 MB."""
     starts_bytes: int = 4 << 20
     """Where the lines of each part begin in the results of all partitions."""
-    ends_kept: int = 1 << 14
-    """Where blocks end in the results of a stage that a partition is read from."""
+    places_bytes: int = 4 << 20
+    """Of a part's lines that go, what is sorted in memory."""
     cut_range_bytes: int = 16 << 20
     """Rows of the documents that are sorted together."""
     seen_rows: int = 1 << 22

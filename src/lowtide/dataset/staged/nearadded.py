@@ -20,6 +20,7 @@ from lowtide.dataset.near.running import list_near_stages
 from lowtide.dataset.near.signing import SIGN_STAGE, SignStage
 from lowtide.dataset.staged.existingtext import DocumentRuns
 from lowtide.dataset.staged.job import StagedJob, iter_part_texts
+from lowtide.engine.partitions import count_blocks
 from lowtide.engine.tasks import Stage, Task
 
 __all__ = ["iter_near_stages"]
@@ -55,9 +56,8 @@ def iter_near_stages(job: StagedJob, grown: GrownDataset, run_tokens: int) -> It
 
 def _count_blocks(job: StagedJob, num_parts: int) -> Sequence[int]:
     """The number of each part's first block, and of all blocks."""
-    sizes = (
-        job.records.open(Task(SIGN_STAGE, part)).size(NEAR_SECTIONS.ends) // 8
+    counts = (
+        count_blocks(job.records.open(Task(SIGN_STAGE, part)), NEAR_SECTIONS)
         for part in range(num_parts)
     )
-    counts = (size // job.sizes.num_partitions for size in sizes)
     return array("q", accumulate(counts, initial=0))

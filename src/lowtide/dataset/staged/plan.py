@@ -22,8 +22,12 @@ __all__ = ["PreparePlan", "Sizes"]
 
 _MOST_PARTS = 30_000
 _MOST_STORED_PARTS = 4_000
-_MOST_PARTITIONS = 256  # of hashes by their first byte
-_PARTITION_TEXT_BYTES = 64 << 20
+_MOST_SMALL_PARTITIONS = 256
+_SMALL_PARTITION_TEXT_BYTES = 64 << 20
+_MOST_PARTITIONS = 8192
+_PARTITION_TEXT_BYTES = 32 << 30
+"""Of English these are 89 million hashes, a table of 1.6 GiB."""
+_KEY_VALUES = 1 << 16  # partitions are told apart by the first 16 bits of a hash
 _LEAST_GROUP_BYTES = 16 << 20
 _MIB = 1 << 20
 
@@ -35,7 +39,7 @@ class Sizes:
     part_bytes: int
     """About so much of the inputs, as stored, is one task."""
     num_partitions: int
-    """Hashes are compared in so many tasks, by their first byte."""
+    """Hashes are compared in so many tasks, by their first bits."""
     num_buckets: int = 4096
     """Documents are counted by so many ranges of their place in the shuffle."""
     group_bytes: int = 256 << 20
@@ -54,21 +58,37 @@ class Sizes:
         (16, 256)
         >>> Sizes.of(1 << 40, is_stored=True).part_bytes >> 20
         263
+        >>> [Sizes.of(size << 40).num_partitions for size in (1, 8, 100, 1000)]
+        [256, 256, 3200, 8192]
         """
+        large = min(total_bytes // _PARTITION_TEXT_BYTES, _MOST_PARTITIONS)
         if is_stored:
             part = max(32 * _MIB, -(-total_bytes // _MOST_STORED_PARTS // _MIB) * _MIB)
-            partitions = min(max(total_bytes >> 30, 1), _MOST_PARTITIONS)
-            return cls(part, partitions, group_bytes=1 << 30)
+            small = min(max(total_bytes >> 30, 1), _MOST_SMALL_PARTITIONS)
+            return cls(part, max(small, large), group_bytes=1 << 30)
         part = max(16 * _MIB, -(-total_bytes // _MOST_PARTS // _MIB) * _MIB)
-        partitions = min(max(total_bytes // _PARTITION_TEXT_BYTES, 1), _MOST_PARTITIONS)
+        small = min(max(total_bytes // _SMALL_PARTITION_TEXT_BYTES, 1), _MOST_SMALL_PARTITIONS)
         # Two tasks for each of sixteen cores; more would read a little of every part too often.
         group = min(max(total_bytes // 64, _LEAST_GROUP_BYTES), cls.group_bytes)
-        return cls(part, partitions, group_bytes=group)
+        return cls(part, max(small, large), group_bytes=group)
 
     def partition_borders(self) -> list[tuple[int, int]]:
-        """First and last + 1 of the first bytes of each partition's hashes."""
-        borders = [256 * number // self.num_partitions for number in range(self.num_partitions + 1)]
+        """First and last + 1 of the first 16 bits of each partition's hashes.
+
+        Up to 256 partitions have whole first bytes, which is how blocks sort their rows.
+
+        >>> Sizes(1, 3).partition_borders()
+        [(0, 21760), (21760, 43520), (43520, 65536)]
+        """
+        count = self.num_partitions
+        unit = _KEY_VALUES // 256 if count <= 256 else 1
+        borders = [_KEY_VALUES // unit * number // count * unit for number in range(count + 1)]
         return list(itertools.pairwise(borders))
+
+    @property
+    def shared_bits(self) -> int:
+        """First bits that hashes of one partition have in common, or nearly so."""
+        return self.num_partitions.bit_length() - 1
 
 
 @dataclass(frozen=True)
