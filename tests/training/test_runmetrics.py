@@ -163,6 +163,13 @@ def test_the_pace_of_a_run(monkeypatch):
     now[0] += 1
     state.step = 21
     assert pace.row(state, counters, learning_rate=0.5)["tokens_per_second"] == 1000.0
+    with pace.aside("saving"):
+        now[0] += 0.12345678
+    now[0] += 0.5
+    state.step = 22
+    row = pace.row(state, counters, learning_rate=0.5)
+    assert row["saving_seconds"] == 0.123457  # to the microsecond, and no part of the pace
+    assert row["tokens_per_second"] == pytest.approx(2000.0)
 
 
 def test_a_run_that_fails_tells_so_and_boards_are_closed(progress, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from lowtide.generation.drawing import ArrayChooser
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.sampling import TensorChooser
 from lowtide.generation.settings import BATCH_SIZE, MOST_TEXTS, GenerateSettings, SamplingSettings
-from lowtide.generation.textstreams import iter_starts, not_text
+from lowtide.generation.textstreams import count_writable, iter_starts, not_text
 from lowtide.generation.writing import write_texts
 from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
@@ -152,7 +152,7 @@ def stream_pieces(
         model,
         batch_size,
         sampling=sampling,
-        vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+        vocab_size=count_writable(tokenizer, model.config),
         banned=not_text(tokenizer),
         context=context,
     )

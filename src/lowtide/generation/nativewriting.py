@@ -14,7 +14,7 @@ from lowtide.generation.continuations import Rows
 from lowtide.generation.drawing import ArrayChooser
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import MOST_TEXTS, SamplingSettings
-from lowtide.generation.textstreams import iter_starts, not_text
+from lowtide.generation.textstreams import count_writable, iter_starts, not_text
 from lowtide.generation.writing import write_texts
 from lowtide.model.decoder import DecoderNetwork, DecoderSteps
 from lowtide.model.decoderweights import NETWORKS
@@ -47,7 +47,7 @@ class _NativeWriter:
         chooser = functools.partial(
             ArrayChooser,
             sampling=sampling,
-            vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+            vocab_size=count_writable(tokenizer, model.config),
         )
         rows = Rows(
             DecoderSteps(model, batch_size),

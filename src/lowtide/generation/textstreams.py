@@ -14,11 +14,13 @@ from typing import Any
 
 from lowtide.errors import warn
 from lowtide.generation.prompts import Prompt, encode_end
+from lowtide.model.config import GPTConfig
 from lowtide.tokenizer import UNKNOWN, Tokenizer
 
 __all__ = [
     "Start",
     "TextStream",
+    "count_writable",
     "encode_prompt",
     "ends",
     "iter_starts",
@@ -91,6 +93,11 @@ def not_text(tokenizer: Tokenizer) -> list[int]:
     """Return the ids that stand for no text, of those a tokenizer has."""
     unknown = tokenizer.special_tokens.get(UNKNOWN)
     return [] if unknown is None or unknown >= tokenizer.vocab_size else [unknown]
+
+
+def count_writable(tokenizer: Tokenizer, config: GPTConfig) -> int:
+    """Return how many ids both know: vocabularies of networks are often rounded up."""
+    return min(tokenizer.vocab_size, config.vocab_size)
 
 
 def ends(tokenizer: Tokenizer) -> list[int]:

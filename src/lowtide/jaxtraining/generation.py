@@ -18,7 +18,13 @@ import numpy as np
 from lowtide.generation.drawing import choose_token
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.textstreams import ends, iter_starts, iter_texts, not_text
+from lowtide.generation.textstreams import (
+    count_writable,
+    ends,
+    iter_starts,
+    iter_texts,
+    not_text,
+)
 from lowtide.jaxtraining.loading import NETWORKS
 from lowtide.jaxtraining.network import Form, new_cache, next_logits
 from lowtide.jaxtraining.trees import JaxGPT
@@ -115,7 +121,7 @@ def stream_pieces(
             start.ids,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
-            vocab_size=min(tokenizer.vocab_size, model.config.vocab_size),
+            vocab_size=count_writable(tokenizer, model.config),
             banned=not_text(tokenizer),
             # Without a prompt the first token may not be end-of-text: the text would be empty.
             banned_first=ends(tokenizer) if start.is_empty else (),
