@@ -227,7 +227,7 @@ def dying(function, name):
     return run
 
 Records.commit_record = dying(Records.commit_record, None)
-GrownDataset.write = dying(GrownDataset.write, "metadata")
+GrownDataset.write_metadata = dying(GrownDataset.write_metadata, "metadata")
 rename = Path.replace
 
 def replace(self, target):
@@ -338,7 +338,9 @@ def test_work_that_a_kill_left_goes_with_the_next_command(monkeypatch: pytest.Mo
         ({"engine": "threads", "work_dir": Path("w")}, "--work-dir is where"),
         ({"engine": "threads", "ray_address": "auto"}, "--ray-address is for"),
         ({"restart": True}, "--restart would take"),
-        ({"work_dir": "s3://bucket/work"}, "append works on a disk"),
+        ({"work_dir": "s3://bucket/work"}, "the dataset shared is on a disk"),
+        ({"dataset_dir": "s3://bucket", "work_dir": None}, "is a whole bucket"),
+        ({"dataset_dir": "s3://bucket/a", "engine": "threads"}, "lies in an object store"),
     ],
 )
 def test_flags_that_do_not_go_together(options: dict[str, Any], message: str) -> None:

@@ -146,9 +146,10 @@ def test_metadata_says_what_was_there_and_what_was_added(
         "seen": [{"file": "first"}], "appended": ["earlier"], "notes": "kept", "vocab_size": 5,
     }  # fmt: skip
     dataset = make(before)
-    old: Any = SimpleNamespace(num_tokens=1)
+    path = Path("elsewhere/a.bin")
+    old = layout.ShardInfo(path, 1, 0, 0, 0, None)
     dataset.shards["train"].append(old)
-    shard: Any = SimpleNamespace(num_tokens=4)
+    shard = layout.ShardInfo(path, 4, 0, 0, 0, None)
     added = grown.Added(
         inputs=[SimpleNamespace(path=Path("new"))], reading=None, contents=None,
         sources=SimpleNamespace(iter_json=lambda rows: [{"file": name} for name, _ in rows]),
@@ -158,10 +159,10 @@ def test_metadata_says_what_was_there_and_what_was_added(
     assert dataset.write(added) == "info"
     (more,) = written
     extra = more.pop("more")
-    assert {split: len(rows) for split, rows in more.pop("shards").items()} == {
-        "train": 2,
-        "val": 1,
-    }
+    (train, new), (val,) = more.pop("shards").values()
+    assert (train.num_tokens, new.num_tokens, val.num_tokens) == (1, 4, 4)
+    assert train.path == new.path == dataset.root / "train/a.bin"
+    assert val.path == dataset.root / "val/a.bin"
     assert list(more.pop("input_files")) == ["old", "new"]
     assert more == {
         "vocab_size": 300, "tokenizer_fingerprint": "f" * 16, "tokenization": "gpt2",

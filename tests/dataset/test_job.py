@@ -12,6 +12,7 @@ from lowtide.dataset.near.likeness import Likeness
 from lowtide.dataset.staged import job as module
 from lowtide.dataset.staged.duplicates import Tally
 from lowtide.dataset.staged.job import StagedJob
+from lowtide.stores.paths import StorePath
 
 
 def make(*, grown: Any = None, records: Any = None, **settings: Any) -> StagedJob:
@@ -86,10 +87,14 @@ def test_near_copies_of_added_text_come_behind_the_datasets_blocks(
 
 def test_where_the_dataset_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "open_destination", lambda path: path)
-    records = SimpleNamespace(folder=Path("work"))
+    records = SimpleNamespace(folder=Path("work"), plan="abc")
     assert make(records=records).destination == Path("out")
-    aside: Any = make(records=records, grown=SimpleNamespace()).destination
-    assert aside == Path("work") / module.NEW_DIR
+    for root, aside in (
+        (Path("data"), Path("work/new")),
+        (StorePath("s3://bucket/data"), StorePath("s3://bucket/data/.adding/abc")),
+    ):
+        grown: Any = SimpleNamespace(root=root)
+        assert make(records=records, grown=grown).destination == aside
 
 
 def test_evaluation_items_are_looked_for_where_they_are_named(

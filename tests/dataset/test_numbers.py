@@ -13,6 +13,7 @@ from ..numbers_of import find_changes
 NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.appendable": {"AppendResult.was_there": False},
     "dataset.appending": {"_BYTES_PER_TOKEN": 4},
+    "dataset.claims": {"_MOST_CLAIM_BYTES": 1_048_576},
     "dataset.contamination": {
         "COMMON": 10,
         "_STEP_BYTES": 1_048_576,
@@ -28,6 +29,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ENCODED_ROW_BYTES": 32,
         "encode_corpus(first_block)": 0,
         "SourceCounts.__init__(first_index)": 0,
+        "EncodedTotals.__init__(first_index)": 0,
     },
     "dataset.existing": {"PrepareResult.was_there": False},
     "dataset.identity": {"_MOST_NOTICES": 20, "drop_known(first_index)": 0},
@@ -64,6 +66,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_Unfinished.position": 0,
         "_Unfinished.count": 0,
     },
+    "dataset.openfiles": {"MAX_OPEN_FILES": 16_384},
     "dataset.phases": {"run_encoding(first_block)": 0},
     "dataset.pretokenization": {
         "_ALONE_BYTES": 1_048_576,
@@ -142,12 +145,12 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "InspectSettings.show_ids": False,
         "InspectSettings.test_loading": False,
     },
-    "dataset.openfiles": {"MAX_OPEN_FILES": 16_384},
     "dataset.sharding": {
         "LAST_KEY": 18_446_744_073_709_551_615,
         "ENCODED_ROW_BYTES_HELD": 128,
         "_MIN_SPLIT_DOCUMENTS": 100,
         "_PATHS_AT_ONCE": 1_024,
+        "ShardJob.num_documents": 0,
         "ShardJob.first_number": 0,
         "ShardJob.range_bytes": 16_777_216,
         "ShardJob.first_block": 0,
@@ -182,6 +185,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_EncodedPart.num_tokens": 0,
     },
     "dataset.staged.gathering": {"_PARTS_AT_ONCE": 1_024},
+    "dataset.staged.datasetplace": {
+        "_COPIES_AT_ONCE": 8,
+        "_MOST_COPIED_BYTES": 5_368_709_120,
+        "_copy(most_bytes)": 5_368_709_120,
+    },
     "dataset.staged.job": {
         "WorkerLimits.places_kept": 4_096,
         "WorkerLimits.starts_bytes": 4_194_304,

@@ -124,9 +124,9 @@ def test_an_append_tells_what_was_added(
     was_there: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(onray, "Progress", lambda name: Shown())
-    monkeypatch.setattr(onray.layout, "read_metadata", lambda root: {"appended": [1, 2]})
+    monkeypatch.setattr(onray, "read_any_metadata", lambda root: {"appended": [1, 2]})
     info = SimpleNamespace(metadata={"appended": events})
-    monkeypatch.setattr(onray.layout, "load_dataset_info", lambda root: info)
+    monkeypatch.setattr(onray, "load_any_info", lambda root: info)
     monkeypatch.setattr(onray, "append_work_folder", lambda settings: tmp_path / "work")
     monkeypatch.setattr(onray, "read_added", lambda root, before: ("added", root, before))
     settings = AppendSettings(

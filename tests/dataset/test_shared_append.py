@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 
 from lowtide.dataset import appending
 from lowtide.dataset.settings import AppendSettings
-from lowtide.dataset.staged import adding
+from lowtide.dataset.staged import adding, datasetplace
+from lowtide.dataset.staged.datasetplace import open_place
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.stores.paths import StorePath
 
 MIB = 1 << 20
 
@@ -28,7 +31,7 @@ def test_what_one_of_several_appends_added(monkeypatch: pytest.MonkeyPatch) -> N
         "val": [{"file": f"val/shard_{n:05d}.bin"} for n in (2, 5, 9)],
     }  # fmt: skip
     info = SimpleNamespace(metadata={"appended": [event(3), event(5), event(6)], "shards": rows})
-    monkeypatch.setattr(adding.layout, "load_dataset_info", lambda root: info)
+    monkeypatch.setattr(adding, "load_any_info", lambda root: info)
     for number, first, shards in ((0, 3, 2), (1, 5, 1), (2, 6, 2)):
         found = adding.read_added(Path("root"), number)
         assert (found.report, found.notices) == ({"c": first}, [first])
@@ -37,12 +40,17 @@ def test_what_one_of_several_appends_added(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_partitions_follow_all_text_and_parts_the_new() -> None:
     inputs: Any = SimpleNamespace(total_bytes=100 * MIB)
-    small = adding._choose_sizes(inputs, 0)
-    large = adding._choose_sizes(inputs, 1 << 30)
+    small = adding._choose_sizes(inputs, 0, Path("work"))
+    large = adding._choose_sizes(inputs, 1 << 30, Path("work"))
     assert small == adding.Sizes.of(100 * MIB)
     assert large.num_partitions == adding.Sizes.of(100 * MIB + (4 << 30)).num_partitions
     assert large.num_partitions > small.num_partitions
     assert (large.part_bytes, large.group_bytes) == (small.part_bytes, small.group_bytes)
+    there = adding._choose_sizes(inputs, 1 << 30, StorePath("s3://bucket/work"))
+    stored = adding.Sizes.of(100 * MIB, is_stored=True)
+    assert (there.part_bytes, there.group_bytes) == (stored.part_bytes, stored.group_bytes)
+    everything = adding.Sizes.of(100 * MIB + (4 << 30), is_stored=True)
+    assert there.num_partitions == everything.num_partitions > stored.num_partitions
 
 
 def test_workers_meet_beside_the_dataset_or_where_they_are_told() -> None:
@@ -76,7 +84,7 @@ def test_the_dataset_is_the_one_that_the_work_was_begun_on(
         assert found == ((info, "stored", "shards", 3, "sum"), {})
         return
     shards = {"train": [("root", "a"), ("root", "b")], "val": [("root", "c")]}
-    assert found == ((info, "stored"), {"shards": shards, "first_number": 7, "checksum": "sum"})
+    assert found == ((info, "stored"), {"shards": shards, "first_number": 7, "version": "sum"})
 
 
 @pytest.mark.parametrize(
@@ -92,19 +100,24 @@ def test_only_work_of_an_append_is_removed_when_all_is_there(
         return plan
 
     monkeypatch.setattr(adding, "read_plan", read)
+    monkeypatch.setattr(adding, "checksum_plan", lambda records: "checksum")
     names: list[Any] = []
     records: Any = SimpleNamespace(remove=names.append)
-    adding._remove_finished(records)
-    assert names == ([adding._FOLDER_NAMES] if removed else [])
+    place: Any = SimpleNamespace(clear=names.append)
+    adding._remove_finished(records, place)
+    assert names == (["checksum", adding._FOLDER_NAMES] if removed else [])
 
 
 def test_metadata_and_its_checksum_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = iter(["1", "2", "2", "2"])
-    loaded = iter(["old", "new"])
-    monkeypatch.setattr(adding.layout, "read_metadata", lambda root: {})
-    monkeypatch.setattr(adding, "_checksum_metadata", lambda root: next(sums))
-    monkeypatch.setattr(adding.layout, "load_dataset_info", lambda root: next(loaded))
-    assert adding._load_unchanged(Path("root")) == ("2", "new")
+    for root in (Path("root"), StorePath("s3://bucket/root")):
+        sums, loaded = iter(["1", "2", "2", "2"]), iter(["old", "new"])
+        place: Any = open_place(root)
+        monkeypatch.setattr(datasetplace.layout, "read_metadata", lambda root: {})
+        monkeypatch.setattr(place, "find_version", lambda sums=sums: next(sums))
+        load = lambda root, loaded=loaded: next(loaded)  # noqa: E731
+        monkeypatch.setattr(datasetplace.layout, "load_dataset_info", load)
+        monkeypatch.setattr(datasetplace, "load_any_info", load)
+        assert place.load() == ("2", "new")
 
 
 def test_unfinished_work_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,16 +129,17 @@ def test_unfinished_work_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert caught.value.path == Path("begun/.work")
 
 
-def append_of(monkeypatch: pytest.MonkeyPatch, *, checksum: str, events: list[Any]) -> Any:
-    monkeypatch.setattr(adding, "_checksum_metadata", lambda root: checksum)
-    monkeypatch.setattr(adding.layout, "read_metadata", lambda root: {"appended": events})
+def append_of(*, version: str, events: list[Any]) -> Any:
+    place = SimpleNamespace(
+        find_version=lambda: version, read_metadata=lambda: {"appended": events}
+    )
     job = SimpleNamespace(inputs=[SimpleNamespace(path=Path("a")), SimpleNamespace(path=Path("b"))])
-    grown = SimpleNamespace(root=Path("root"), checksum="sum", num_appended=1)
-    return adding._SharedAppend(job, grown, 5, None, None)  # type: ignore[arg-type]
+    grown = SimpleNamespace(root=Path("root"), version="sum", num_appended=1)
+    return adding._SharedAppend(job, grown, place, 5, None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("checksum", "events", "added"),
+    ("version", "events", "added"),
     [
         ("sum", [["a", "b"], ["a", "b"]], False),  # nothing has changed
         ("new", [["x"], ["a", "b"]], True),
@@ -136,10 +150,10 @@ def append_of(monkeypatch: pytest.MonkeyPatch, *, checksum: str, events: list[An
     ],
 )
 def test_whether_the_text_was_added_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, checksum: str, events: list[list[str]], added: bool
+    version: str, events: list[list[str]], added: bool
 ) -> None:
     rows = [{"input_files": names} for names in events]
-    assert append_of(monkeypatch, checksum=checksum, events=rows).is_added() is added
+    assert append_of(version=version, events=rows).is_added() is added
 
 
 @pytest.mark.parametrize("added", [True, False])
@@ -152,7 +166,7 @@ def test_a_plan_that_differs_is_no_error_once_the_text_is_there(
     ran: list[Any] = []
     monkeypatch.setattr(adding, "commit_plan", refuse)
     monkeypatch.setattr(adding, "run_stages", lambda *given, **more: ran.append(more))
-    run = append_of(monkeypatch, checksum="sum", events=[])
+    run = append_of(version="sum", events=[])
     run._job.records = None
     run._make_plan = dict
     run.is_added = lambda: added
@@ -170,28 +184,34 @@ def test_a_plan_that_differs_is_no_error_once_the_text_is_there(
 
 
 @pytest.mark.parametrize(
-    ("added", "checksum", "expected"),
+    ("added", "version", "expected"),
     [(True, "new", []), (False, "sum", ["add"]), (False, "new", None)],
 )
 def test_the_last_task_adds_once_and_only_to_the_same_dataset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool, checksum: str, expected: Any
+    tmp_path: Path, added: bool, version: str, expected: Any
 ) -> None:
-    monkeypatch.setattr(adding, "_checksum_metadata", lambda root: checksum)
     committed: list[Any] = []
     records = SimpleNamespace(
-        folder=Path("work"), commit_record=lambda task, *, facts: committed.append((task, facts))
+        folder=Path("work"),
+        plan="plan",
+        commit_record=lambda task, *, facts: committed.append((task, facts)),
     )
     job: Any = SimpleNamespace(records=records)
-    grown: Any = SimpleNamespace(root=tmp_path, checksum="sum")
+    grown: Any = SimpleNamespace(root=tmp_path, version="sum")
     gather: Any = None
-    stage: Any = adding._FinishStage(job, grown, gather, lambda: added)
     calls: list[str] = []
-    stage._add = lambda: calls.append("add")
+    place: Any = SimpleNamespace(
+        hold=lambda: contextlib.nullcontext(tmp_path),
+        find_version=lambda: version,
+        clear=calls.append,
+    )
+    stage: Any = adding._FinishStage(job, grown, place, gather, lambda: added)
+    stage._add = lambda folder: calls.append("add")
     assert stage.count_tasks() == 1
     if expected is None:
         with pytest.raises(DataError, match="the dataset has changed since this work was begun"):
             stage.run(0)
-        assert committed == []
+        assert (committed, calls) == ([], ["plan"])  # what waited is of no use any more
         return
     stage.run(0)
     assert calls == expected

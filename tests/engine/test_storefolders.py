@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.engine import storefolders
 from lowtide.engine.folders import SeenLease
-from lowtide.engine.storefolders import StoreFolder, refuse_overwriting
+from lowtide.engine.storefolders import StoreFolder, refuse_overwriting, refuse_replacing
 from lowtide.errors import DataError, UsageError
 from lowtide.stores.objects import StoreDownError
 from lowtide.stores.paths import StorePath
@@ -62,6 +62,28 @@ def test_an_object_is_created_once(store: MemoryStore, folder: StoreFolder) -> N
     assert folder.create("records/a", b"1") is True
     assert folder.create("records/a", b"2") is False
     assert store.contents == {"work/records/a": b"1"}
+
+
+def test_a_store_that_replaces_under_any_tag_or_none_is_refused(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = StoreURL("s3", "bucket", "data")
+    refuse_replacing(prefix, ".adding/probe-")
+    assert store.contents == {}  # the probe is gone
+    assert [name for name, *_ in store.calls] == ["create", "exchange", "exchange", "delete"]
+    assert store.calls[0][1].startswith("data/.adding/probe-")
+    assert [tag for _, _, tag in store.calls[1:3]] == ["t1", "t1"]
+    for answers, message in (
+        (["t2", "t3"], "this store replaces an object whatever its ETag is"),
+        ([None, "t3"], "this store replaces an object whatever its ETag is"),
+        ([None, None], "this store does not replace an object under its ETag"),
+    ):
+        waiting: list[Any] = list(answers)
+        monkeypatch.setattr(store, "exchange", lambda *_, waiting=waiting: waiting.pop(0))
+        with pytest.raises(DataError) as caught:
+            refuse_replacing(prefix, "probe")
+        assert (caught.value.message, caught.value.path) == (message, "s3://bucket/data")
+        assert store.contents == {}
 
 
 def test_a_store_that_overwrites_or_does_not_write_is_refused(

@@ -27,7 +27,8 @@ SMALL_EXTENT = 8176  # with its checksum two blocks of the disk
 
 class RangeServer:
     """Speaks as much of S3 as lowtide needs: HEAD, GET of ranges under If-Match, lists in pages,
-    and PUT of whole objects, with and without conditions; and of GCS, which differs in these."""
+    PUT of whole objects, with and without conditions, and of copies; and of GCS, which differs in
+    these."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -45,6 +46,7 @@ class RangeServer:
         self.page = 1000
         self._tags: dict[int, tuple[bytes, str]] = {}
         self.before: Callable[[str], None] = lambda key: None
+        self.before_put: Callable[[str], None] = lambda key: None
         handler = type("Handler", (_Handler,), {"store": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -138,10 +140,14 @@ class _Handler(BaseHTTPRequestHandler):
         key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")[2]
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         store = self.store
-        store.requests.append(f"PUT bucket/{key}")
+        source = self.headers.get("x-amz-copy-source") or self.headers.get("x-goog-copy-source")
+        store.requests.append(f"{'COPY' if source else 'PUT'} bucket/{key}")
         if store.denies:
             return self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+        store.before_put(key)
         fault = store.faults.popleft() if store.faults else ""
+        if fault.isdigit():
+            return self._answer(int(fault), b"<Error><Code>Told</Code></Error>")
         wanted = self.headers.get("If-Match")
         is_new = self.headers.get("If-None-Match") is None or key not in store.objects
         is_known = wanted is None or (key in store.objects and wanted == f'"{store.etag(key)}"')
@@ -149,10 +155,16 @@ class _Handler(BaseHTTPRequestHandler):
         is_known &= generation is None or generation == store.generation(key)
         if store.obeys and not (is_new and is_known):
             return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
-        store.objects[key] = data
+        if source:
+            data = store.objects.get(unquote(source).lstrip("/").partition("/")[2])
+            if data is None:
+                return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        store.objects[key] = bytes(data)
         if fault == "lose":
             self.close_connection = True
             return None
+        if source:
+            return self._answer(200, b"<CopyObjectResult></CopyObjectResult>")
         more = {"x_goog_generation": store.generation(key)}
         return self._answer(200, ETag=f'"{store.etag(key)}"', **more)
 
@@ -214,7 +226,8 @@ def server(
     _server.objects.clear()
     _server.requests.clear()
     _server.faults.clear()
-    _server.page, _server.before, _server.obeys = 1000, lambda key: None, True
+    _server.page, _server.obeys = 1000, True
+    _server.before = _server.before_put = lambda key: None
     _server.denies, _server.tags_by_content = False, True
     for name, value in {
         "AWS_ACCESS_KEY_ID": "test-id",

@@ -53,6 +53,11 @@ class MemoryStore:
         is_same = url.key in self.contents and self.info(url).tag == tag
         return self.put(url.key, data) if is_same else None
 
+    def exchange(self, url: StoreURL, data: bytes, tag: str) -> str | None:
+        self.calls.append(("exchange", url.key, tag))
+        is_same = url.key in self.contents and self.info(url).tag == tag
+        return self.put(url.key, data) if is_same else None
+
     def upload(self, url: StoreURL, path: Path) -> None:
         self.calls.append(("upload", url.key))
         self.put(url.key, path.read_bytes())

@@ -183,8 +183,10 @@ def test_outputs_are_not_written_to_an_address(texts: Path, tmp_path: Path) -> N
             with pytest.raises(UsageError, match=r"s3://bucket/out.* is an address"):
                 call()
         assert not Path("s3:").exists()
-    with pytest.raises(UsageError, match="copy it to a disk first"):
+    with pytest.raises(UsageError, match="--engine threads adds text on a disk") as caught:
         append_to_dataset(dataset_dir="s3://bucket/data", input_files=[text])
+    command = f"lowtide append s3://bucket/data --input-files {text} --engine files"
+    assert caught.value.next_step == command
 
 
 def test_parquet_is_read_by_ranges(server: Any, tmp_path: Path) -> None:

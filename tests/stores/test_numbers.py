@@ -31,6 +31,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ExtentCache.__init__(fetch_threads)": 4,
         "ExtentCache.__init__(many_uses)": 4_096,
     },
+    "stores.localcopy": {"_RANGE_BYTES": 4_194_304, "copy_object(range_bytes)": 4_194_304},
     "stores.objects": {
         "_ATTEMPTS": 10,
         "_PART_BYTES": 5_242_880,
@@ -43,7 +44,6 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "ObjectInfo.has_etag": True,
         "Store._retrying(writes)": False,
         "Store._retrying(attempts)": 10,
-        "_refusal(writes)": False,
     },
     "stores.paths": {
         "READ_AHEAD_BYTES": 4_194_304,
@@ -58,6 +58,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_RangeFile.seek(whence)": 0,
         "keep_info(kept)": 4_096,
     },
+    "stores.refusals": {"find_refusal(writes)": False},
 }
 
 

@@ -195,3 +195,52 @@ def test_objects_are_created_and_replaced_under_conditions(
     assert gcs.objects["lease"] == b"between"
     store.delete([url])
     assert store.replace(url, b"gone", first) is None and not gcs.objects
+
+
+def test_an_object_is_exchanged_only_under_its_tag(store: Store, server: Any) -> None:
+    first = store.head(URL).tag
+    second = store.exchange(URL, b"second", first)
+    assert second == store.head(URL).tag != first
+    assert store.exchange(URL, b"third", first) is None
+    assert server.objects["a.bin"] == b"second"
+    assert store.exchange(URL, b"second", first) == second  # ours: an answer that was lost
+    assert store.exchange(ROOT / "nothing", b"x", first) is None
+    assert "nothing" not in server.objects
+
+
+def test_a_lost_answer_to_an_exchange_is_looked_for(
+    store: Store, server: Any, waits: list[float]
+) -> None:
+    tag = store.head(URL).tag
+    server.faults.append("lose")
+    data = bytes(range(256)) * 41_000  # compared in three ranges
+    assert store.exchange(URL, data, tag) == server.etag("a.bin") and len(waits) == 1
+    tag = store.head(URL).tag
+    server.faults.append("lose")
+    server.before = lambda key: server.objects.update({"a.bin": data[:-1] + b"?"})
+    assert store.exchange(URL, data[::-1], tag) is None  # and then somebody else came
+
+
+def test_an_exchange_that_collided_with_another_is_tried_again(
+    store: Store, server: Any, waits: list[float]
+) -> None:
+    """S3 may refuse both of two that come at one moment."""
+    tag = store.head(URL).tag
+    server.faults.extend(["412", "", "412"])
+    assert store.exchange(URL, b"mine", tag) is not None
+    assert (server.objects["a.bin"], len(waits)) == (b"mine", 2)
+    tag = store.head(URL).tag
+    server.faults.extend(["412", ""] * 10)
+    with pytest.raises(DataError, match="could not be replaced"):
+        store.exchange(URL, b"yours", tag)
+
+
+def test_a_copy_stays_in_the_store(store: Store, server: Any, waits: list[float]) -> None:
+    server.objects["b.bin"] = b"old"
+    server.requests.clear()
+    server.faults.append("503")
+    store.copy(URL, ROOT / "b.bin")
+    assert server.objects["b.bin"] == server.objects["a.bin"]
+    assert server.requests == ["COPY bucket/b.bin"] * 2
+    with pytest.raises(ObjectMissingError):
+        store.copy(ROOT / "nothing", URL)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import DataError, UsageError
-from lowtide.stores import objects
+from lowtide.stores import objects, refusals
 from lowtide.stores.objects import (
     ObjectChangedError,
     ObjectInfo,
@@ -92,7 +92,7 @@ def got(data: bytes, **more: Any) -> Any:
     ],
 )
 def test_errors_that_do_not_pass(text: str, kind: type, words: str, step: str | None) -> None:
-    found = objects._refusal(ValueError(text), URL)
+    found = refusals.find_refusal(ValueError(text), URL)
     assert type(found) is kind
     with pytest.raises(kind, match=words):
         raise found
@@ -103,20 +103,20 @@ def test_errors_that_do_not_pass(text: str, kind: type, words: str, step: str | 
 
 @pytest.mark.parametrize("text", ["status code: 503", "URL", "recognised", "connection lost"])
 def test_errors_that_may_pass(text: str) -> None:
-    assert objects._refusal(ValueError(text), URL) is None
+    assert refusals.find_refusal(ValueError(text), URL) is None
 
 
 def test_every_status_passes_or_ends_a_request() -> None:
     statuses = range(200, 600)
     errors = {status: ValueError(f"status code: {status}") for status in statuses}
-    passing = {status for status in statuses if objects._refusal(errors[status], URL) is None}
+    passing = {status for status in statuses if refusals.find_refusal(errors[status], URL) is None}
     assert passing == {408, 425, 429, 500, 502, 503, 504}
 
 
 def test_errors_are_known_by_their_kinds_too() -> None:
-    assert isinstance(objects._refusal(FileNotFoundError("x"), URL), ObjectMissingError)
+    assert isinstance(refusals.find_refusal(FileNotFoundError("x"), URL), ObjectMissingError)
     denied = type("PermissionDeniedError", (Exception,), {})
-    found = objects._refusal(denied("x - y?signature=z"), URL, writes=True)
+    found = refusals.find_refusal(denied("x - y?signature=z"), URL, writes=True)
     assert found is not None and found.message == "the store denies writing (y)"
     assert found.next_step is not None and "may write and delete" in found.next_step
 
@@ -126,7 +126,7 @@ def test_errors_are_known_by_their_kinds_too() -> None:
     [("", "ValueError"), ("a\nb", "a"), ("a - b - c?d=e f", "c f"), ("x" * 300, "x" * 200)],
 )
 def test_what_a_store_says_fits_in_a_line(text: str, reason: str) -> None:
-    assert objects._reason(ValueError(text)) == reason
+    assert refusals.describe_reason(ValueError(text)) == reason
 
 
 @pytest.mark.parametrize("tag", [None, 'W/"weak"'])
@@ -196,15 +196,16 @@ def test_what_another_created_is_ours_if_it_holds_the_same(waits: list[float]) -
 
 
 def test_what_is_replaced_has_the_tag_that_is_expected() -> None:
+    whole = {"use_multipart": False}  # parts have no condition
     store, asked = make({"e_tag": '"new"'})
     assert store.replace(URL, b"01", "x") == "new"
-    assert asked.asked == [("put", ("a/b.txt", b"01"), {"mode": {"e_tag": '"x"'}})]
+    assert asked.asked == [("put", ("a/b.txt", b"01"), {"mode": {"e_tag": '"x"'}, **whole})]
     for error in (FileNotFoundError("x"), Answers.exceptions.PreconditionError("x")):
         assert make(error)[0].replace(URL, b"01", "x") is None
     there = StoreURL("gs", "bucket", "a")
     store, asked = make(row(), {"e_tag": "new"})
     assert store.replace(there, b"01", "x") == "new"
-    assert asked.asked[1] == ("put", ("a", b"01"), {"mode": {"version": "7"}})
+    assert asked.asked[1] == ("put", ("a", b"01"), {"mode": {"version": "7"}, **whole})
     store, asked = make(row(tag='"y"'))
     assert store.replace(there, b"01", "x") is None
     assert len(asked.asked) == 1

@@ -29,6 +29,7 @@ from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.settings import build_settings
+from lowtide.stores.paths import is_stored
 
 __all__ = [
     "NOTES_NAME",
@@ -100,6 +101,7 @@ def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prepa
         decontaminate=_find_items(info, known.get("decontaminate") or ()),
         input_files=settings.input_files,
         out_dir=info.root,
+        engine="files" if is_stored(info.root) else "threads",
         skip_bad_inputs=settings.skip_bad_inputs,
         num_workers=settings.num_workers,
         memory=settings.memory,

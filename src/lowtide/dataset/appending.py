@@ -52,6 +52,7 @@ from lowtide.filenames import METRICS_NAME
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
+from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["append_to_dataset"]
@@ -62,7 +63,8 @@ _BYTES_PER_TOKEN = 4  # of English; for the disk that the dataset's own text tak
 @takes_keywords(AppendSettings)
 def append_to_dataset(settings: AppendSettings) -> AppendResult:
     """Add files of text to a dataset, with its own tokenizer and settings."""
-    layout.read_metadata(settings.dataset_dir)  # refuses a folder that is not a dataset
+    if not is_stored(settings.dataset_dir):
+        layout.read_metadata(settings.dataset_dir)  # refuses a folder that is not a dataset
     if settings.engine == "files":
         from lowtide.dataset.staged.adding import append_shared
 

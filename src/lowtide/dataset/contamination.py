@@ -33,6 +33,7 @@ from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, UsageError
+from lowtide.stores.paths import checksum_path
 
 __all__ = [
     "COMMON",
@@ -316,7 +317,7 @@ def read_counts(root: Path, known: Mapping[str, Any], items: EvaluationItems) ->
             next_step="lowtide prepare all of it anew, with the new files after the old ones",
         )
     path = root / row["file"]
-    if not path.is_file() or files.checksum_file(path) != row["xxh3_128"]:
+    if not path.is_file() or checksum_path(path) != row["xxh3_128"]:
         raise DataError(
             "the counts of n-grams of evaluation items are missing or damaged",
             path=path,

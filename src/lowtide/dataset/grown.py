@@ -26,6 +26,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
 from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.storeddatasets import open_small_files
 from lowtide.errors import DataError
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.longjson import Rows
@@ -73,8 +74,8 @@ class GrownDataset:
     shards: Mapping[str, Sequence[layout.ShardInfo]]
     first_number: int
     """Of new shards."""
-    checksum: str = ""
-    """Of its metadata, where several workers have to see the same."""
+    version: str = ""
+    """Of its metadata, where several workers have to see the same (staged.datasetplace)."""
 
     @property
     def root(self) -> Path:
@@ -104,7 +105,8 @@ class GrownDataset:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer, if it is the one that the ids were made with."""
-        tokenizer = Tokenizer.load(self.root)
+        with open_small_files(self.root) as folder:
+            tokenizer = Tokenizer.load(folder)
         if tokenizer.fingerprint != self.info.tokenizer_fingerprint:
             raise DataError(
                 f"{TOKENIZER_NAME} is not the one the ids were made with",
@@ -181,6 +183,11 @@ class GrownDataset:
 
     def write(self, added: Added) -> layout.DatasetInfo:
         """Write the metadata, after which the new shards belong to the dataset."""
+        self.write_metadata(added, self.root)
+        return layout.load_dataset_info(self.root)
+
+    def write_metadata(self, added: Added, root: Path) -> None:
+        """Write the metadata of the dataset with what is new, into a folder."""
         metadata = self.info.metadata
         new_files = Rows(len(added.inputs), lambda: (str(row.path) for row in added.inputs))
         event = {
@@ -199,8 +206,14 @@ class GrownDataset:
         )
         seen = self.seen if added.seen is None else [*self.seen, added.seen]
         layout.write_metadata(
-            self.root,
-            shards={name: [*self.shards[name], *added.shards[name]] for name in layout.SPLITS},
+            root,
+            shards={
+                split: [
+                    replace(shard, path=root / split / shard.path.name)
+                    for shard in (*self.shards[split], *added.shards[split])
+                ]
+                for split in layout.SPLITS
+            },
             vocab_size=self.info.vocab_size,
             tokenizer_fingerprint=self.info.tokenizer_fingerprint,
             tokenization=metadata.get("tokenization", "unknown"),
@@ -213,7 +226,6 @@ class GrownDataset:
                 "appended": [*metadata.get("appended", []), event],
             },
         )
-        return layout.load_dataset_info(self.root)
 
 
 def first_free_number(info: layout.DatasetInfo) -> int:

@@ -3,6 +3,7 @@
 In:      shards of any origin; the hashes of documents that a dataset keeps (seen)
 Out:     blocks of hashes, as cleaning new text makes them; blocks of text, for near copies
 Memory:  a few MiB of decoded text for each worker
+Disk:    of a dataset in a store one shard for each worker (TMPDIR)
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
 from lowtide.dataset.seen import iter_seen, write_seen_block
+from lowtide.dataset.storeddatasets import local_shard
 from lowtide.progress import Progress
+from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 
 __all__ = [
@@ -199,6 +202,8 @@ def find_start(
 
 def count_documents(shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer) -> int:
     """How many documents end in a shard."""
+    if is_stored(shard.path) and shard.num_documents:  # its .docs file has this size
+        return shard.num_documents
     return len(_find_stops(shard, dtype, tokenizer))
 
 
@@ -209,8 +214,9 @@ def _find_stops(
     ends = layout.load_document_ends(shard).astype(np.int64)
     if len(ends) or tokenizer.end_of_text_id is None:
         return ends
-    tokens = layout.load_shard_tokens(shard, dtype)  # it has no .docs file, or no end in it
-    return np.flatnonzero(tokens == tokenizer.end_of_text_id) + 1
+    with local_shard(shard) as here:
+        tokens = layout.load_shard_tokens(here, dtype)  # it has no .docs file, or no end in it
+        return np.flatnonzero(tokens == tokenizer.end_of_text_id) + 1
 
 
 def iter_texts(
@@ -231,7 +237,7 @@ def iter_texts(
     held = b""  # a document that may continue
     is_long = False
     lengths = _token_lengths(tokenizer)
-    for shard, begin, stretch_end in stretches:
+    for shard, begin, stretch_end in _iter_local(stretches):
         tokens = layout.load_shard_tokens(shard, dtype)[:stretch_end]
         ends = layout.load_document_ends(shard).astype(np.int64)
         while begin < stretch_end:
@@ -259,6 +265,13 @@ def iter_texts(
             begin = end
     if held:
         yield [b"" if is_long else held], 0
+
+
+def _iter_local(stretches: Iterable[TokenStretch]) -> Iterator[TokenStretch]:
+    """Stretches of shards that can be mapped; of a store one shard at a time is copied."""
+    for stretch in stretches:
+        with local_shard(stretch.shard) as here:
+            yield stretch._replace(shard=here)
 
 
 def _token_lengths(tokenizer: Tokenizer) -> npt.NDArray[np.int32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from lowtide.corpus.readingflags import ReadingFlags, as_sequence, check_workers
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
+from lowtide.filenames import WORK_NAME
 from lowtide.flatsettings import limit
 from lowtide.settings import import_when_used
 from lowtide.stores.paths import input_path, is_stored
@@ -235,7 +237,7 @@ class AppendSettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The dataset's folder."""
+    """The dataset's folder; with --engine files and ray also s3://, gs:// or az://."""
     input_files: tuple[str, ...]
     """Files, folders or globs of new text."""
     text_field: str = "text"
@@ -249,28 +251,43 @@ class AppendSettings:
     restart: bool = False
     """Throw away unfinished work of an earlier command in this folder."""
     engine: Literal["threads", "files", "ray"] = "threads"
-    """threads: this process. files: any number of processes on machines that share a disk, each
-    started with this same command; they meet in --work-dir. ray: a worker on every node of a Ray
-    cluster whose nodes share one. The result is the same."""
+    """threads: this process. files: any number of processes on machines that share a disk or an
+    object store, each started with this same command; they meet in --work-dir. ray: a worker on
+    every node of a Ray cluster whose nodes share one. The result is the same."""
     work_dir: Path | None = None
-    """Where workers of --engine files and ray meet, a folder of the shared disk; default:
-    DATASET_DIR.work."""
+    """Where workers of --engine files and ray meet, a folder of the shared disk, or for a dataset
+    in a store also s3://, gs:// or az://; default: DATASET_DIR.work."""
     ray_address: str | None = None
     """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
     default: one on this machine, for as long as the command runs."""
     block_bytes: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = limit(BLOCK_BYTES)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_dir", Path(self.dataset_dir))
+        object.__setattr__(self, "dataset_dir", input_path(self.dataset_dir))
         object.__setattr__(self, "input_files", tuple(map(str, as_sequence(self.input_files))))
         check_workers(self.num_workers)
         if self.work_dir is not None:
             object.__setattr__(self, "work_dir", input_path(self.work_dir))
         _check_engine(self)
-        if is_stored(self.work_dir or self.dataset_dir):
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """Refuse a dataset or a work folder where this engine cannot work."""
+        root, url = self.dataset_dir, store_url(self.dataset_dir)
+        if url is not None and not url.key:
+            raise UsageError(f"{url} is a whole bucket", next_step=f"name a prefix: {url}/mine")
+        if is_stored(root) and self.engine == "threads":
+            inputs = " ".join(map(shlex.quote, self.input_files))
             raise UsageError(
-                f"{self.work_dir or self.dataset_dir} is an address, and append works on a disk",
-                next_step="name a folder of a disk that all workers share",
+                f"{root} lies in an object store, and --engine threads adds text on a disk",
+                next_step=f"lowtide append {root} --input-files {inputs} --engine files",
+            )
+        if self.work_dir is not None and is_stored(self.work_dir) and not is_stored(root):
+            raise UsageError(
+                f"workers cannot meet at {self.work_dir}: the dataset {root} is on a disk, which "
+                "they share anyway",
+                next_step="name a folder of a disk that all workers share as --work-dir, or leave "
+                f"it out: {root}{WORK_NAME}",
             )
 
 

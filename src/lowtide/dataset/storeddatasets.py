@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lowtide.dataset.claims import Additions
 from lowtide.dataset.layout import (
     SPLITS,
     DatasetInfo,
@@ -26,10 +27,12 @@ from lowtide.dataset.layout import (
     read_metadata,
     shard_from_row,
 )
-from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES
+from lowtide.dataset.tokenfiles.intact import damaged_file
+from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES, documents_path
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.scratch import scratch_folder
+from lowtide.stores.localcopy import copy_object
 from lowtide.stores.objects import ObjectInfo, Store, open_store
 from lowtide.stores.paths import StorePath, is_stored
 from lowtide.stores.urls import StoreURL
@@ -37,6 +40,7 @@ from lowtide.stores.urls import StoreURL
 __all__ = [
     "ShardObjects",
     "load_any_info",
+    "local_shard",
     "match_objects",
     "no_dataset",
     "open_small_files",
@@ -74,6 +78,25 @@ def open_small_files(root: Path) -> Generator[Path]:
             with path.open(buffering=0) as source, (folder / name).open("wb") as copy:
                 shutil.copyfileobj(source, copy, _COPY_BYTES)  # it has a row for each input
         yield folder
+
+
+@contextlib.contextmanager
+def local_shard(shard: ShardInfo) -> Generator[ShardInfo]:
+    """A shard that can be mapped: itself, or a copy in TMPDIR, compared with its checksums."""
+    if not is_stored(shard.path):
+        yield shard
+        return
+    names = {shard.path: shard.checksum}
+    if shard.num_documents:
+        names[documents_path(shard.path)] = shard.ends_checksum
+    with scratch_folder("shard") as folder:
+        for path, checksum in names.items():
+            url = StorePath(path).url
+            found = copy_object(open_store(url), url, folder / path.name)
+            if checksum not in (None, found):
+                raise damaged_file(path, found, checksum)
+        here = folder / shard.path.name
+        yield replace(shard, path=here, checksum=None, ends_checksum=None)
 
 
 def read_any_metadata(root: Path) -> dict[str, Any]:
@@ -145,12 +168,14 @@ def match_objects(
 ) -> Iterator[ShardObjects]:
     """Find the objects of each shard; all of a split are listed, a thousand in a request."""
     objects: dict[str, ObjectInfo] = {}
+    dataset, _, split = prefix.key.rpartition("/")
+    additions = Additions(store, replace(prefix, key=dataset))
     wanted = {shard.path.name for shard in rows}
     for info in store.iter_objects(prefix):
         name = info.url.key.removeprefix(prefix.key + "/")
         if "/" in name or name.startswith("."):
             continue
-        if name.endswith(".bin") and name not in wanted:
+        if name.endswith(".bin") and name not in wanted and not additions.has(split, name):
             raise DataError(
                 f"{name} lies beside the shards, but {METADATA_NAME} does not describe it",
                 path=str(info.url),

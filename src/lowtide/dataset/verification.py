@@ -19,6 +19,7 @@ import xxhash
 
 from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset import layout
+from lowtide.dataset.claims import Additions
 from lowtide.dataset.finished import check_seen, check_tokenizer
 from lowtide.dataset.settings import VerifySettings
 from lowtide.dataset.storeddatasets import read_any_metadata
@@ -149,17 +150,25 @@ def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> l
                 shards.append(_Expected(described.path, **common, described=described))
             else:
                 problems.append(f"{row['file']}: missing")
-        strangers = sorted(set(_find_shards(root / split)) - known)
-        shards += [_Expected(path, **common) for path in strangers if path.name[0] != "."]
+        shards += [_Expected(path, **common) for path in _find_strangers(root / split, known)]
     return shards
 
 
-def _find_shards(folder: Path) -> list[Path]:
+def _find_strangers(folder: Path, known: set[Path]) -> list[Path]:
+    """Shards of a split that no metadata describes, but for those of an append under way."""
     if not is_stored(folder):
-        return list(folder.glob("*.bin"))
+        return sorted(
+            path for path in folder.glob("*.bin") if path.name[0] != "." and path not in known
+        )
     url = StorePath(folder).url
-    names = open_store(url).list_names(url)
-    return [folder / name for name in names if name.endswith(".bin")]
+    store = open_store(url)
+    additions = Additions(store, StorePath(folder.parent).url)
+    paths = [folder / name for name in store.list_names(url) if name.endswith(".bin")]
+    return [
+        path
+        for path in sorted(paths)
+        if path.name[0] != "." and path not in known and not additions.has(url.name, path.name)
+    ]
 
 
 def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:

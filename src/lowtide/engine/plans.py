@@ -16,7 +16,7 @@ from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.files import checksum_bytes
 
-__all__ = ["commit_plan", "read_plan"]
+__all__ = ["checksum_plan", "commit_plan", "read_plan"]
 
 _FORMAT_KEY = "output_format"
 _MOST_LOOKS = 100
@@ -37,6 +37,14 @@ def read_plan(records: Records) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise DataError("expected the plan that workers agree on", path=path, next_step=_START_OVER)
     return value
+
+
+def checksum_plan(records: Records) -> str | None:
+    """The checksum of the plan of a work folder; None where there is none."""
+    try:
+        return checksum_bytes(records.place.read(PLAN_NAME))
+    except FileNotFoundError:
+        return None
 
 
 def commit_plan(plan: Mapping[str, Any], records: Records) -> None:

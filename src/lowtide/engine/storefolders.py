@@ -30,7 +30,7 @@ from lowtide.stores.objects import ObjectMissingError, Store, StoreDownError, op
 from lowtide.stores.paths import StorePath
 from lowtide.stores.urls import StoreURL
 
-__all__ = ["StoreFolder", "refuse_overwriting"]
+__all__ = ["StoreFolder", "refuse_overwriting", "refuse_replacing"]
 
 _MOST_SMALL_BYTES = 64 << 20
 _BUFFER_BYTES = 1 << 20
@@ -49,6 +49,24 @@ def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
             "overwrite each other's results",
             path=str(prefix),
             next_step="use a store with conditional writes (S3, GCS, Azure, R2), or a disk",
+        )
+
+
+def refuse_replacing(prefix: StoreURL, probe: str) -> None:
+    """Test that a store replaces an object under the ETag that it has, and under no other."""
+    store, url = open_store(prefix), prefix / f"{probe}{secrets.token_hex(8)}"
+    first = store.create(url, b"first") or ""
+    second = store.exchange(url, b"second", first)
+    third = store.exchange(url, b"third", first)
+    store.delete([url])
+    if second is None or third is not None:
+        raise DataError(
+            "this store replaces an object whatever its ETag is"
+            if third is not None
+            else "this store does not replace an object under its ETag",
+            path=str(prefix),
+            next_step="copy the dataset to a disk or to a store with conditional writes (S3, GCS, "
+            "Azure, R2), and add the text there",
         )
 
 

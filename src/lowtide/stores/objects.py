@@ -6,8 +6,7 @@ Memory:  what is asked for; a page of a list (1,000 names) at a time; UPLOAD_BYT
          uploaded; about 5 MiB for obstore
 
 A range is asked for under the tag the object had when it was opened, so that one that changed
-meanwhile is refused instead of mixed. Errors of a store come as text: which of them pass with time
-(lost connections, 429, 5xx) and which do not is decided here, in one place.
+meanwhile is refused instead of mixed. Which errors pass with time, refusals says.
 
 A store gives the same answer to a second writer and to the first one that lost its answer and asked
 again. So `create` reads what is there, and compares.
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +25,15 @@ from typing import Any, TypeVar
 
 from lowtide.errors import DataError, LowtideError, UsageError, warn
 from lowtide.packages import import_package
-from lowtide.stores.credentials import how_to_sign_in, needs_profile, profile_credentials
+from lowtide.stores.credentials import needs_profile, profile_credentials
+from lowtide.stores.refusals import (
+    ObjectChangedError,
+    ObjectMissingError,
+    StoreDownError,
+    describe_reason,
+    find_refusal,
+    object_changed,
+)
 from lowtide.stores.urls import StoreURL
 
 __all__ = [
@@ -50,23 +56,6 @@ UPLOAD_BYTES = 3 * _PART_BYTES
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 30.0
 _TOLD_WAIT_S = 3.0
 _REQUEST_S = 60
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
-# Where clouds give credentials to their own machines: nobody asks there who has others.
-_INSTANCE = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
-
-
-class ObjectMissingError(DataError):
-    """There is no object of this name."""
-
-
-class ObjectChangedError(DataError):
-    """An object is not the one that was opened."""
-
-
-class StoreDownError(DataError):
-    """The store denies access or does not answer: the request itself is not at fault."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +108,7 @@ class Store:
         def ask() -> Any:
             found = self._obstore.get(self._client, info.url.key, options=options)
             if _info(info.url, found.meta) != info:  # a store that knows no If-Match
-                raise _changed(info.url)
+                raise object_changed(info.url)
             data = found.bytes()
             if len(data) != count:
                 raise ConnectionError(f"{len(data)} of {count} bytes came")
@@ -174,15 +163,48 @@ class Store:
 
         It is asked for once: whoever renews a lease asks again soon.
         """
+        return self._retrying(url, self._replacing(url, data, tag), writes=True, attempts=1)
+
+    def exchange(self, url: StoreURL, data: bytes, tag: str) -> str | None:
+        """Replace an object that has this tag, and make sure; None if it is another's by now.
+
+        Refused, or without an answer, it is looked at: what holds these bytes is taken for ours.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = self._retrying(url, self._replacing(url, data, tag), writes=True)
+            if found is not None:
+                return found
+            try:
+                info = self.head(url)
+            except ObjectMissingError:
+                return None
+            if info.tag != tag:
+                return info.tag if self._holds(info, data) else None
+            _wait(attempt, url, "replaced elsewhere at the same moment")  # S3: neither came through
+        raise DataError("this object could not be replaced", path=str(url))
+
+    def _holds(self, info: ObjectInfo, data: bytes) -> bool:
+        """Whether an object has these bytes; read by ranges."""
+        return info.size == len(data) and all(
+            bytes(self.read(info, start, min(_PART_BYTES, info.size - start)))
+            == data[start : start + _PART_BYTES]
+            for start in range(0, info.size, _PART_BYTES)
+        )
+
+    def _replacing(self, url: StoreURL, data: bytes, tag: str) -> Callable[[], str | None]:
+        """What asks for a replacement once; it returns None for an object with another tag."""
 
         def ask() -> str | None:
             try:
                 mode = self._expect(url, tag)
-                return mode and _tag(self._obstore.put(self._client, url.key, data, mode=mode))
+                whole = {"use_multipart": False}  # parts would be stored without the condition
+                return mode and _tag(
+                    self._obstore.put(self._client, url.key, data, mode=mode, **whole)
+                )
             except (FileNotFoundError, self._obstore.exceptions.PreconditionError):
                 return None
 
-        return self._retrying(url, ask, writes=True, attempts=1)
+        return ask
 
     def _expect(self, url: StoreURL, tag: str) -> Any:
         """The condition that an object has a tag; None where it is known to have another.
@@ -206,6 +228,14 @@ class Store:
             self._obstore.put(self._client, url.key, path, **options)
 
         self._retrying(url, ask, writes=True)
+
+    def copy(self, source: StoreURL, target: StoreURL) -> None:
+        """Copy an object within the bucket, over what is there; its bytes stay in the store."""
+
+        def ask() -> None:
+            self._obstore.copy(self._client, source.key, target.key)
+
+        self._retrying(source, ask, writes=True)
 
     def delete(self, urls: Sequence[StoreURL]) -> None:
         """Remove objects; those that are not there are no error."""
@@ -282,10 +312,10 @@ class Store:
             except LowtideError:
                 raise
             except Exception as error:  # obstore's own share no narrower class with OSError
-                refusal = _refusal(error, url, writes=writes)
+                refusal = find_refusal(error, url, writes=writes)
                 if refusal is not None:
                     raise refusal from None
-                reason = _reason(error)
+                reason = describe_reason(error)
             if attempt < attempts:
                 _wait(attempt, url, reason)
         raise StoreDownError(
@@ -334,14 +364,6 @@ def _tag(row: Any) -> str:
     return str(row["e_tag"] or "").strip('"')
 
 
-def _changed(url: StoreURL) -> ObjectChangedError:
-    return ObjectChangedError(
-        "this object changed while it was read",
-        path=str(url),
-        next_step="leave it alone until the command has ended, then give the same command again",
-    )
-
-
 def _sleep(seconds: float) -> None:
     time.sleep(seconds)
 
@@ -352,60 +374,3 @@ def _wait(attempt: int, url: StoreURL, reason: str) -> None:
     if seconds >= _TOLD_WAIT_S:
         warn(f"{url}: {reason}; attempt {attempt} of {_ATTEMPTS}, the next in {seconds:.0f} s")
     _sleep(seconds)
-
-
-def _refusal(error: Exception, url: StoreURL, *, writes: bool = False) -> DataError | None:
-    """The error to raise where retrying cannot help; None where it may."""
-    text = str(error)
-    found = _STATUS.search(text)
-    status = int(found[1]) if found else 0
-    path = str(url)
-    if any(place in text for place in _INSTANCE) or "Account must be specified" in text:
-        return StoreDownError(
-            "no credentials for this store: none in the environment, and this machine has none of "
-            "its own",
-            path=path,
-            next_step=how_to_sign_in(url.scheme),
-        )
-    if "NoSuchBucket" in text:
-        return DataError(
-            f"there is no bucket {url.bucket}", path=path, next_step="check the URL for typing "
-            "errors, and which account and endpoint the environment names",
-        )  # fmt: skip
-    if isinstance(error, FileNotFoundError) or status == 404:
-        return ObjectMissingError(
-            "no such object", path=path, next_step="check the URL for typing errors"
-        )
-    if status in (401, 403) or "PermissionDenied" in type(error).__name__:
-        return StoreDownError(
-            f"the store denies {'writing' if writes else 'access'} ({_reason(error)})",
-            path=path,
-            next_step="check that these credentials may write and delete under this prefix"
-            if writes
-            else "check that these credentials may read (and list) this prefix; a public bucket "
-            "is read without any with AWS_SKIP_SIGNATURE=true",
-        )
-    if status in (412, 416):
-        return _changed(url)
-    if 300 <= status < 400 or "incorrectly configured region" in text:
-        return DataError(
-            "the bucket is in another region",
-            path=path,
-            next_step="set AWS_REGION to the region of the bucket",
-        )
-    if status and status not in _PASSING:
-        return DataError(f"the store refuses ({_reason(error)})", path=path)
-    if "URL" in text and "recognise" in text:
-        return DataError("not an address of an object store", path=path)
-    return None
-
-
-def _reason(error: Exception) -> str:
-    """What a store said, in a line, without the query of a URL, which may hold a signature."""
-    text = str(error)
-    status, code = _STATUS.search(text), _CODE.search(text)
-    if status is not None:
-        return f"HTTP {status[1]}{' ' + code[1] if code else ''}"
-    lines = text.splitlines()
-    line = lines[0] if lines else type(error).__name__
-    return re.sub(r"\?\S+", "", line.rpartition(" - ")[2])[:200]

@@ -5,9 +5,9 @@ Out:     what the threads of one machine would add, byte for byte
 Memory:  each worker keeps its own budget
 
 The stages are those of a preparation. What the dataset holds is hashed by one more of them, and
-what is new waits in the work folder until the last task, which moves it in under the dataset's lock
-and writes the metadata. The plan has the dataset's shards and the checksum of its metadata: where
-another command has added text meanwhile, nothing is moved in.
+what is new waits aside until the last task, which puts it where it belongs and writes the metadata
+(datasetplace). The plan has the dataset's shards and the version of its metadata: where another
+command has added text meanwhile, nothing is added.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lowtide import _native, files
+from lowtide import _native
 from lowtide.corpus.inputs import InputList, expand_inputs
 from lowtide.corpus.usersteps import stop_steps
 from lowtide.dataset import layout
 from lowtide.dataset.addedtext import Findings, read_stored_counts
 from lowtide.dataset.appendable import AppendResult, find_new, stored_settings
+from lowtide.dataset.claims import Claim
 from lowtide.dataset.encoding import EncodeJob
 from lowtide.dataset.finished import require_whole
 from lowtide.dataset.finishing import plan_settings
@@ -33,12 +34,14 @@ from lowtide.dataset.phases import naming_folder, noticing_changes
 from lowtide.dataset.resources import Inputs, Shares, plan_shares
 from lowtide.dataset.seen import copy_seen
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
+from lowtide.dataset.staged.datasetplace import DatasetChangedError, DatasetPlace, open_place
+from lowtide.dataset.staged.destination import NEW_DIR, find_waiting
 from lowtide.dataset.staged.duplicates import DuplicateStage, tally_stage
 from lowtide.dataset.staged.encoding import EncodeStage
 from lowtide.dataset.staged.existingtext import ExistingStage
-from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents
+from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
 from lowtide.dataset.staged.hashing import HashStage
-from lowtide.dataset.staged.job import NEW_DIR, StagedJob, WorkerLimits
+from lowtide.dataset.staged.job import StagedJob, WorkerLimits
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.worker import (
     FINISH_STAGE,
@@ -47,14 +50,16 @@ from lowtide.dataset.staged.worker import (
     make_encode_job,
     run_stages,
 )
+from lowtide.dataset.storeddatasets import load_any_info, open_small_files
 from lowtide.dataset.workfolder import has_plan
-from lowtide.engine.plans import commit_plan, read_plan
+from lowtide.engine.plans import checksum_plan, commit_plan, read_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.filenames import METADATA_NAME, WORK_NAME
+from lowtide.filenames import WORK_NAME
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
+from lowtide.stores.paths import is_stored
 
 __all__ = ["append_shared", "append_work_folder", "read_added"]
 
@@ -85,13 +90,15 @@ def append_shared(
 ) -> AppendResult:
     """Work on an append until it is done, by this worker or by others."""
     root = settings.dataset_dir
+    place = open_place(root)
     _refuse_unfinished(root)
     records = Records(append_work_folder(settings), places_kept=limits.places_kept)
-    checksum, info = _load_unchanged(root)
+    version, info = place.load()
     stored = stored_settings(info, settings)
     notices: list[str] = []
     found = expand_inputs(settings.input_files, on_notice=notices.append)
-    needs = Inputs.of(found, stored, tokenizer=root)  # before the budget is measured
+    with open_small_files(root) as folder:
+        needs = Inputs.of(found, stored, tokenizer=folder)  # before the budget is measured
     if stored.decontaminate:  # before all work: without these counts nothing can be appended
         read_stored_counts(root, info.metadata, stored)
     budget = MemoryBudget.from_setting(settings.memory)
@@ -100,10 +107,10 @@ def append_shared(
         reading = stored.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
         inputs = find_new(info, found, stored, reading, progress.note)
         if not inputs:
-            _remove_finished(records)
+            _remove_finished(records, place)
             require_whole(info)
             return AppendResult(info, {}, [], 0, 0, was_there=True)
-        grown = _open_grown(info, stored, checksum, records)
+        grown = _open_grown(info, stored, version, records)
         for notice in (*notices, *grown.notices()):
             progress.note(notice)
         total = sum(shard.num_tokens for shards in grown.shards.values() for shard in shards)
@@ -112,20 +119,20 @@ def append_shared(
             settings=replace(stored, val_fraction=grown.val_fraction),
             inputs=inputs,
             reading=reading,
-            sizes=sizes or _choose_sizes(inputs, total),
+            sizes=sizes or _choose_sizes(inputs, total, records.folder),
             records=records,
             table_bytes=shares.table_bytes,
             range_bytes=shares.range_bytes,
             grown=grown,
             limits=limits,
         )
-        _SharedAppend(job, grown, run_tokens, shares, progress).work(lease_seconds)
+        _SharedAppend(job, grown, place, run_tokens, shares, progress).work(lease_seconds)
     return read_added(root, grown.num_appended)
 
 
 def _refuse_unfinished(root: Path) -> None:
     """Refuse a dataset that an append by threads was begun on."""
-    if has_plan(root):
+    if not is_stored(root) and has_plan(root):
         raise UsageError(
             "unfinished work of --engine threads is here",
             path=root / WORK_NAME,
@@ -133,33 +140,21 @@ def _refuse_unfinished(root: Path) -> None:
         )
 
 
-def _checksum_metadata(root: Path) -> str:
-    return files.checksum_file(root / METADATA_NAME)
-
-
-def _load_unchanged(root: Path) -> tuple[str, layout.DatasetInfo]:
-    """The checksum of a dataset's metadata, and what it says: both of one moment."""
-    while True:
-        layout.read_metadata(root)  # refuses a folder that is not a dataset
-        checksum = _checksum_metadata(root)
-        info = layout.load_dataset_info(root)
-        if _checksum_metadata(root) == checksum:
-            return checksum, info
-
-
-def _choose_sizes(inputs: InputList, num_tokens: int) -> Sizes:
+def _choose_sizes(inputs: InputList, num_tokens: int, work_dir: Path) -> Sizes:
     """Parts follow the new text, partitions all text."""
-    everything = Sizes.of(inputs.total_bytes + _BYTES_PER_TOKEN * num_tokens)
-    return replace(Sizes.of(inputs.total_bytes), num_partitions=everything.num_partitions)
+    total, stored = inputs.total_bytes, is_stored(work_dir)
+    everything = Sizes.of(total + _BYTES_PER_TOKEN * num_tokens, is_stored=stored)
+    parts = Sizes.of(total, is_stored=stored)
+    return replace(parts, num_partitions=everything.num_partitions)
 
 
 def _open_grown(
-    info: layout.DatasetInfo, stored: PrepareSettings, checksum: str, records: Records
+    info: layout.DatasetInfo, stored: PrepareSettings, version: str, records: Records
 ) -> GrownDataset:
     """The dataset as it was when the work was begun, also where shards were moved in since."""
     plan = read_plan(records)
-    if plan is None or plan.get("verb") != "append" or plan.get("dataset") != checksum:
-        return GrownDataset(info, stored, info.shards, first_free_number(info), checksum)
+    if plan is None or plan.get("verb") != "append" or plan.get("dataset") != version:
+        return GrownDataset(info, stored, info.shards, first_free_number(info), version)
     return GrownDataset(
         info,
         stored,
@@ -168,23 +163,24 @@ def _open_grown(
             for split in layout.SPLITS
         },
         first_number=plan["first_number"],
-        checksum=checksum,
+        version=version,
     )
 
 
-def _remove_finished(records: Records) -> None:
+def _remove_finished(records: Records, place: DatasetPlace) -> None:
     """Remove the work of an append that is over, where a kill came before its worker did."""
     try:
         plan = read_plan(records)
     except LowtideError:  # whatever it is, it is not ours
         return
     if plan is not None and plan.get("verb") == "append":
+        place.clear(checksum_plan(records))
         records.remove(_FOLDER_NAMES)
 
 
 def read_added(root: Path, number: int) -> AppendResult:
     """What the append with this number added to a dataset."""
-    info = layout.load_dataset_info(root)
+    info = load_any_info(root)
     events = info.metadata["appended"]
     event = events[number]
     after = events[number + 1]["first_shard"] if number + 1 < len(events) else None
@@ -207,12 +203,14 @@ class _SharedAppend:
         self,
         job: StagedJob,
         grown: GrownDataset,
+        place: DatasetPlace,
         run_tokens: int,
         shares: Shares,
         progress: Progress,
     ) -> None:
         self._job = job
         self._grown = grown
+        self._place = place
         self._run_tokens = run_tokens
         self._shares = shares
         self._progress = progress
@@ -222,6 +220,7 @@ class _SharedAppend:
         job = self._job
         job.records.refuse_strangers(_FOLDER_NAMES)
         job.records.place.prepare()
+        self._place.prepare()
         again = f"remove {job.records.folder}, and give the command again when nothing writes to it"
         try:
             with noticing_changes(job.inputs, next_step=again):
@@ -229,6 +228,7 @@ class _SharedAppend:
         finally:
             _native.keep_freed_memory(False)
             stop_steps()
+        self._place.clear(job.records.plan)
         job.records.remove(_FOLDER_NAMES)
 
     def _run(self, lease_seconds: float) -> None:
@@ -259,7 +259,7 @@ class _SharedAppend:
         return {
             **replace(plan, verb="append").as_json(),
             "run_tokens": self._run_tokens,
-            "dataset": grown.checksum,
+            "dataset": grown.version,
             "first_number": grown.first_number,
             "shards": {
                 split: [layout.shard_row(grown.root, shard) for shard in grown.shards[split]]
@@ -270,9 +270,9 @@ class _SharedAppend:
     def is_added(self) -> bool:
         """Whether the dataset has this text by now."""
         grown = self._grown
-        if _checksum_metadata(grown.root) == grown.checksum:
+        if self._place.find_version() == grown.version:
             return False
-        events = layout.read_metadata(grown.root).get("appended", [])
+        events = self._place.read_metadata().get("appended", [])
         wanted = [str(row.path) for row in self._job.inputs]
         return any(list(event["input_files"]) == wanted for event in events[grown.num_appended :])
 
@@ -300,11 +300,11 @@ class _SharedAppend:
         yield EncodeStage(job, lambda: self._coding)
         yield CutStage(job, lambda: grown.tokenizer)
         yield gather
-        yield _FinishStage(job, grown, gather, self.is_added)
+        yield _FinishStage(job, grown, self._place, gather, self.is_added)
 
 
 class _FinishStage:
-    """One task: moves new shards into the dataset, and writes its metadata last."""
+    """One task: puts new shards into the dataset, and its metadata last."""
 
     name = FINISH_STAGE
 
@@ -312,11 +312,13 @@ class _FinishStage:
         self,
         job: StagedJob,
         grown: GrownDataset,
+        place: DatasetPlace,
         gather: GatherStage,
         is_added: Callable[[], bool],
     ) -> None:
         self._job = job
         self._grown = grown
+        self._place = place
         self._gather = gather
         self._is_added = is_added
 
@@ -326,37 +328,42 @@ class _FinishStage:
 
     def run(self, index: int) -> None:
         """Add what all tasks have made to the dataset, unless that is done."""
-        grown = self._grown
-        with files.hold_lock(grown.root):
-            if not self._is_added():
-                if _checksum_metadata(grown.root) != grown.checksum:
-                    raise DataError(
-                        "the dataset has changed since this work was begun",
-                        path=grown.root,
-                        next_step=f"remove {self._job.records.folder}, and give the command again",
-                    )
-                self._add()
-        self._job.records.commit_record(Task(self.name, index), facts={})
+        grown, place, records = self._grown, self._place, self._job.records
+        try:
+            with place.hold() as folder:
+                if not self._is_added():
+                    if place.find_version() != grown.version:
+                        raise DatasetChangedError(grown.root, str(records.folder))
+                    self._add(folder)
+        except DataError as error:
+            if not self._is_added():  # by another worker, which then cleared all away
+                if isinstance(error, DatasetChangedError):
+                    place.clear(records.plan)
+                raise
+        records.commit_record(Task(self.name, index), facts={})
 
-    def _add(self) -> None:
-        job, grown = self._job, self._grown
+    def _add(self, folder: Path) -> None:
+        job, grown, place = self._job, self._grown, self._place
         contents, totals = add_contents(job), add_up(job)
         require_unchanged(job.inputs, contents, job.reading)
         found = Findings(job.near, job.contamination)
-        logs = found.write_logs(grown.root, 1 + grown.num_appended)
+        number = 1 + grown.num_appended
+        logs = found.write_logs(folder, number)
         seen = None
         if grown.keeps_hashes:
-            seen = copy_seen(grown.root, len(grown.seen), iter_seen_rows(job))
-        shards = self._gather.list_shards(job.records.folder / NEW_DIR)
+            seen = copy_seen(folder, len(grown.seen), iter_seen_rows(job))
+        claim = Claim(number, str(job.records.plan), load_cut(job).tag, str(job.records.folder))
+        waiting = self._gather.list_shards(find_waiting(grown.root, job.records))
         added = Added(
             inputs=job.inputs,
             reading=job.reading,
             contents=contents,
             sources=totals.sources,
-            shards=grown.move_in(shards),
+            shards=place.take_in(waiting, grown, claim),
             report=totals.report.as_json(),
             notices=[*totals.notices, *job.unknown_notices, *found.notices()],
             seen=seen,
             logs=logs,
         )
-        grown.write(added)
+        grown.write_metadata(added, folder)
+        place.finish(folder, grown.version, claim, most_bytes=job.table_bytes)

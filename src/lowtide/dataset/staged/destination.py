@@ -18,8 +18,10 @@ from typing import Protocol
 
 from lowtide import files
 from lowtide.dataset import layout
+from lowtide.dataset.claims import ADDING_NAME
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.workfolder import has_plan
+from lowtide.engine.records import Records
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.scratch import scratch_folder
@@ -27,7 +29,10 @@ from lowtide.stores.objects import open_store
 from lowtide.stores.paths import StorePath, is_stored
 from lowtide.stores.urls import StoreURL
 
-__all__ = ["Destination", "open_destination"]
+__all__ = ["NEW_DIR", "Destination", "find_waiting", "open_destination"]
+
+NEW_DIR = "new"
+"""Where new shards of an append to a dataset on a disk wait, in the work folder."""
 
 _MOST_CREATED_BYTES = 8 << 20
 
@@ -66,6 +71,16 @@ class Destination(Protocol):
 def open_destination(out_dir: Path) -> Destination:
     """The place that `--out-dir` names."""
     return _StorePrefix(StorePath(out_dir).url) if is_stored(out_dir) else _DiskFolder(out_dir)
+
+
+def find_waiting(root: Path, records: Records) -> Path:
+    """Where new shards of an append wait: in the work folder, or in the store of the dataset.
+
+    There they lie in a prefix of the plan, from which they are copied within the store.
+    """
+    if not is_stored(root):
+        return records.folder / NEW_DIR
+    return root / ADDING_NAME / (records.plan or "")
 
 
 class _DiskFolder:

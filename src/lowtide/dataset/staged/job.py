@@ -21,7 +21,7 @@ from lowtide.corpus.reading import ReadingSettings, Stream, TextBlock, plan_stre
 from lowtide.corpus.textblocks import StreamPaths
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged.destination import Destination, open_destination
+from lowtide.dataset.staged.destination import Destination, find_waiting, open_destination
 from lowtide.dataset.staged.parts import Part, cut_parts, iter_part
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EXISTING_STAGE",
     "HASH_STAGE",
-    "NEW_DIR",
     "SCORE_STAGE",
     "TOP_STAGE",
     "CleanPart",
@@ -50,8 +49,6 @@ EXISTING_STAGE = "existing"
 HASH_STAGE = "hash"
 SCORE_STAGE = "score"
 TOP_STAGE = "top"
-NEW_DIR = "new"
-"""Where new shards of an append wait, in the work folder."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,9 @@ class StagedJob:
     @cached_property
     def destination(self) -> Destination:
         """Where the dataset goes; new shards of one that is there wait aside until all are done."""
-        aside = self.grown is not None
-        return open_destination(self.records.folder / NEW_DIR if aside else self.settings.out_dir)
+        if self.grown is None:
+            return open_destination(self.settings.out_dir)
+        return open_destination(find_waiting(self.grown.root, self.records))
 
     @cached_property
     def streams(self) -> list[Stream]:

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from lowtide.dataset import layout
 from lowtide.dataset.appendable import AppendResult
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.staged.adding import append_shared, append_work_folder, read_added
 from lowtide.dataset.staged.running import StagedResult, prepare_shared, work_folder
+from lowtide.dataset.storeddatasets import load_any_info, read_any_metadata
 from lowtide.engine.raynodes import run_on_ray
 from lowtide.engine.records import Records
 from lowtide.errors import LowtideError
@@ -43,11 +43,11 @@ def prepare_on_ray(settings: PrepareSettings) -> StagedResult:
 def append_on_ray(settings: AppendSettings) -> AppendResult:
     """Let a worker on every node of a Ray cluster work on an append until it is done."""
     root = settings.dataset_dir
-    before = len(layout.read_metadata(root).get("appended", []))
+    before = len(read_any_metadata(root).get("appended", []))
     with Progress("append") as progress:
         memory = _find_memory(settings.memory)
         _run(settings, append_work_folder(settings), memory, _append, progress)
-    info = layout.load_dataset_info(root)
+    info = load_any_info(root)
     if len(info.metadata.get("appended", [])) > before:
         return read_added(root, before)
     return AppendResult(info, {}, [], 0, 0, was_there=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lowtide.errors import DataError
-from lowtide.files import checksum_file
+from lowtide.stores.paths import checksum_path
 
 __all__ = ["damaged_file", "require_intact"]
 
@@ -31,5 +31,5 @@ def damaged_file(path: Path | str, found: str, expected: str, *, next_step: str 
 
 def require_intact(path: Path, checksum: str | None) -> None:
     """Read a whole file and compare it; without a checksum there is nothing to do."""
-    if checksum is not None and (found := checksum_file(path)) != checksum:
+    if checksum is not None and (found := checksum_path(path)) != checksum:
         raise damaged_file(path, found, checksum)

@@ -34,6 +34,7 @@ __all__ = [
     "ShardInfo",
     "checksum_head",
     "documents_path",
+    "find_tag",
     "id_chunk",
     "load_document_ends",
     "load_shard_tokens",
@@ -119,6 +120,16 @@ def shard_number(path: str | Path) -> int | None:
     """
     match = _NAME.fullmatch(Path(path).stem)
     return int(match[1]) if match else None
+
+
+def find_tag(path: str | Path) -> str | None:
+    """Return the tag in the name of a shard or of its .docs file, None when there is none.
+
+    >>> find_tag("train/shard_00046-01234567-bc013c54.docs"), find_tag("shard_00046.bin")
+    ('01234567-bc013c54', None)
+    """
+    stem = Path(path).stem
+    return stem.partition("-")[2] or None if _NAME.fullmatch(stem) else None
 
 
 def names_tokenizer(path: str | Path, tokenizer_fingerprint: str) -> bool | None:

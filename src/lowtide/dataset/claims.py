@@ -1,0 +1,158 @@
+"""Who adds text to a dataset in a store right now: claims, and what readers make of them.
+
+In:      small objects DATASET/.adding/NNNNN.json, one for each append that is about to end
+Out:     claims; which shards that no metadata describes are about to be added, or just were
+Memory:  a claim for each append under way; the names of all shards where one is met
+
+What an append adds has names that are known beforehand: shards, logs, hashes. A claim is created if
+absent before the first of them is written, so that one plan alone writes them, and it is removed
+when the metadata describes them. A reader that lists a prefix meanwhile meets shards that its
+metadata does not know: it looks for a claim first and at the present metadata then, since whoever
+removes a claim has replaced the metadata before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from lowtide.dataset.layout import SPLITS, read_metadata
+from lowtide.dataset.tokenfiles.shards import find_tag
+from lowtide.errors import DataError
+from lowtide.filenames import METADATA_NAME
+from lowtide.scratch import scratch_folder
+from lowtide.stores.localcopy import copy_object
+from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store
+from lowtide.stores.urls import StoreURL
+
+__all__ = [
+    "ADDING_NAME",
+    "Additions",
+    "Claim",
+    "drop_claims",
+    "list_claims",
+    "read_present_names",
+    "take_claim",
+]
+
+ADDING_NAME = ".adding"
+"""Where claims are, and where new shards wait."""
+_MOST_CLAIM_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to write what the append of a number adds."""
+
+    number: int
+    """Of the append, from 1 on."""
+    plan: str
+    """The checksum of the plan of whoever has it."""
+    tag: str
+    """Of the names of its shards."""
+    work_dir: str
+    """For people."""
+
+    def url(self, dataset: StoreURL) -> StoreURL:
+        """Where it is."""
+        return dataset / f"{ADDING_NAME}/{self.number:05d}.json"
+
+
+def take_claim(store: Store, dataset: StoreURL, claim: Claim) -> None:
+    """Create a claim, or see that the one there is of the same plan; another's is an error."""
+    url, data = claim.url(dataset), json.dumps(asdict(claim)).encode()
+    while store.create(url, data) is None:
+        with contextlib.suppress(ObjectMissingError):  # its owner has ended just now
+            other = _read_claim(store, url)
+            if other is not None and other.plan == claim.plan:
+                return
+            raise _claimed(url, claim, other)
+
+
+def _claimed(url: StoreURL, mine: Claim, other: Claim | None) -> DataError:
+    """The error for names that another append is about to write."""
+    where = "" if other is None else f", whose workers meet in {other.work_dir}"
+    shards = "" if other is None else f"the shards with {other.tag} in their names, and then "
+    return DataError(
+        f"another append is about to end here{where}",
+        path=str(url),
+        next_step="let it end, by its own command if it was killed; then remove "
+        f"{mine.work_dir}, and give this command again. If it was given up, and nothing of it "
+        f"runs, remove {shards}{url} instead",
+    )
+
+
+def _read_claim(store: Store, url: StoreURL) -> Claim | None:
+    """A claim; None for an object that is none."""
+    data = bytes(store.read_whole(url, most_bytes=_MOST_CLAIM_BYTES)[1])
+    try:
+        row = json.loads(data)
+        return Claim(int(row["number"]), str(row["plan"]), str(row["tag"]), str(row["work_dir"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def list_claims(store: Store, dataset: StoreURL) -> list[Claim]:
+    """The claims there are; one that is removed meanwhile may be left out."""
+    found: list[Claim] = []
+    for name in store.list_names(dataset / ADDING_NAME):
+        if name.endswith(".json"):
+            with contextlib.suppress(ObjectMissingError):
+                claim = _read_claim(store, dataset / f"{ADDING_NAME}/{name}")
+                found += [] if claim is None else [claim]
+    return found
+
+
+def drop_claims(store: Store, dataset: StoreURL, plan: str) -> None:
+    """Remove a plan's claim, and before it the shards under it that no metadata describes."""
+    claims = [claim for claim in list_claims(store, dataset) if claim.plan == plan]
+    if not claims:
+        return
+    known = {name.removesuffix(".bin") for name in read_present_names(store, dataset)}
+    tags = {claim.tag for claim in claims}
+    for split in SPLITS:
+        store.delete([
+            info.url
+            for info in store.iter_objects(dataset / split)
+            if find_tag(info.url.name) in tags
+            and f"{split}/{info.url.name.rpartition('.')[0]}" not in known
+        ])  # fmt: skip
+    store.delete([claim.url(dataset) for claim in claims])
+
+
+def read_present_names(store: Store, dataset: StoreURL) -> set[str]:
+    """The names of all shards that the metadata describes at this moment, as train/NAME."""
+    with scratch_folder("dataset") as folder:
+        while True:
+            with contextlib.suppress(ObjectChangedError):
+                copy_object(store, dataset / METADATA_NAME, folder / METADATA_NAME)
+                break
+        rows = read_metadata(folder)["shards"]
+        return {str(row["file"]) for split in SPLITS for row in rows.get(split, [])}
+
+
+class Additions:
+    """Which shards beside those of a dataset are an append's; looked up when one is met."""
+
+    def __init__(self, store: Store, dataset: StoreURL) -> None:
+        self._store = store
+        self._dataset = dataset
+        self._tags: set[str] = set()
+        self._names: set[str] = set()
+
+    def has(self, split: str, name: str) -> bool:
+        """Whether a shard is about to be added, or was since the reader's metadata was read."""
+        return self._knows(split, name) or any(self._knows(split, name) for _ in self._look())
+
+    def _knows(self, split: str, name: str) -> bool:
+        return find_tag(name) in self._tags or f"{split}/{name}" in self._names
+
+    def _look(self) -> Iterator[None]:
+        """Look at the claims, then at the metadata, which is replaced before a claim goes."""
+        self._tags = {claim.tag for claim in list_claims(self._store, self._dataset)}
+        yield
+        with contextlib.suppress(DataError):  # the error is of what was met
+            self._names = read_present_names(self._store, self._dataset)
+        yield
