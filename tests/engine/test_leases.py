@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.engine import leases as module
+from lowtide.engine import storefolders
 from lowtide.engine.leases import (
     MOST_FAILURES,
     MOST_LOSSES,
@@ -25,6 +26,9 @@ from lowtide.engine.leases import (
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
+from lowtide.stores.paths import StorePath
+
+from ..stores.memorystore import MemoryStore
 
 TASK = Task("hash", 1)
 
@@ -110,6 +114,55 @@ def test_a_lease_that_is_renewed_is_left_alone(tmp_path: Path, clock: list[float
             slow._beats += 1
             slow._held[TASK].renew(slow._content())
         assert not other.take(TASK)
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0], ids=["ahead", "behind"])
+@pytest.mark.parametrize("is_store", [False, True], ids=["disk", "store"])
+def test_clocks_that_disagree_by_an_hour_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float, is_store: bool
+) -> None:
+    """Each worker has its own clocks, and files have the times of who wrote them."""
+    store = MemoryStore()
+    monkeypatch.setattr(storefolders, "open_store", lambda url: store)
+    folder = StorePath("s3://bucket/work") if is_store else tmp_path
+    with Leases(Records(folder), 30.0) as first, Leases(Records(folder), 30.0) as second:
+        clocks = {id(first): 1e6, id(second): 1e6 + ahead}
+        now = [0.0]
+        for name in ("time", "monotonic"):
+            monkeypatch.setattr(module.time, name, lambda: now[0])
+
+        def turn(worker: Leases, *, takes: bool = True) -> bool:
+            """Let a worker renew what it has, or try to take the task."""
+            now[0] = clocks[id(worker)]
+            worker._beats += 1
+            if TASK in worker._held:
+                worker._held[TASK].renew(worker._content())
+            found = worker.take(TASK) if takes else False
+            for path in tmp_path.glob("leases/*"):
+                os.utime(path, (now[0], now[0]))
+            return found
+
+        def wait(seconds: float) -> None:
+            for worker in clocks:
+                clocks[worker] += seconds
+
+        assert turn(first)
+        for _ in range(4):  # alive, however late the other's clock says it is
+            assert not turn(second)
+            wait(29)
+            turn(first, takes=False)
+        assert not turn(second)
+        wait(29)
+        assert not turn(second)
+        wait(2)
+        assert turn(second)  # silent for 30 s by the clock of who takes over
+        for _ in range(4):
+            assert not turn(first)  # back from the dead, it has to wait as long
+            wait(29)
+            turn(second, takes=False)
+        first.release(TASK)
+        assert len(list_leases(folder)) == 1
+        assert count_losses(folder) == {"hash-0000001": 1}
 
 
 def test_a_thread_renews(tmp_path: Path) -> None:
