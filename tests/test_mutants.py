@@ -114,3 +114,49 @@ def test_functions_that_exist_get_new_code(
     assert done == (expected is not None)
     if expected is not None:
         assert (space["add"](3), inner(), space["Kept"]().half) == expected
+
+
+SMALL = """
+__all__ = ["run"]
+def run(path, size):
+    total = size * 3
+    for name in path:
+        try:
+            call(name, mode="rb", encoding="utf-8")
+        except OSError:
+            total += 1
+    if total > 2:
+        raise ValueError("no words of errors", total)
+    return name[size:]
+"""
+
+
+def test_kinds_of_changes(
+    tools: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is what a slip of the hand could leave; words for people are left alone."""
+    (tmp_path / "small.py").write_text(SMALL)
+    monkeypatch.setattr(tools["changes"], "ROOT", tmp_path)
+    found = [(one.line, one.before, one.after)
+             for one in tools["changes"].python_mutants(Path("small.py"))]  # fmt: skip
+    call = 'call(name, mode="rb", encoding="utf-8")'
+    assert found == [
+        (4, "size * 3", "(size // 3)"),
+        (4, "size * 3", "None"),
+        (4, "3", "(2)"),
+        (4, "3", "(4)"),
+        (5, "path", "()"),
+        (7, call, "(call(name, encoding='utf-8'))"),
+        (7, call, "pass"),
+        (7, '"rb"', "'rbx'"),
+        (7, '"utf-8"', "'utf-8x'"),
+        (9, "total += 1", "raise"),
+        (9, "1", "(0)"),
+        (9, "1", "(2)"),
+        (10, "total > 2", "(not (total > 2))"),
+        (10, "total > 2", "(total >= 2)"),
+        (10, "2", "(1)"),
+        (10, "2", "(3)"),
+        (12, "return name[size:]", "return None"),
+        (12, "size", "((size) + 1)"),
+    ]

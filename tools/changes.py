@@ -1,5 +1,8 @@
 """Small changes of the source, one at a time: a comparison, an operator, a number, a call left out.
 
+Others leave out an argument, keep None in place of a value, run a loop never, pass on an exception
+that was handled, take another word for a name or key, or the next place for a bound.
+
 In:      src/lowtide (by its syntax tree), native/**/*.[ch]pp (by operators)
 Out:     changes, each known by its file and bytes
 """
@@ -26,6 +29,8 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Div: ast.Mult, ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
     ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
 }  # fmt: skip
+# Arguments that change nothing that a test could see when they are left out.
+_SAME_WITHOUT = {"encoding", "name", "daemon", "help", "thread_name_prefix"}
 # Blanks on both sides: brackets of templates are no comparisons.
 _NATIVE_SWAPS = [
     (r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > "), (r" == ", " != "),
@@ -93,6 +98,7 @@ def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
         yield ast.Constant(node.value + 1)
+        yield ast.Constant(node.value - 1)
     elif isinstance(node, ast.IfExp):
         yield ast.IfExp(node.test, node.orelse, node.body)
     elif isinstance(node, ast.If | ast.While):
@@ -117,6 +123,32 @@ def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Break()
 
 
+def changed_meaning(node: ast.AST) -> Iterator[tuple[Any, Any, str]]:
+    """Changes of what is handed on: arguments, values, names, bounds, loops and exceptions.
+
+    Each is the first and the last node of what is replaced, and the text in its place.
+    """
+    if isinstance(node, ast.Call):
+        for one in node.keywords:
+            if one.arg not in _SAME_WITHOUT:
+                others = [other for other in node.keywords if other is not one]
+                yield node, node, f"({ast.unparse(ast.Call(node.func, node.args, others))})"
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        if not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            yield node.value, node.value, "None"
+    elif isinstance(node, ast.Slice):
+        for bound in (node.lower, node.upper):
+            if bound is not None and not isinstance(bound, ast.Constant):
+                yield bound, bound, f"(({ast.unparse(bound)}) + 1)"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if re.fullmatch(r"[\w./=*-]+", node.value):  # a name or a key, not words for people
+            yield node, node, ascii(f"{node.value}x")
+    elif isinstance(node, ast.For):
+        yield node.iter, node.iter, "()"
+    elif isinstance(node, ast.ExceptHandler) and not isinstance(node.body[0], ast.Raise):
+        yield node.body[0], node.body[-1], "raise"
+
+
 def skipped_parts(tree: ast.Module) -> set[int]:
     """Ids of nodes whose change says nothing: annotations, __all__, kernels' and messages' text."""
     skipped: set[int] = set()
@@ -130,8 +162,10 @@ def skipped_parts(tree: ast.Module) -> set[int]:
             parts = [node.returns, *(one.annotation for one in every if one is not None)]
         elif isinstance(node, ast.ClassDef):
             parts = list(node.decorator_list)  # frozen, slots: promises to programmers
-        elif isinstance(node, ast.JoinedStr | ast.Assert):
+        elif isinstance(node, ast.JoinedStr | ast.Assert | ast.Raise):
             parts = [node]  # words, and what only programmers see
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            parts = [node]
         elif isinstance(node, ast.keyword) and node.arg == "strict":
             parts = [node]  # of zip: an assertion as well
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -167,18 +201,25 @@ def python_mutants(path: Path) -> list[Mutant]:
     skipped = skipped_parts(tree)
     statements = lines_of_statements(tree)
     found: list[Mutant] = []
+
+    def where(node: Any) -> tuple[int, int]:
+        begin = starts[node.lineno - 1] + node.col_offset
+        return begin, starts[node.end_lineno - 1] + node.end_col_offset
+
     for node in ast.walk(tree):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
+        changes = list(changed_meaning(node))
         for changed in changed_nodes(node):
             place: Any = node.test if isinstance(node, ast.If | ast.While) else node
-            begin = starts[place.lineno - 1] + place.col_offset
-            end = starts[place.end_lineno - 1] + place.end_col_offset
-            before = data[begin:end].decode()
-            after = f"not ({before})" if place is not node else ast.unparse(changed)
-            after = f"({after})" if isinstance(place, ast.expr) else after
-            lines = statements[place.lineno]
-            found.append(Mutant(path, place.lineno, begin, end, before, after, lines))
+            after = ast.unparse(changed)
+            if place is not node:
+                after = f"not ({ast.unparse(place)})"
+            changes.append((place, place, f"({after})" if isinstance(place, ast.expr) else after))
+        for first, last, after in changes:
+            begin, end = where(first)[0], where(last)[1]
+            before, line = data[begin:end].decode(), first.lineno
+            found.append(Mutant(path, line, begin, end, before, after, statements[line]))
     return sorted(found, key=lambda mutant: (mutant.begin, mutant.end, mutant.after))
 
 
