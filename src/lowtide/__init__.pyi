@@ -768,7 +768,7 @@ def train(
     decay_fraction: float = 0.4,
     weight_decay: float = 0.1,
     cautious_decay: bool = False,
-    embedding_rate: float = 1.0,
+    embedding_rate: float | None = None,
     embedding_decay: float | None = None,
     spelling_rate: float = 0.0,
     beta1: float = 0.9,
@@ -778,7 +778,7 @@ def train(
     momentum: float = 0.95,
     momentum_warmup: int = 0,
     zero_init: bool = False,
-    first_embedding: Literal['random', 'cooccurrence'] = 'random',
+    first_embedding: Literal['auto', 'random', 'cooccurrence'] = 'auto',
     grad_clip: float = 1.0,
     max_bad_steps: int = 20,
     seed: int = 1337,
@@ -896,7 +896,8 @@ def train(
         weight_decay: Decay of matrices; gains and biases have none.
         cautious_decay: Muon: decay only weights that the step makes smaller anyway.
         embedding_rate: Learning rate of embeddings and of the output matrix, as a multiple of
-            the others'.
+            the others'; 1 if not given, 3 with --target-params up to 30M, Muon and a vocabulary
+            of more tokens than the width.
         embedding_decay: Decay of embeddings and of the output matrix; --weight-decay if not
             given.
         spelling_rate: Let tokens that are spelled alike learn together: the learning rate of
@@ -913,7 +914,8 @@ def train(
         momentum_warmup: Steps in which Muon's momentum rises to --momentum from 0.1 below it.
         zero_init: Begin with blocks that add nothing: their output matrices are zero.
         first_embedding: Where the embedding begins: at random, or at counts of which tokens
-            stand together.
+            stand together; auto: counts with --target-params up to 30M and a vocabulary of more
+            tokens than the width.
         grad_clip: Largest norm of the gradient; 0 switches clipping off.
         max_bad_steps: Steps in a row with a loss or gradient that is not finite, after which
             training stops.

@@ -167,8 +167,8 @@ class TrainKeywords(TypedDict, total=False):
     cautious_decay: bool
     """Muon: decay only weights that the step makes smaller anyway."""
 
-    embedding_rate: float
-    """Learning rate of embeddings and of the output matrix, as a multiple of the others'."""
+    embedding_rate: float | None
+    """Learning rate of embeddings and of the output matrix, as a multiple of the others'; 1 if not given, 3 with --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
 
     embedding_decay: float | None
     """Decay of embeddings and of the output matrix; --weight-decay if not given."""
@@ -197,8 +197,8 @@ class TrainKeywords(TypedDict, total=False):
     zero_init: bool
     """Begin with blocks that add nothing: their output matrices are zero."""
 
-    first_embedding: Literal['random', 'cooccurrence']
-    """Where the embedding begins: at random, or at counts of which tokens stand together."""
+    first_embedding: Literal['auto', 'random', 'cooccurrence']
+    """Where the embedding begins: at random, or at counts of which tokens stand together; auto: counts with --target-params up to 30M and a vocabulary of more tokens than the width."""
 
     grad_clip: float
     """Largest norm of the gradient; 0 switches clipping off."""

@@ -39,6 +39,7 @@ FAMILY_SHAPES = {
 RATES = {"adamw": 1e-3, "muon": 2e-3}
 MORE = {
     "gpt2-adamw": {"embedding_rate": 2.0, "embedding_decay": 0.01, "grad_clip": 0.5},
+    "qwen3-muon": {"target_params": 1_000_000},  # embeddings learn at a rate of their own
     "gpt2-muon": {"cautious_decay": True, "embedding_rate": 2.0, "momentum_warmup": 10},
 }
 """Options that some of the compared runs have besides."""

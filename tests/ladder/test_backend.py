@@ -230,13 +230,14 @@ def test_what_a_step_tells_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
         steps.clear()
         moved.clear()
         learning = {"grad_clip": clip, "weight_decay": 0.5, "embedding_decay": decay}
-        settings = train_settings(embedding_rate=3.0, **learning)
+        settings = train_settings(**learning)
         places = SimpleNamespace(
             iter_moving=lambda: iter(units), is_muons=lambda unit: unit.name == "matrices"
         )
         muon = SimpleNamespace(move=lambda *given: moved.append(given))
         stand_in: Any = SimpleNamespace(
-            _settings=settings, _norm=torch.tensor(norm), learning_rate=0.5, _places=places,
+            _settings=settings, _norm=torch.tensor(norm), learning_rate=0.5, _embedding_rate=3.0,
+            _places=places,
             _steps=torch.tensor(7.0, dtype=torch.float64), model=SimpleNamespace(muon=muon),
             _numbers=lambda factor, goes, rate, decay: (float(factor), float(goes), rate, decay),
             _muon_numbers=lambda factor, goes, rate: ("muon", float(factor), float(goes), rate),

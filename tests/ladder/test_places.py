@@ -77,6 +77,15 @@ def test_wherever_states_live_they_are_moved_alike(
             assert np.array_equal(value, wanted[name]), (rung, name)
 
 
+def test_the_embedding_of_a_small_model_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"optimizer": "muon", "target_params": 1_000_000}
+    chosen = _train("packed", tmp_path, apart=False, **small)
+    for rate, is_same in ((3.0, True), (1.0, False)):
+        given = _train("packed", tmp_path, apart=False, **small, embedding_rate=rate)
+        same = {name: np.array_equal(value, given[name]) for name, value in chosen.items()}
+        assert same["loss 0"] and all(same.values()) is is_same
+
+
 def test_everything_in_a_file_leaves_two_blocks_of_each_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

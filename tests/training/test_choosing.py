@@ -6,7 +6,9 @@ from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters, suitable_vocabulary
 from lowtide.training.choosing import (
+    begins_at_counts,
     choose_optimizer,
+    embedding_rate,
     learned_vocabulary,
     model_config,
     peak_learning_rate,
@@ -81,3 +83,32 @@ def test_a_model_that_is_there_learns_on_at_a_lower_rate():
     assert 0 < adapted < fresh
     asked = train_settings(init_from_model="other", learning_rate=0.25)
     assert peak_learning_rate(asked, config, "adamw") == 0.25
+
+
+WORDS = GPTConfig(2000, 64, 2, 128, 4)
+
+
+def small(optimizer="muon", config=WORDS, **options):
+    """What a new model's embedding begins at, and the multiple of the rate that it learns at."""
+    settings = train_settings(**{"target_params": 30_000_000, **options})
+    return begins_at_counts(settings, config), embedding_rate(settings, config, optimizer)
+
+
+def test_small_models_by_a_count_begin_at_counts_and_learn_embeddings_faster():
+    assert small() == small(target_params=1) == (True, 3.0)
+    assert small("adamw") == (True, 1.0)
+    assert small(dataset_id="stories") == (False, 3.0)
+    for other in ({"target_params": 30_000_001}, {"target_params": None, "width": 128}):
+        assert small(**other) == (False, 1.0)
+    assert small(init_from_model="base") == (False, 1.0)
+
+
+def test_a_vocabulary_that_is_no_larger_than_the_width_is_left_as_it_was():
+    sizes = {size: small(config=WORDS.replace(vocab_size=size)) for size in (128, 129)}
+    assert sizes == {128: (False, 1.0), 129: (True, 3.0)}
+
+
+def test_what_is_asked_for_beats_what_suits_a_small_model():
+    assert small(first_embedding="random", embedding_rate=1.5) == (False, 1.5)
+    large = {"target_params": 124_000_000, "embedding_rate": 2.0}
+    assert small("adamw", **large, first_embedding="cooccurrence") == (True, 2.0)

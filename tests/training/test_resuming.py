@@ -108,6 +108,32 @@ def test_what_is_left_out_is_the_runs(tmp_path):
         continued_settings(root, train_settings(init_from_model="other"))
 
 
+def test_runs_keep_what_newer_versions_would_choose_otherwise(tmp_path):
+    def kept(before, **now):
+        (tmp_path / "settings.json").write_text(json.dumps({"model_name": "run", **before}))
+        learning = continued_settings(tmp_path, train_settings(**now)).learning
+        return learning.embedding_rate, learning.first_embedding
+
+    older = {"embedding_rate": 1.0, "first_embedding": "random"}
+    assert kept(older, target_params=1000000) == (1.0, "random")
+    assert kept({}, target_params=1000000) == (1.0, "auto")
+    assert kept({"embedding_rate": None, "first_embedding": "cooccurrence"}) == (
+        None,
+        "cooccurrence",
+    )
+    assert kept(older, embedding_rate=2.0) == (2.0, "random")
+    with pytest.raises(UsageError, match="first_embedding is cooccurrence, this run has random"):
+        kept(older, first_embedding="cooccurrence")
+
+
+def test_a_rate_of_the_embedding_that_is_given_later_is_announced(tmp_path):
+    said = []
+    (tmp_path / "settings.json").write_text('{"embedding_rate": null, "optimizer": "auto"}')
+    given = train_settings(embedding_rate=2.0, optimizer="muon")
+    change_settings(tmp_path, given, step=3, note=said.append)
+    assert said == ["changed from step 3 on: embedding_rate None -> 2.0"]
+
+
 def test_a_precision_written_out_is_no_change(tmp_path):
     """bf16 is what is taken where none is named, and what settings.json of older runs has."""
     said = []

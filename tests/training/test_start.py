@@ -316,6 +316,19 @@ def test_the_embedding_begins_at_what_stands_beside_what(text, how, capsys, monk
         assert len(made) == 1  # it goes on with what it has learned
 
 
+def test_small_models_begin_at_counts_and_their_runs_say_so(text, capsys):
+    words = ["--input-file", text, "--target-params", "20000", "--seq-len", "16", *SHORT]
+    kept = {}
+    for name, more in (("words", ["--vocab-size", "300"]), ("letters", ["--tokenization", "char"])):
+        run("train", *words, "--model-name", name, *more)
+        said = "counting which tokens stand beside which" in capsys.readouterr().err
+        settings = json.loads(Path("checkpoints", name, "settings.json").read_text())
+        width = json.loads(Path("checkpoints", name, "config.json").read_text())["hidden_size"]
+        kept[name] = (said, settings["first_embedding"], width)
+    assert kept["words"][:2] == (True, "cooccurrence") and kept["words"][2] < 300
+    assert kept["letters"][:2] == (False, "random"), kept
+
+
 def test_text_that_is_streamed_is_not_there_to_be_counted(text, capsys):
     words = ["--dataset-id", text, "--vocab-size", "275", "--first-embedding", "cooccurrence"]
     run("train", *words, "--model-name", "s", *SMALL, *SHORT)
@@ -441,7 +454,7 @@ def test_a_trainer_gets_what_the_settings_made(monkeypatch, on_cpu):
         "_as_the_run_has_them": lambda settings, *rest: settings,
         "program_here": note("program", "program"), "refuse_hopeless": note("refuse"),
         "_open_data": note("data", data), "_make_model": note("model", "model"),
-        "Trainer": Noting,
+        "_with_beginning": lambda settings, *rest: settings, "Trainer": Noting,
     }.items():  # fmt: skip
         monkeypatch.setattr(start, name, stand_in)
     settings = train_settings(overwrite=True, device="cpu")

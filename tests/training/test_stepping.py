@@ -56,6 +56,17 @@ def batch():
     return ids[:, :-1], ids[:, 1:]
 
 
+def test_the_embedding_of_a_small_model_has_a_rate_of_its_own(make_stepper):
+    def rates(**options):
+        adamw, *muon = make_stepper(**options).optimizers.optimizers
+        return [group["lr"] for optimizer in (adamw, *muon) for group in optimizer.param_groups]
+
+    small = {"target_params": 1_000_000}
+    assert rates(optimizer="muon", **small) == pytest.approx([3e-2, 1e-2, 1e-2])
+    assert rates(optimizer="muon") == rates(optimizer="muon", embedding_rate=1.0, **small)
+    assert rates(optimizer="adamw", **small) == [1e-2, 1e-2]
+
+
 def gradients(stepper):
     return [p.grad.clone() for p in stepper.model.parameters() if p.grad is not None]
 

@@ -29,7 +29,12 @@ from lowtide.jaxtraining.trees import JaxGPT, Tree, iter_named
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer, peak_learning_rate, require_muons
+from lowtide.training.choosing import (
+    choose_optimizer,
+    embedding_rate,
+    peak_learning_rate,
+    require_muons,
+)
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
@@ -143,7 +148,7 @@ class JaxEngine:
             weight_decay=learning.weight_decay,
             betas=(learning.beta1, learning.beta2),
             cautious=learning.cautious_decay,
-            embedding_rate=learning.embedding_rate,
+            embedding_rate=embedding_rate(settings, config, optimizer),
             embedding_decay=learning.embedding_decay,
             grad_clip=learning.grad_clip,
             half=half_precision(group.platform),

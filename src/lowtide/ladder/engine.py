@@ -29,7 +29,12 @@ from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer, peak_learning_rate, require_muons
+from lowtide.training.choosing import (
+    choose_optimizer,
+    embedding_rate,
+    peak_learning_rate,
+    require_muons,
+)
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.evaluation import LossSums, token_byte_counts
 from lowtide.training.microbatches import halve_micro_batch
@@ -76,6 +81,7 @@ class LadderEngine:
         self._places: Places = model.places
         self._smalls = model.smalls
         self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
+        self._embedding_rate = embedding_rate(settings, model.config, optimizer)
         self._executor = Executor(
             model.outline,
             self._places,
@@ -139,7 +145,7 @@ class LadderEngine:
         tables = self._numbers(
             factor,
             goes,
-            rate * settings.learning.embedding_rate,
+            rate * self._embedding_rate,
             settings.learning.weight_decay
             if settings.learning.embedding_decay is None
             else settings.learning.embedding_decay,

@@ -30,7 +30,7 @@ from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer.needs import vocabulary_bytes
 from lowtide.training.activations import cpu_activations, gpu_activations, jax_activations
-from lowtide.training.choosing import choose_optimizer
+from lowtide.training.choosing import begins_at_counts, choose_optimizer
 from lowtide.training.firstembedding import first_embedding_bytes
 from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.offloading import OffloadBytes, offload_bytes
@@ -159,7 +159,7 @@ def planned_bytes(
     batches = _batch_bytes(settings) + data_bytes
     program_bytes = _program_bytes(settings, program, on_gpu=on_gpu)
     tokenizer = max(config.vocab_size * TOKEN_BYTES, _vocabulary_bytes(settings))
-    counted = settings.learning.first_embedding == "cooccurrence"
+    counted = begins_at_counts(settings, config)
     counted = counted and settings.run.init_from_model is None and settings.data.dataset_id is None
     spelled = search_bytes(config.vocab_size) if settings.learning.spelling_rate > 0 else 0
     beginning = max(first_embedding_bytes(config) if counted else 0, spelled)

@@ -35,17 +35,17 @@ __all__ = ["WrappedModule", "refuse_options", "wrap_module"]
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
-_OWN_NETWORKS_ONLY = {
-    "activation_checkpointing": False,
-    "ahead_weight": 0.0,
-    "compile_whole": False,
-    "dropout": 0.0,
-    "first_embedding": "random",
-    "float8_blocks": False,
-    "float8_head": False,
-    "loss_chunk_tokens": None,
-    "spelling_rate": 0.0,
-    "zero_init": False,
+_OWN_NETWORKS_ONLY: dict[str, tuple[Any, ...]] = {
+    "activation_checkpointing": (False,),
+    "ahead_weight": (0.0,),
+    "compile_whole": (False,),
+    "dropout": (0.0,),
+    "first_embedding": ("auto", "random"),
+    "float8_blocks": (False,),
+    "float8_head": (False,),
+    "loss_chunk_tokens": (None,),
+    "spelling_rate": (0.0,),
+    "zero_init": (False,),
 }
 """Options that change how lowtide's own networks compute, and the values that change nothing."""
 
@@ -88,7 +88,7 @@ def wrap_module(
 def refuse_options(settings: TrainSettings) -> None:
     """Refuse what only lowtide's own networks can do: no option is ignored."""
     values = setting_values(settings)
-    found = [name for name, off in _OWN_NETWORKS_ONLY.items() if values[name] != off]
+    found = [name for name, off in _OWN_NETWORKS_ONLY.items() if values[name] not in off]
     if found:
         raise UsageError(
             f"{', '.join(found)}: only lowtide's own networks can do that, and the model is a "

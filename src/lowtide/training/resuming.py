@@ -88,8 +88,13 @@ RESUME_RULES: dict[str, Rule] = {
     **dict.fromkeys(_FREE.split(), "free"),
 }
 
-# "auto" means the optimizer that the run has.
-_ANY = {"optimizer": "auto"}
+# Left to lowtide, they are what the run has; what a newer version would choose is for new runs.
+_ANY: dict[str, str | None] = {
+    "optimizer": "auto",
+    "first_embedding": "auto",
+    "embedding_rate": None,
+}
+_CHOSEN_ONCE = [name for name in _ANY if RESUME_RULES[name] == "refused"]
 # Left out and written out, it is the same.
 _SAME = {"precision": (None, "bf16")}
 
@@ -148,14 +153,18 @@ def continued_settings(
     `optimizer` is the one whose moments the run has, where that is known.
     """
     old = _read_settings(root)
+    if old:  # there was no choice at first
+        old.setdefault("embedding_rate", 1.0)
     if optimizer is not None:
         old["optimizer"] = optimizer
     kept: dict[str, Any] = {}
     given = setting_values(settings)
     for name, rule in RESUME_RULES.items():
-        if rule != "refused" or name not in old:
+        if name not in old or (rule != "refused" and name not in _ANY):
             continue
         now, before, anything = given[name], old[name], _ANY.get(name)
+        if rule == "applied" and now is not None:
+            continue
         if now == anything:
             kept[name] = before
         elif before == anything and (name in SHAPE_FIELDS or anything is not None):
@@ -179,7 +188,7 @@ def change_settings(
         if name in before
         and before[name] != value
         # Giving a value that the run had chosen by itself is not a change.
-        and not (name in _ANY and before[name] == _ANY[name])
+        and not (name in _CHOSEN_ONCE and before[name] == _ANY[name])
         and not (name in _SAME and {before[name], value} <= {*_SAME[name]})
     }
     said = [

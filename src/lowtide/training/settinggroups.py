@@ -250,8 +250,9 @@ class LearningSettings:
     """Decay of matrices; gains and biases have none."""
     cautious_decay: bool = False
     """Muon: decay only weights that the step makes smaller anyway."""
-    embedding_rate: float = 1.0
-    """Learning rate of embeddings and of the output matrix, as a multiple of the others'."""
+    embedding_rate: float | None = None
+    """Learning rate of embeddings and of the output matrix, as a multiple of the others'; 1 if not
+    given, 3 with --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
     embedding_decay: float | None = None
     """Decay of embeddings and of the output matrix; --weight-decay if not given."""
     spelling_rate: float = 0.0
@@ -273,8 +274,9 @@ class LearningSettings:
     """Steps in which Muon's momentum rises to --momentum from 0.1 below it."""
     zero_init: bool = False
     """Begin with blocks that add nothing: their output matrices are zero."""
-    first_embedding: Literal["random", "cooccurrence"] = "random"
-    """Where the embedding begins: at random, or at counts of which tokens stand together."""
+    first_embedding: Literal["auto", "random", "cooccurrence"] = "auto"
+    """Where the embedding begins: at random, or at counts of which tokens stand together; auto:
+    counts with --target-params up to 30M and a vocabulary of more tokens than the width."""
     grad_clip: float = 1.0
     """Largest norm of the gradient; 0 switches clipping off."""
     max_bad_steps: int = 20

@@ -29,7 +29,7 @@ from lowtide.training.agreement import require_same_checkpoint, require_same_set
 from lowtide.training.backends import Backend, Group, Model, backend_of
 from lowtide.training.basemodel import find_base
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import model_config
+from lowtide.training.choosing import begins_at_counts, model_config
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.firstembedding import first_embedding
 from lowtide.training.offloading import RUNGS
@@ -108,13 +108,14 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
         )
         refuse_hopeless(settings, program=program, is_running=True)
     data = _open_data(settings, group, base_dir, note)
+    model = _make_model(settings, run, group, data, base_dir, note)
     trainer = Trainer(
-        _make_model(settings, run, group, data, base_dir, note),
+        model,
         data=data.train,
         val_data=data.val,
         eval_data=data.others,
         tokenizer=data.tokenizer,
-        settings=settings,
+        settings=_with_beginning(settings, run, model),
     )
     trainer.run = run  # its checkpoint is verified
     trainer.program = program
@@ -195,7 +196,7 @@ def _make_model(
     model = backend.new_model(
         config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
     )
-    counts = settings.learning.first_embedding == "cooccurrence"
+    counts = begins_at_counts(settings, config)
     if base_dir is not None:
         if counts:
             note("--first-embedding: the embedding is that of the model to start from")
@@ -207,6 +208,14 @@ def _make_model(
     elif counts and not run.exists():
         _set_first_embedding(backend, model, data.train, settings.learning.seed, group, note)
     return model
+
+
+def _with_beginning(settings: TrainSettings, run: RunFolder, model: Model) -> TrainSettings:
+    """The settings that a new run keeps: with what its embedding began at, where that was open."""
+    if settings.learning.first_embedding != "auto" or run.exists():
+        return settings
+    counts = begins_at_counts(settings, model.config)
+    return replace_settings(settings, first_embedding="cooccurrence" if counts else "random")
 
 
 def _set_first_embedding(

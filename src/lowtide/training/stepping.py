@@ -25,7 +25,7 @@ from lowtide.model.weights import TensorFile
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.averaging import WeightAverage
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer, peak_learning_rate
+from lowtide.training.choosing import choose_optimizer, embedding_rate, peak_learning_rate
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
@@ -205,7 +205,7 @@ class Stepper:
             use_8bit=learning.use_8bit_optimizer,
             momentum=learning.momentum,
             cautious_decay=learning.cautious_decay,
-            embedding_rate=learning.embedding_rate,
+            embedding_rate=embedding_rate(self._settings, self.model.config, name),
             embedding_decay=learning.embedding_decay,
             shared=shared,
         )
