@@ -113,14 +113,18 @@ nb::list list_sources(const EncodedBlock& self) {
 nb::tuple read_range(RangeReader& reader, uint64_t first, uint64_t last, size_t id_bytes) {
   require(id_bytes == reader.id_bytes(), "the range has ids of another size");
   require(first <= last && last <= reader.num_tokens(), "no such tokens in this range");
-  std::vector<char> ids;
+  const size_t size = checked_product(last - first, id_bytes);
+  std::unique_ptr<char[]> ids;
   std::vector<uint64_t> ends;
   {
     nb::gil_scoped_release release;
-    ids.resize(checked_product(last - first, id_bytes));
-    ends = reader.read(first, last, ids.data());
+    ids.reset(new char[size]);  // not cleared: all of it is read into
+    ends = reader.read(first, last, ids.get());
   }
-  return nb::make_tuple(to_view<uint8_t>(std::move(ids)), to_view<uint8_t>(std::move(ends)));
+  const char* const data = ids.get();
+  nb::capsule owner(ids.release(), [](void* p) noexcept { delete[] static_cast<char*>(p); });
+  Bytes view(reinterpret_cast<const uint8_t*>(data), {size}, owner);
+  return nb::make_tuple(view, to_view<uint8_t>(std::move(ends)));
 }
 
 std::pair<uint64_t, uint64_t> measure(Input<uint8_t> ids, size_t id_bytes) {
@@ -216,6 +220,15 @@ void bind_rows(nb::module_& m) {
             self.add_files(names, num_threads);
           },
           "paths"_a, "num_threads"_a = 1, "Add what work files of ids have.")
+      .def("row_ends", [](RangeCounter& self) { return to_view<uint8_t>(self.row_ends()); })
+      .def("token_ends", [](RangeCounter& self) { return to_view<uint8_t>(self.token_ends()); })
+      .def(
+          "view_tokens",
+          [](RangeCounter& self, size_t split) {
+            require(split < self.tokens.size(), "there are two splits");
+            return view_bytes(self.tokens[split].data(), self.tokens[split].size(), self);
+          },
+          "split"_a)
       .def_ro("tokens", &RangeCounter::tokens)
       .def_ro("rows", &RangeCounter::rows)
       .def_ro("documents", &RangeCounter::documents);
@@ -259,7 +272,12 @@ void bind_rows(nb::module_& m) {
             nb::gil_scoped_release release;
             self.finish(num_threads);
           },
-          "num_threads"_a = 1, "Put documents in their order.");
+          "num_threads"_a = 1, "Put documents in their order.")
+      .def_prop_ro("damaged", [](RangeRows& self) -> std::optional<std::pair<nb::bytes, uint64_t>> {
+        if (!self.damaged) return std::nullopt;
+        const auto& [path, page] = *self.damaged;
+        return std::pair{nb::bytes(path.data(), path.size()), page};
+      });
   nb::class_<RangeReader>(m, "RangeReader")
       .def(
           "__init__",

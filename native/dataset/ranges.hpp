@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,6 +28,9 @@ class RangeCounter {
   RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit);
   void add(std::span<const EncodedRow> index);  // sorted by key
   void add_files(const std::vector<std::string>& names, size_t num_threads);
+  // Where the rows of each range end, and its tokens of both splits.
+  std::vector<int64_t> row_ends() const;
+  std::vector<int64_t> token_ends() const;
 
   std::array<std::vector<int64_t>, 2> tokens;
   std::vector<int64_t> rows;  // of both splits
@@ -55,8 +59,8 @@ class RangeRows {
   // The same of a block whose ids are in memory, where they stay as long as this and its readers.
   void add_held(const char* ids, std::span<const EncodedRow> index, uint64_t id_bytes, uint64_t low,
                 uint64_t high, Chosen chosen, uint64_t val_limit);
-  // The same of a task's output, of the buckets `first` to `last`; what is read of it is compared
-  // with its checksums (DamagedPage).
+  // The same of a task's output, of the buckets `first` to `last`; what is read of it, here and by
+  // readers, is compared with its checksums (DamagedPage).
   void add_output(const EncodedOutput& output, size_t page_bytes, uint64_t first, uint64_t last,
                   uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen,
                   uint64_t val_limit);
@@ -77,6 +81,14 @@ class RangeRows {
   };
   std::vector<Row> rows;
   std::vector<std::string> paths;
+  struct Pages {
+    uint64_t num_bytes = 0;
+    size_t page_bytes = 0;
+  };
+  // The files whose pages have checksums behind them; other files have no page_bytes.
+  Pages find_pages(uint32_t file) const { return file < pages_.size() ? pages_[file] : Pages{}; }
+  // The page that a reader found damaged, and its file.
+  mutable std::optional<std::pair<std::string, uint64_t>> damaged;
 
   // The files, for all readers of this range; called once all paths are there.
   SharedFiles& files() const;
@@ -84,6 +96,7 @@ class RangeRows {
  private:
   mutable std::once_flag files_made_;
   mutable std::unique_ptr<SharedFiles> files_;
+  std::vector<Pages> pages_;
 
   bool add_rows(uint32_t file, std::span<const EncodedRow> index, uint64_t at, uint64_t id_bytes,
                 uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
@@ -100,7 +113,8 @@ class RangeReader {
   RangeReader& operator=(const RangeReader&) = delete;
 
   // Fill `ids` with tokens `first` to `last`; gives the ends of documents, counted from `first`.
-  // A file that cannot be read is a std::system_error.
+  // A file that cannot be read is a std::system_error, a page that does not fit its checksum a
+  // std::invalid_argument, and `damaged` in the range says which.
   std::vector<uint64_t> read(uint64_t first, uint64_t last, char* ids);
   uint64_t id_bytes() const { return id_bytes_; }
   uint64_t num_tokens() const { return range_.rows.empty() ? 0 : range_.rows.back().token_end; }
@@ -112,11 +126,13 @@ class RangeReader {
     char* to;
   };
   void read_file(std::span<const Piece> pieces);
+  void read_paged(std::span<const Piece> pieces, const RangeRows::Pages& pages);
 
   const RangeRows& range_;
   uint64_t id_bytes_;
   size_t max_open_files_;
-  std::vector<Piece> pieces_;  // kept for the next stretch
+  std::vector<Piece> pieces_;       // kept for the next stretch
+  std::unique_ptr<char[]> window_;  // of pages that are compared
 };
 
 // Rows with keys in [low, high], by key; equal keys stay in the order they have.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from array import array
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import sharding
 from lowtide.dataset.encoding import EncodedTotals
 from lowtide.dataset.sharding import LAST_KEY, ShardJob, plan_shards
+from lowtide.dataset.staged import gathering
+from lowtide.engine.outputs import PAGE_BYTES, Output, OutputWriter, open_output
 
 COUNTS = {"counts": [], "samples": [], "remnants": [], "unknown_characters": 0}
 
@@ -134,3 +137,85 @@ def test_totals_are_the_same_wherever_blocks_come_from(tmp_path: Path) -> None:
             {"file": "a", "documents": 6, "tokens": 12}
         ]
         assert totals.find_seen(3) is None
+
+
+def write_output(path: Path, seed: int) -> tuple[Output, list[tuple[int, int, list[int]]]]:
+    """What a task wrote of a part: documents of up to some pages, by key, in two buckets."""
+    source = random.Random(seed)
+    documents = sorted(
+        (source.randrange(1 << 64), source.randrange(1 << 64), [seed] * source.choice((0, 9, 5000)))
+        for _ in range(160)
+    )
+    for number, (_, _, tokens) in enumerate(documents):
+        tokens[:] = [(token + number + at) % 60_000 for at, token in enumerate(tokens)]
+    counter = _native.RangeCounter([0, 1 << 63], 1 << 62)
+    index = array("Q", chain(*((key, one, len(ids), 1) for key, one, ids in documents)))
+    counter.add(memoryview(index).cast("B"))
+    with path.open("w+b") as file:
+        writer = OutputWriter(file)
+        writer.section("before", b"odd")
+        writer.section("ids", array("H", chain(*(ids for _, _, ids in documents))).tobytes())
+        writer.section("index", memoryview(index).cast("B"))
+        writer.section("row_ends", counter.row_ends())
+        writer.section("token_ends", counter.token_ends())
+        writer.finish({})
+    return open_output(path), documents
+
+
+def add_outputs(outputs: list[Output], first: int, val: bool | None) -> _native.RangeRows:
+    rows = _native.RangeRows()
+    damaged = rows.add_outputs(
+        list(map(gathering._describe, outputs)), page_bytes=PAGE_BYTES, num_buckets=2, first=first,
+        last=1, id_bytes=2, low=first << 63, high=LAST_KEY, val=val, val_limit=1 << 62,
+    )  # fmt: skip
+    assert damaged is None
+    rows.finish()
+    return rows
+
+
+@pytest.mark.parametrize("val", [None, True, False])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("step", [1000, 200_000, 1 << 30])
+def test_ids_of_outputs_are_compared_as_they_are_read(
+    tmp_path: Path, step: int, first: int, val: bool | None
+) -> None:
+    """Windows of pages, documents across them, and documents of the other split in between."""
+    made = [write_output(tmp_path / str(seed), seed) for seed in range(3)]
+    rows = add_outputs([output for output, _ in made], first, val)
+    wanted = sorted(
+        (document for _, documents in made for document in documents), key=lambda row: row[0]
+    )
+    expected = [
+        token
+        for key, one, ids in wanted
+        if key >= first << 63 and val in (None, one < 1 << 62)
+        for token in ids
+    ]
+    reader = _native.RangeReader(rows, 2, 100)
+    found = array("H")
+    for at in range(0, reader.num_tokens, step):
+        found.frombytes(reader.read(at, min(at + step, reader.num_tokens), 2)[0])
+    assert found.tolist() == expected
+    assert len(expected) > 10_000 and rows.damaged is None
+
+
+@pytest.mark.parametrize("page", [0, 1, 70, -1])
+def test_a_damaged_page_of_ids_is_named(tmp_path: Path, page: int) -> None:
+    """Any page of ids, one behind the first window too; what does not need it is read."""
+    outputs = [write_output(tmp_path / str(seed), seed)[0] for seed in range(2)]
+    begin, size = outputs[1].sections["ids"]
+    page = page if page >= 0 else (begin + size - 1) // PAGE_BYTES
+    assert size > 80 * PAGE_BYTES
+    rows = add_outputs(outputs, 0, None)
+    with outputs[1].path.open("r+b") as file:
+        place = page * PAGE_BYTES + 5
+        os.pwrite(file.fileno(), bytes([os.pread(file.fileno(), 1, place)[0] ^ 4]), place)
+    reader = _native.RangeReader(rows, 2, 100)
+    failed = 0
+    for at in range(0, reader.num_tokens, 10_000):
+        try:
+            reader.read(at, min(at + 10_000, reader.num_tokens), 2)
+        except ValueError:
+            failed += 1
+            assert rows.damaged == (os.fsencode(outputs[1].path), page)
+    assert 0 < failed < 4 < reader.num_tokens // 10_000

@@ -169,6 +169,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_STEP_BYTES": 1_048_576,
         "EncodingAhead.__init__(most_read)": 8,
     },
+    "dataset.staged.datasetplace": {
+        "_COPIES_AT_ONCE": 8,
+        "_MOST_COPIED_BYTES": 5_368_709_120,
+        "_copy(most_bytes)": 5_368_709_120,
+    },
     "dataset.staged.destination": {
         "_MOST_CREATED_BYTES": 8_388_608,
         "Destination.stage(locked)": False,
@@ -178,18 +183,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "dataset.staged.duplicates": {"PLACE_BYTES": 8, "DuplicateStage.__init__(num_existing)": 0},
     "dataset.staged.encoding": {
         "_ROW_BYTES_HELD": 256,
-        "_CHUNK_BYTES": 8_388_608,
+        "_CHUNK_BYTES": 1_048_576,
         "_ROOM_BYTES": 262_144,
         "_EncodedPart.room_bytes": 0,
         "_EncodedPart.num_documents": 0,
         "_EncodedPart.num_tokens": 0,
     },
     "dataset.staged.gathering": {"_PARTS_AT_ONCE": 1_024},
-    "dataset.staged.datasetplace": {
-        "_COPIES_AT_ONCE": 8,
-        "_MOST_COPIED_BYTES": 5_368_709_120,
-        "_copy(most_bytes)": 5_368_709_120,
-    },
     "dataset.staged.job": {
         "WorkerLimits.places_kept": 4_096,
         "WorkerLimits.starts_bytes": 4_194_304,

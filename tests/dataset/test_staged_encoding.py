@@ -135,19 +135,22 @@ def test_what_a_block_adds(monkeypatch: pytest.MonkeyPatch, notices: list[str]) 
 
 def test_buckets_are_equal_parts_of_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    counter = SimpleNamespace(rows=[1, 0, 2], tokens=[[5, 0, 1], [0, 7, 2]], documents=[2, 1])
+    make = encoding._native.RangeCounter
     monkeypatch.setattr(
         encoding._native, "RangeCounter",
-        lambda bounds, limit: made.append((list(bounds), limit)) or counter,
+        lambda bounds, limit: made.append((list(bounds), limit)) or make(bounds, limit),
     )  # fmt: skip
     for buckets, shift in ((1, 64), (8, 61), (4096, 52)):
-        counts = encoding._Counts(buckets, 77)
+        encoding._Counts(buckets, 77)
         bounds, limit = made.pop()
         assert bounds == [number << shift for number in range(buckets)] and limit == 77
-    assert np.frombuffer(counts.row_ends(), "<i8").tolist() == [1, 1, 3]
-    assert np.frombuffer(counts.token_ends(), "<i8").tolist() == [5, 12, 15]
-    assert np.frombuffer(counts.split_tokens(), "<i8").tolist() == [5, 0, 1, 0, 7, 2]
-    assert counts.documents == [2, 1]
+    counts = encoding._Counts(4, 77)
+    rows = [(0, 77, 5, 1), (1 << 62, 3, 7, 1), (3 << 62, 99, 1, 1), (3 << 62, 76, 2, 1)]
+    counts.add(memoryview(np.array(rows, "<u8").tobytes()))
+    assert np.frombuffer(counts.row_ends(), "<i8").tolist() == [1, 2, 2, 4]
+    assert np.frombuffer(counts.token_ends(), "<i8").tolist() == [5, 12, 12, 15]
+    assert np.frombuffer(counts.split_tokens(), "<i8").tolist() == [5, 0, 0, 1, 0, 7, 0, 2]
+    assert counts.documents == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_a_text_that_changed_between_passes_is_noticed(
     monkeypatch: pytest.MonkeyPatch, read: Any, count: int, changed: int | None
 ) -> None:
     job: Any = SimpleNamespace(
-        finders=[], first_input=lambda index: 9,
+        finders=[], first_input=lambda index: 9, limits=SimpleNamespace(places_bytes=3),
         changed_between_passes=lambda number: ValueError(f"input {number}"),
     )  # fmt: skip
     part: Any = encoding._EncodedPart(job, None, SimpleNamespace(folder=Path()), 1)  # type: ignore
@@ -172,7 +175,9 @@ def test_a_text_that_changed_between_passes_is_noticed(
         encoding, "CleanPart", lambda job, index: [("b", "c", rows) for rows in read]
     )
     monkeypatch.setattr(encoding, "_iter_contents", lambda job, index: iter([(0, "aa"), (1, "bb")]))
-    monkeypatch.setattr(encoding, "PartDuplicates", lambda *given: given[1:3])
+    monkeypatch.setattr(
+        encoding, "PartDuplicates", lambda *given, room_bytes: (given[1], room_bytes)
+    )
     monkeypatch.setattr(
         encoding, "RemovedText", lambda lines, finders, *, first_block: (lines, first_block)
     )
@@ -186,7 +191,7 @@ def test_a_text_that_changed_between_passes_is_noticed(
     tally: Any = SimpleNamespace(first_blocks=[0, 5, 5 + count], open_documents={})
     if changed is None:
         part.read(1, tally, [])
-        assert seen == [(((1, count), 5), 5)]
+        assert seen == [(((1, 3), 5), 5)]
         return
     with pytest.raises(ValueError, match=f"input {changed}"):
         part.read(1, tally, [])

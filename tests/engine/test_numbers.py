@@ -33,7 +33,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "engine.partitions": {
         "_COPY_BYTES": 1_048_576,
-        "_ENDS_KEPT": 16_384,
+        "_PLACE_NUMBERS": 5,
         "PartitionedRows.__init__(copy_bytes)": 1_048_576,
         "PartitionReader.__init__(copy_bytes)": 1_048_576,
     },
@@ -50,7 +50,11 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "run_shared(shortest_pause)": 0.01,
         "_StageRun.is_alone": False,
     },
-    "engine.storefolders": {"_MOST_SMALL_BYTES": 67_108_864, "_BUFFER_BYTES": 1_048_576},
+    "engine.storefolders": {
+        "_MOST_SMALL_BYTES": 67_108_864,
+        "_BUFFER_BYTES": 1_048_576,
+        "_PROBES": 3,
+    },
     "engine.taskscratch": {"_STEP_BYTES": 8_388_608, "TaskScratch.hold(room_bytes)": 0},
 }
 

@@ -560,6 +560,7 @@ def call_dataset(folder: Path) -> None:
     for bounds in ([], [0], [9, 0], [7]):
         counter = call("RangeCounter", _native.RangeCounter, bounds, 0)
         if counter is not None:
+            vary("RangeCounter", counter.view_tokens, {"split": 0}, ("split",))
             call("RangeCounter", counter.add, row)
             call("RangeCounter", counter.add, row[8:])
     path = folder / "block"

@@ -17,7 +17,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain
 from typing import IO, Any
 
 from lowtide import _native
@@ -46,7 +45,7 @@ ENCODE_STAGE = "encode"
 SOURCE_ROW = struct.Struct("<QQQ")
 """An input's number, its documents, its tokens."""
 _ROW_BYTES_HELD = 8 * ENCODED_ROW_BYTES  # as read, chosen, joined, sorted; native rows, twice
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
 _ROOM_BYTES = 1 << 18
 """Of rows and of hashes for `append` that wait in memory."""
 
@@ -307,17 +306,17 @@ class _Counts:
         """How many there are in train and in val."""
         return self._counter.documents
 
-    def row_ends(self) -> bytes:
+    def row_ends(self) -> memoryview:
         """Where the rows of each bucket end."""
-        return array("q", accumulate(self._counter.rows)).tobytes()
+        return self._counter.row_ends()
 
-    def token_ends(self) -> bytes:
+    def token_ends(self) -> memoryview:
         """Where the tokens of each bucket end."""
-        return array("q", accumulate(map(sum, zip(*self._counter.tokens, strict=True)))).tobytes()
+        return self._counter.token_ends()
 
     def split_tokens(self) -> bytes:
         """The tokens of each bucket in train, then those in val."""
-        return array("q", chain(*self._counter.tokens)).tobytes()
+        return b"".join(self._counter.view_tokens(split) for split in (0, 1))
 
 
 def _iter_contents(job: StagedJob, part: int) -> Iterator[tuple[int, str]]:

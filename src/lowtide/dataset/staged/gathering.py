@@ -8,9 +8,10 @@ Memory:  the rows of one range of documents (`range_bytes` of the plan), one buf
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -233,7 +234,8 @@ class GatherStage:
             ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
             for wanted in cut.group(index):
                 (root / wanted.split).mkdir(parents=True, exist_ok=True)
-                shard = write_shard(shard_job, cut.plan, ranges, wanted)
+                with ranges.naming_damage():
+                    shard = write_shard(shard_job, cut.plan, ranges, wanted)
                 rows.append({"split": wanted.split, **layout.shard_row(root, shard)})
                 job.destination.publish(root, shard.path, layout.documents_path(shard.path))
         job.records.commit_record(Task(self.name, index), facts={"shards": rows})
@@ -268,6 +270,19 @@ class _PartRanges:
             self._copies.clear()
             self._rows, self._key = self._read(split, number), key
         return self._rows
+
+    @contextlib.contextmanager
+    def naming_damage(self) -> Generator[None]:
+        """Turn what native code says of a damaged page into an error that names it."""
+        try:
+            yield
+        except ValueError:
+            damaged = None if self._rows is None else self._rows.damaged
+            for part in range(len(self._job.parts)) if damaged else ():
+                output = self._open(part)
+                if damaged and os.fsencode(output.path) == damaged[0]:
+                    raise output.damaged_page(damaged[1]) from None
+            raise
 
     def _open(self, part: int) -> Output:
         return self._job.records.open_sections(Task(ENCODE_STAGE, part), _READ_SECTIONS)
