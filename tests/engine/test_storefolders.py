@@ -73,17 +73,36 @@ def test_a_store_that_replaces_under_any_tag_or_none_is_refused(
     assert [name for name, *_ in store.calls] == ["create", "exchange", "exchange", "delete"]
     assert store.calls[0][1].startswith("data/.adding/probe-")
     assert [tag for _, _, tag in store.calls[1:3]] == ["t1", "t1"]
-    for answers, message in (
-        (["t2", "t3"], "this store replaces an object whatever its ETag is"),
-        ([None, "t3"], "this store replaces an object whatever its ETag is"),
-        ([None, None], "this store does not replace an object under its ETag"),
-    ):
-        waiting: list[Any] = list(answers)
+    for answers in (["t2", "t3"], [None, "t3"], [None, None]):
+        waiting: list[Any] = [*answers] * 3
         monkeypatch.setattr(store, "exchange", lambda *_, waiting=waiting: waiting.pop(0))
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match="does not replace an object under its ETag") as caught:
             refuse_replacing(prefix, "probe")
-        assert (caught.value.message, caught.value.path) == (message, "s3://bucket/data")
+        assert (waiting, caught.value.path) == ([], "s3://bucket/data")
         assert store.contents == {}
+
+
+def test_a_probe_that_another_worker_removes_is_no_reason_to_refuse(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ends removes the probes that killed workers left."""
+    removals = [1, 1, 1, 1]
+    for name in ("create", "exchange"):
+        method = getattr(store, name)
+
+        def removing(url: StoreURL, *given: Any, method: Any = method) -> Any:
+            found = method(url, *given)
+            if removals:
+                removals.pop()
+                store.contents.clear()
+            return found
+
+        monkeypatch.setattr(store, name, removing)
+    refuse_overwriting(StoreURL("s3", "bucket", "data"), "probe-")
+    assert removals == []
+    removals += [1, 1]
+    refuse_replacing(StoreURL("s3", "bucket", "data"), "probe-")
+    assert (removals, store.contents) == ([], {})
 
 
 def test_a_store_that_overwrites_or_does_not_write_is_refused(
@@ -94,7 +113,7 @@ def test_a_store_that_overwrites_or_does_not_write_is_refused(
     assert [name for name, *_ in store.calls] == ["create", "create", "delete"]
     assert store.calls[0][1].startswith("work/probe/")
     for answers in ([None, None], ["t1", "t2"], [None, "t2"]):
-        waiting = list(answers)
+        waiting = [*answers] * 3  # whatever comes once may be another worker's doing
         monkeypatch.setattr(store, "create", lambda url, data, waiting=waiting: waiting.pop(0))
         with pytest.raises(DataError, match="replaces an object that it was asked only to create"):
             refuse_overwriting(StoreURL("s3", "bucket", "work"), "probe/")

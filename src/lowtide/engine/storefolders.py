@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -35,15 +35,18 @@ __all__ = ["StoreFolder", "refuse_overwriting", "refuse_replacing"]
 _MOST_SMALL_BYTES = 64 << 20
 _BUFFER_BYTES = 1 << 20
 _OUT = "out"
+_PROBES = 3
 
 
 def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
     """Test that a store does not overwrite an object it is asked to create, with a probe object."""
-    store, url = open_store(prefix), prefix / f"{probe}{secrets.token_hex(8)}"
-    is_created = store.create(url, b"first") is not None
-    is_replaced = store.create(url, b"second") is not None
-    store.delete([url])
-    if not is_created or is_replaced:
+
+    def fails(store: Store, url: StoreURL) -> bool:
+        is_created = store.create(url, b"first") is not None
+        is_replaced = store.create(url, b"second") is not None
+        return not is_created or is_replaced
+
+    if _always(fails, prefix, probe):
         raise DataError(
             "this store replaces an object that it was asked only to create, so workers could "
             "overwrite each other's results",
@@ -54,20 +57,33 @@ def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
 
 def refuse_replacing(prefix: StoreURL, probe: str) -> None:
     """Test that a store replaces an object under the ETag that it has, and under no other."""
-    store, url = open_store(prefix), prefix / f"{probe}{secrets.token_hex(8)}"
-    first = store.create(url, b"first") or ""
-    second = store.exchange(url, b"second", first)
-    third = store.exchange(url, b"third", first)
-    store.delete([url])
-    if second is None or third is not None:
+
+    def fails(store: Store, url: StoreURL) -> bool:
+        first = store.create(url, b"first") or ""
+        is_replaced = store.exchange(url, b"second", first) is not None
+        is_replaced_again = store.exchange(url, b"third", first) is not None
+        return not is_replaced or is_replaced_again
+
+    if _always(fails, prefix, probe):
         raise DataError(
-            "this store replaces an object whatever its ETag is"
-            if third is not None
-            else "this store does not replace an object under its ETag",
+            "this store does not replace an object under its ETag alone, so two commands could "
+            "overwrite each other's metadata",
             path=str(prefix),
-            next_step="copy the dataset to a disk or to a store with conditional writes (S3, GCS, "
+            next_step="copy the dataset to a disk, or to a store with conditional writes (S3, GCS, "
             "Azure, R2), and add the text there",
         )
+
+
+def _always(fails: Callable[[Store, StoreURL], bool], prefix: StoreURL, probe: str) -> bool:
+    """Whether a test fails each time; another worker may remove a probe that it takes for old."""
+    store = open_store(prefix)
+    for _ in range(_PROBES):
+        url = prefix / f"{probe}{secrets.token_hex(8)}"
+        failed = fails(store, url)
+        store.delete([url])
+        if not failed:
+            return False
+    return True
 
 
 class StoreFolder:

@@ -35,6 +35,7 @@ from lowtide.stores.urls import StoreURL
 
 __all__ = ["DatasetChangedError", "DatasetPlace", "open_place"]
 
+_PROBE = "probe-"
 _COPIES_AT_ONCE = 8
 _MOST_COPIED_BYTES = 5 << 30  # S3 copies no more by one request
 
@@ -145,8 +146,8 @@ class _StoredDataset:
     def prepare(self) -> None:
         from lowtide.engine.storefolders import refuse_overwriting, refuse_replacing
 
-        refuse_overwriting(self._url, f"{ADDING_NAME}/probe-")
-        refuse_replacing(self._url, f"{ADDING_NAME}/probe-")
+        refuse_overwriting(self._url, f"{ADDING_NAME}/{_PROBE}")
+        refuse_replacing(self._url, f"{ADDING_NAME}/{_PROBE}")
 
     def load(self) -> tuple[str, layout.DatasetInfo]:
         while True:
@@ -220,7 +221,9 @@ class _StoredDataset:
         from lowtide.engine.storefolders import StoreFolder
 
         drop_claims(self._store, self._url, plan)
-        StoreFolder(self._root / ADDING_NAME).remove([plan])
+        aside = StoreFolder(self._root / ADDING_NAME)
+        probes = [name for name in aside.list_names() if name.startswith(_PROBE)]
+        aside.remove([plan, *probes])
 
 
 def _tokens_of(shard: layout.ShardInfo) -> Path:
