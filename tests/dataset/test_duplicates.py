@@ -24,7 +24,7 @@ from lowtide.dataset.staged.duplicates import (
     open_duplicates,
 )
 from lowtide.engine.outputs import Output
-from lowtide.engine.partitions import Stretch
+from lowtide.engine.partitions import RowStretch
 from lowtide.engine.tasks import Task
 from lowtide.engine.taskscratch import TaskScratch
 
@@ -155,7 +155,7 @@ def hash_rows(*rows: tuple[int, int]) -> memoryview:
 def reader_of(tasks: list[list[list[tuple[int, int]]]]) -> Any:
     """Stands for a reader: tasks of blocks of rows, a stretch each."""
     stretches = [
-        Stretch(
+        RowStretch(
             task,
             0,
             array("I", map(len, blocks)),

@@ -23,7 +23,7 @@ def write(path: Path, header: object = 5, data: bytes = b"abcdef") -> str:
         writer.write(memoryview(data[2:]))
         writer.section("empty", b"")
         writer.section("digits", b"123")
-        return writer.finish({"what": header})
+        return writer.finish({"what": header})[0]
 
 
 def test_sections_are_found_again(tmp_path: Path) -> None:

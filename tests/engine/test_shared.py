@@ -341,20 +341,21 @@ def test_a_task_is_looked_for_in_a_circle_and_left_if_somebody_has_it() -> None:
     [
         ([True], True, False, True, True),  # done by another before
         ([False], False, False, False, False),  # another has it
-        ([False, True, True], True, False, True, True),  # done just before its release
-        ([False, False, True], True, True, True, True),
-        ([False, False, False], True, True, True, False),  # it failed, and is tried again
+        ([False, True], True, False, True, True),  # done just before its release
+        ([False, False, "worked"], True, True, True, True),
+        ([False, False, "failed", True], True, True, True, True),  # and another has done it
+        ([False, False, "failed", False], True, True, True, False),  # it is tried again
     ],
 )
 def test_what_becomes_of_one_task(
-    answers: list[bool], ours: bool, ran: bool, result: bool, noted: bool
+    answers: list[Any], ours: bool, ran: bool, result: bool, noted: bool
 ) -> None:
     run = stage_run(5)
     found = iter(answers)
     run.records.is_done = lambda task: next(found)
     run.leases.hold = lambda task: contextlib.nullcontext(ours)
     attempted: list[Task] = []
-    run.attempt = attempted.append
+    run.attempt = lambda task: attempted.append(task) or next(found) == "worked"
     assert run.do(3) is result
     assert attempted == ([Task("one", 3)] if ran else [])
     assert run.done == ({3} if noted else set())

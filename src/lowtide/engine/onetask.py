@@ -8,8 +8,7 @@ Memory:  that of `write`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
@@ -18,8 +17,7 @@ from lowtide.engine.tasks import Task
 __all__ = ["OneTask"]
 
 
-@dataclass(frozen=True)
-class OneTask:
+class OneTask(NamedTuple):
     """Commits what `write` writes, and the header that it returns."""
 
     name: str

@@ -35,7 +35,14 @@ from lowtide.errors import DataError
 from lowtide.stores.objects import ObjectChangedError
 from lowtide.stores.paths import is_stored
 
-__all__ = ["OUTPUT_FORMAT", "PAGE_BYTES", "Output", "OutputWriter", "open_output"]
+__all__ = [
+    "OUTPUT_FORMAT",
+    "PAGE_BYTES",
+    "Output",
+    "OutputWriter",
+    "open_output",
+    "parse_header",
+]
 
 OUTPUT_FORMAT = "LTTASK05"
 """The format of these files. The plan of unfinished work names it, so that files of another format
@@ -95,8 +102,8 @@ class OutputWriter:
         self.begin(name)
         self.write(data)
 
-    def finish(self, header: Mapping[str, Any]) -> str:
-        """Write checksums and header, and return one checksum of everything."""
+    def finish(self, header: Mapping[str, Any]) -> tuple[str, bytes]:
+        """Write checksums and header; return one checksum of everything, and the header as JSON."""
         self._end()
         if self._page:
             self._end_page()
@@ -106,7 +113,7 @@ class OutputWriter:
         digest = xxhash.xxh3_128_digest(text)
         self._file.write(self._sums)
         self._file.write(text + _TRAILER.pack(_MAGIC, begin, len(text), digest))
-        return xxhash.xxh3_128_hexdigest(bytes(self._sums) + text)
+        return xxhash.xxh3_128_hexdigest(bytes(self._sums) + text), text
 
 
 def _sum_pages(data: memoryview) -> memoryview:
@@ -250,6 +257,11 @@ def open_output(path: Path) -> Output:
             text = _read_exactly(file, begin, size, path)
     if xxhash.xxh3_128_digest(text) != digest:
         raise _damaged(path)
-    value = json.loads(text.tobytes())  # its checksum is right, so it is ours
+    return parse_header(path, text.tobytes())  # its checksum is right, so it is ours
+
+
+def parse_header(path: Path, text: bytes) -> Output:
+    """A finished file, by its header as JSON."""
+    value = json.loads(text)
     sections = {name: (offset, count) for name, (offset, count) in value["sections"].items()}
     return Output(path, value["header"], sections, value["bytes"])

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lowtide import _native
@@ -30,7 +29,7 @@ __all__ = [
     "PartitionReader",
     "PartitionSections",
     "PartitionedRows",
-    "Stretch",
+    "RowStretch",
     "count_blocks",
     "iter_rows",
 ]
@@ -39,8 +38,7 @@ _COPY_BYTES = 1 << 20
 _PLACE_NUMBERS = 5
 
 
-@dataclass(frozen=True)
-class PartitionSections:
+class PartitionSections(NamedTuple):
     """What sections are called, and how long a row is."""
 
     rows: str
@@ -68,7 +66,7 @@ class _Place(NamedTuple):
     num_blocks: int
 
 
-class Stretch(NamedTuple):
+class RowStretch(NamedTuple):
     """Rows of blocks that follow each other in a task."""
 
     task: int
@@ -230,7 +228,7 @@ class PartitionReader:
     def _open(self, task: int) -> Output:
         return self._records.open_sections(Task(self._stage, task), self._sections.names)
 
-    def iter_stretches(self) -> Iterator[Stretch]:
+    def iter_stretches(self) -> Iterator[RowStretch]:
         """All rows in the order of the tasks, each with its block: some MiB, or one block."""
         row_bytes = self._sections.row_bytes
         for task in range(self.num_tasks):
@@ -248,7 +246,7 @@ class PartitionReader:
                     rows = output.read_from(
                         file, self._sections.rows, begin=begin * row_bytes, end=row * row_bytes
                     )
-                    yield Stretch(task, first, some, rows)
+                    yield RowStretch(task, first, some, rows)
 
     def iter_blocks(self) -> Iterator[memoryview]:
         """The rows of each block, in the order of the tasks."""
@@ -256,7 +254,7 @@ class PartitionReader:
             yield from iter_rows(stretch, self._sections.row_bytes)
 
 
-def iter_rows(stretch: Stretch, row_bytes: int) -> Iterator[memoryview]:
+def iter_rows(stretch: RowStretch, row_bytes: int) -> Iterator[memoryview]:
     """The rows of each block of a stretch."""
     begin = 0
     for count in stretch.counts:

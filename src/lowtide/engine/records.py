@@ -2,7 +2,7 @@
 
 In:      a task's result, written to a hidden file
 Out:     FOLDER/STAGE/NAME.out and then FOLDER/STAGE/NAME.done: a record of names, sizes, checksums
-Memory:  one record; where 4,096 results are; in a store the headers of 256
+Memory:  one record; where 4,096 results are; the headers of 256
 
 A task is done when it has a record. Records and results are created, never replaced (folders), so
 two workers on one task do no harm: the second finds the first one's bytes, and stops if they differ
@@ -23,11 +23,10 @@ from typing import Any
 
 from lowtide import files
 from lowtide.engine.folders import open_folder
-from lowtide.engine.outputs import Output, OutputWriter, open_output
+from lowtide.engine.outputs import Output, OutputWriter, open_output, parse_header
 from lowtide.engine.tasks import Task
 from lowtide.engine.taskscratch import TaskScratch
 from lowtide.errors import DataError, UsageError
-from lowtide.stores.paths import is_stored
 
 __all__ = ["PLAN_NAME", "Records", "describe_worker"]
 
@@ -57,7 +56,7 @@ class Records:
         self.folder = folder
         self.plan: str | None = None
         """The checksum of the plan that workers agreed on (plans); None where there is none."""
-        self._outputs: OrderedDict[Path, Output] = OrderedDict()
+        self._outputs: OrderedDict[Task, Output] = OrderedDict()
         self._places: dict[tuple[Task, tuple[str, ...]], Output] = {}
         self._lock = threading.Lock()
 
@@ -112,20 +111,24 @@ class Records:
             raise _damaged_record("file not found", path) from None
 
     def open(self, task: Task) -> Output:
-        """The file of a finished task, if it is as its record says."""
-        ((name, row),) = self.read(task)["files"].items()
-        path = self.place.output_path(task.stage, name)
-        if not is_stored(path):
-            return self._open(task, path, row)
-        # An object of this name never changes: asking for its header once is enough.
+        """The file of a finished task, if it is as its record says.
+
+        Neither of them ever changes, so both are looked at once; what this process has committed
+        itself is known without that. Pages are compared whenever they are read.
+        """
         with self._lock:
-            output = self._outputs.pop(path, None)
-        output = output or self._open(task, path, row)
+            output = self._outputs.pop(task, None)
+        if output is None:
+            ((name, row),) = self.read(task)["files"].items()
+            output = self._open(task, self.place.output_path(task.stage, name), row)
+        self._keep(task, output)
+        return output
+
+    def _keep(self, task: Task, output: Output) -> None:
         with self._lock:
-            self._outputs[path] = output
+            self._outputs[task] = output
             while len(self._outputs) > _OUTPUTS_KEPT:
                 self._outputs.popitem(last=False)
-        return output
 
     def open_sections(self, task: Task, names: Sequence[str]) -> Output:
         """The file of a finished task, of which only some sections are read, again and again.
@@ -163,7 +166,7 @@ class Records:
         """Write a task's file and its record; `write` returns the file's header."""
         with self.place.scratch_file(task.stage) as (partial, file):
             writer = OutputWriter(file)
-            checksum = writer.finish(write(writer))
+            checksum, header = writer.finish(write(writer))
             file.flush()
             size = file.tell()
             name = self.place.publish(partial, task.stage, task.name, checksum)
@@ -171,6 +174,7 @@ class Records:
             raise _other_result(task, self.record_path(task))
         row = {"bytes": size, "xxh3": checksum}
         self.commit_record(task, facts=facts(), outputs={name: row})
+        self._keep(task, parse_header(self.place.output_path(task.stage, name), header))
 
     def commit_record(
         self,

@@ -188,15 +188,17 @@ class _StageRun:
         with self.leases.hold(task) as is_ours:
             if not is_ours:
                 return False
-            if not self.records.is_done(task):  # it may have been done just before its release
-                self.attempt(task)
-        if self.records.is_done(task):
+            # It may have been done just before its release.
+            is_done = self.records.is_done(task) or self.attempt(task)
+        if is_done or self.records.is_done(task):
             self.note_done({index})
         return True
 
-    def attempt(self, task: Task) -> None:
+    def attempt(self, task: Task) -> bool:
+        """Do a task; return whether it is done now."""
         try:
             self.stage.run(task.index)
+            return True
         except StoreDownError:
             raise
         except OSError as error:
@@ -205,6 +207,7 @@ class _StageRun:
             self.fail(task, from_os_error(error))
         except (LowtideError, MemoryError, ValueError, RuntimeError) as error:
             self.fail(task, error)
+        return False
 
     def fail(self, task: Task, error: Exception) -> None:
         """Record an error; after the last attempt that is allowed, it ends this process."""

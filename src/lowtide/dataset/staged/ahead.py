@@ -17,7 +17,7 @@ import contextlib
 import threading
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lowtide import _native
 from lowtide.corpus.blocktable import Identity
@@ -64,8 +64,7 @@ class _Lines(list[memoryview]):
         return self[block]
 
 
-@dataclass(frozen=True)
-class _Turn:
+class _Turn(NamedTuple):
     """What a part has to know of those before it."""
 
     finder: _native.DuplicateFinder

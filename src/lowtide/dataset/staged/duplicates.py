@@ -12,7 +12,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
 from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
-from lowtide.engine.partitions import PartitionReader, Stretch, iter_rows
+from lowtide.engine.partitions import PartitionReader, RowStretch, iter_rows
 from lowtide.engine.tasks import Task
 from lowtide.engine.taskscratch import TaskScratch
 
@@ -45,8 +46,7 @@ DUPLICATE_STAGE = "duplicates"
 PLACE_BYTES = 8
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(NamedTuple):
     """What a part has to know of all parts before it."""
 
     first_blocks: Sequence[int]
@@ -64,7 +64,7 @@ class Tally:
 
 def tally_stage(job: StagedJob) -> OneTask:
     """One task: adds up what the parts' records say."""
-    return OneTask(TALLY_STAGE, job.records, lambda output: _write_tally(job, output))
+    return OneTask(TALLY_STAGE, job.records, partial(_write_tally, job))
 
 
 def _write_tally(job: StagedJob, output: OutputWriter) -> dict[str, Any]:
@@ -138,8 +138,7 @@ class _Found(NamedTuple):
     """Of the places in each part."""
 
 
-@dataclass(frozen=True)
-class _Search:
+class _Search(NamedTuple):
     """Goes through the hashes of a partition: those of the dataset first, then those of the text.
 
     A place is a block of its part, in the high half, and a line or marked document there.
@@ -192,7 +191,7 @@ class _Search:
         return _write_starts(output, self.find(0, 1, output.write))
 
 
-def _without(stretch: Stretch, block: int, leave_out: LeaveOut) -> Stretch:
+def _without(stretch: RowStretch, block: int, leave_out: LeaveOut) -> RowStretch:
     """A stretch that begins at a block of the corpus, without hashes of documents that go."""
     blocks = [
         leave_out(number, rows)

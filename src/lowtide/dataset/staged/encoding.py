@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from lowtide import _native
 from lowtide.corpus.blocktable import Identity, OpenDocument
@@ -111,8 +111,7 @@ def _iter_freed(
         yield blocks.pop(0)
 
 
-@dataclass
-class _Block:
+class _Block(NamedTuple):
     """Where an encoded block is in the scratch file."""
 
     index_at: int

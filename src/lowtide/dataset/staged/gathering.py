@@ -12,7 +12,6 @@ import contextlib
 import os
 from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -182,8 +181,7 @@ def _bucket_borders(num_buckets: int, num_ranges: int) -> list[int]:
     return [num_buckets * number // num_ranges for number in range(num_ranges + 1)]
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """The cut stage's result."""
 
     tag: str
@@ -327,7 +325,7 @@ class _PartRanges:
             end=None if last_token is None else last_token * chosen.id_bytes,
         )
         index = output.read("index", begin=begin * ENCODED_ROW_BYTES, end=end * ENCODED_ROW_BYTES)
-        rows.add(os.fsencode(path), index, ids_at=ids_at, **asdict(chosen))
+        rows.add(os.fsencode(path), index, ids_at=ids_at, **chosen._asdict())
 
     def _add_outputs(
         self, rows: _native.RangeRows, outputs: Sequence[Output], chosen: _Chosen
@@ -341,7 +339,7 @@ class _PartRanges:
             num_buckets=num_buckets,
             first=first,
             last=last,
-            **asdict(chosen),
+            **chosen._asdict(),
         )
         if damaged is not None:
             number, page = damaged
@@ -354,8 +352,7 @@ def _describe(output: Output) -> tuple[bytes, int, int, int, int, int]:
     return os.fsencode(output.path), output.num_bytes, ids, index, row_ends, token_ends
 
 
-@dataclass(frozen=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """Which documents are read: keys from `low` to `high`, of one split or of both."""
 
     low: int

@@ -8,7 +8,7 @@ Memory:  a few numbers per part; one block
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lowtide.corpus.reading import (
     ReadingSettings,
@@ -21,8 +21,7 @@ from lowtide.corpus.reading import (
 __all__ = ["Part", "cut_parts", "iter_part"]
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Streams `first` to `last`, all of their blocks; or blocks `begin` to `end` of one stream."""
 
     first: int

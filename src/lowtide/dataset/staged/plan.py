@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lowtide import __version__
 from lowtide.corpus.inputs import InputFile, hash_inputs
@@ -91,8 +91,7 @@ class Sizes:
         return self.num_partitions.bit_length() - 1
 
 
-@dataclass(frozen=True)
-class PreparePlan:
+class PreparePlan(NamedTuple):
     """What all workers on a preparation agree on."""
 
     verb: str
@@ -132,4 +131,4 @@ class PreparePlan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan as plain values."""
-        return asdict(self)
+        return self._asdict()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from lowtide import _native
 from lowtide.corpus.reading import ReadingSettings
@@ -61,8 +62,7 @@ __all__ = ["StagedResult", "prepare_shared", "work_folder"]
 _LIMITS = WorkerLimits()
 
 
-@dataclass(frozen=True)
-class StagedResult:
+class StagedResult(NamedTuple):
     """What a worker can say at the end."""
 
     reading: ReadingSettings

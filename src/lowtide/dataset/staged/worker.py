@@ -8,8 +8,8 @@ Memory:  as the stages say; a few numbers per input
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lowtide import _native
 from lowtide.corpus.removals import Report
@@ -71,8 +71,7 @@ def make_encode_job(job: StagedJob, tokenizer: Tokenizer, end_id: int | None) ->
     )
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(NamedTuple):
     """What all parts counted."""
 
     report: Report
