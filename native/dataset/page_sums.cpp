@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <memory>
 #include <system_error>
 
 #include "corpus/text_hash.hpp"
@@ -64,16 +65,18 @@ size_t read_at(int file, char* into, size_t size, uint64_t offset) {
 
 uint64_t find_damaged_page(int file, uint64_t page, uint64_t end, uint64_t num_bytes,
                            size_t page_bytes) {
-  const size_t at_once = std::max<size_t>((size_t{1} << 18) / page_bytes, 1);  // they stay in cache
-  std::vector<char> data(at_once * page_bytes);
+  if (page >= end) return end;
+  const size_t most = std::max<size_t>((size_t{1} << 18) / page_bytes, 1);  // they stay in cache
+  const size_t at_once = static_cast<size_t>(std::min<uint64_t>(most, end - page));
+  const std::unique_ptr<char[]> data(new char[at_once * page_bytes]);  // not cleared
   std::vector<uint64_t> expected(at_once);
   while (page < end) {
     const size_t count = static_cast<size_t>(std::min<uint64_t>(at_once, end - page));
     const uint64_t begin = page * page_bytes;
     const size_t size =
         begin < num_bytes ? std::min<uint64_t>(count * page_bytes, num_bytes - begin) : 0;
-    const size_t got = read_at(file, data.data(), size, begin);
-    const std::vector<uint64_t> sums = sum_pages({data.data(), got}, page_bytes);
+    const size_t got = read_at(file, data.get(), size, begin);
+    const std::vector<uint64_t> sums = sum_pages({data.get(), got}, page_bytes);
     std::fill(expected.begin(), expected.end(), 0);
     const size_t sums_got = read_at(file, reinterpret_cast<char*>(expected.data()), 8 * count,
                                     num_bytes + page * sizeof(uint64_t));

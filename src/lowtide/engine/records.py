@@ -189,7 +189,7 @@ class Records:
         if self.plan is not None:
             record["plan"] = self.plan
         signed = {**record, "by": describe_worker()}
-        data = files.json_bytes({**signed, "checksum": _checksum_record(signed)})
+        data = json.dumps({**signed, "checksum": _checksum_record(signed)}).encode()
         if self.place.create(_record_name(task), data):
             return
         before = self.read(task)
