@@ -4,8 +4,9 @@
 
 Inputs are rows without files (planning plain text opens none), records are made by hand. Printed:
 seconds and peak memory of planning 1 TB, 100 TB and 1 PB; how often their hashes are read with some
-budgets; seconds to list and read the records of 30,000 tasks; milliseconds of a task that does
-nothing, by one worker and by four at once.
+budgets; what dividing the hashes of a part of such a corpus takes, and what going through them does
+for each part and partition; seconds to list and read the records of 30,000 tasks; milliseconds of a
+task that does nothing, by one worker and by four at once.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from lowtide.corpus.inputs import InputFile, InputList, hash_inputs
 from lowtide.corpus.reading import ReadingSettings, plan_streams
 from lowtide.dataset.resources import Inputs, plan_shares
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged.duplicates import count_passes
+from lowtide.dataset.staged.duplicates import Search, count_passes
+from lowtide.dataset.staged.hashing import HASH_SECTIONS
 from lowtide.dataset.staged.parts import cut_parts
 from lowtide.dataset.staged.plan import Sizes
+from lowtide.engine.partitions import PartitionedRows, PartitionReader
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
@@ -71,6 +76,64 @@ def count_hash_passes(memory: str, workers: int) -> dict[str, object]:
     }
     table = shares.table_bytes >> 20
     return {"memory": memory, "workers": workers, "table_mib": table, "passes": passes}
+
+
+def divide_hashes(total: int, tasks: int) -> dict[str, object]:
+    """Divide the hashes of some parts of a corpus of so many bytes, and read partitions of them.
+
+    The hashes are made, as many in every block as in English, all different.
+    """
+    sizes = Sizes.of(total)
+    block_rows = ReadingSettings().block_bytes // _TEXT_BYTES_PER_HASH
+    num_blocks = max(sizes.part_bytes // ReadingSettings().block_bytes, 1)
+    source = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        records = Records(Path(folder))
+        records.place.prepare()
+        before = time.process_time()
+        made = 0.0
+        for task in range(tasks):
+            with records.scratch() as scratch:
+                rows = PartitionedRows(HASH_SECTIONS, sizes.partition_borders(), scratch.hold())
+                for _ in range(num_blocks):
+                    begin = time.process_time()
+                    keys = source.integers(0, 1 << 64, (block_rows, 2), np.uint64)
+                    keys = keys[np.argsort(keys[:, 0] >> np.uint64(56), kind="stable")]
+                    first = (keys[:, 0] >> np.uint64(56)).astype(np.int64)
+                    ends = np.searchsorted(first, np.arange(256), side="right").astype(np.int64)
+                    made += time.process_time() - begin
+                    rows.add(memoryview(keys).cast("B"), memoryview(ends).cast("B"))
+                records.commit(
+                    Task("hash", task), lambda output, rows=rows: rows.write(output) or {}
+                )
+        written = time.process_time() - before - made
+        output = records.open(Task("hash", 0))
+        partitions = range(0, sizes.num_partitions, max(sizes.num_partitions // 20, 1))
+        before = time.process_time()
+        for partition in partitions:
+            reader = PartitionReader(
+                records, "hash", HASH_SECTIONS, num_tasks=tasks, partition=partition
+            )
+            search = Search(
+                PartitionReader(
+                    records, "existing", HASH_SECTIONS, num_tasks=0, partition=partition
+                ),
+                reader,
+                None,
+                sizes.shared_bits,
+            )
+            search.find(0, 1, len)
+        read = time.process_time() - before
+        return {
+            "bytes": total,
+            "blocks": num_blocks,
+            "partitions": sizes.num_partitions,
+            "hash_mb": output.size(HASH_SECTIONS.rows) / 1e6,
+            "index_mb": (output.size(HASH_SECTIONS.counts) + output.size(HASH_SECTIONS.ends)) / 1e6,
+            "write_s": round(written / tasks, 2),
+            "read_us_for_part_and_partition": round(1e6 * read / tasks / len(partitions)),
+            "peak_mib": process_peak_bytes() >> 20,
+        }
 
 
 def in_a_process(function: Callable[..., object], *arguments: object) -> object:
@@ -143,6 +206,8 @@ def main() -> None:
         print(json.dumps(in_a_process(plan, total, num_files)), flush=True)
     for memory, workers in (("4GiB", 1), ("4GiB", 16), ("64GiB", 16), ("512GiB", 16)):
         print(json.dumps(count_hash_passes(memory, workers)), flush=True)
+    for total, tasks in ((TB, 8), (100 * TB, 2), (1000 * TB, 1)):
+        print(json.dumps(in_a_process(divide_hashes, total, tasks)), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(list_records(Path(folder), 30_000)), flush=True)
     for workers in (1, 4):

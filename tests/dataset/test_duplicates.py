@@ -177,7 +177,7 @@ HASHED = [[[(1, 7), (4, 8)], [(4, 1), (5, 3), (2, 2)]], [], [[(5, 0), (6, 1)]]]
 
 @pytest.mark.parametrize("passes", [1, 2, 3])
 def test_a_pass_knows_the_dataset_before_the_text(passes: int) -> None:
-    search = duplicates._Search(reader_of(EXISTING), reader_of(HASHED), None, 0)
+    search = duplicates.Search(reader_of(EXISTING), reader_of(HASHED), None, 0)
     assert search.num_rows == 10
     found: list[int] = []
     parts = [0] * 3
@@ -200,7 +200,7 @@ def test_hashes_of_documents_that_go_are_not_compared() -> None:
         asked.append(block)
         return rows[16:] if block < 2 else rows
 
-    search = duplicates._Search(reader_of([]), reader_of(HASHED), leave_out, 3)
+    search = duplicates.Search(reader_of([]), reader_of(HASHED), leave_out, 3)
     output: Any = Sections()
     assert search.write(output) == {"parts": 3}
     assert asked == [0, 1, 2]
@@ -212,7 +212,7 @@ def test_hashes_of_documents_that_go_are_not_compared() -> None:
 def test_more_rows_than_were_counted_are_an_error(existing: bool) -> None:
     rows = reader_of([[[(number, number) for number in range(9)]]])
     rows.num_rows = 2
-    search = duplicates._Search(*(rows, reader_of([]))[:: 1 if existing else -1], None, 0)  # type: ignore[arg-type]
+    search = duplicates.Search(*(rows, reader_of([]))[:: 1 if existing else -1], None, 0)  # type: ignore[arg-type]
     with pytest.raises(MemoryError, match="more different lines"):
         search.find(0, 1, io.BytesIO().write)
 

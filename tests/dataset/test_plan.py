@@ -20,7 +20,8 @@ MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
         (5 * GIB, False, 16 * MIB, 80, 80 * MIB),
         (100 * GIB, False, 16 * MIB, 256, 256 * MIB),
         (TIB, False, 35 * MIB, 256, 256 * MIB),
-        (8 * TIB + 32 * GIB, False, 281 * MIB, 257, 256 * MIB),
+        (16 * TIB - 1, False, 560 * MIB, 256, 256 * MIB),
+        (16 * TIB, False, 560 * MIB, 512, 256 * MIB),
         (1000 * TIB, False, 34_953 * MIB, 8192, 256 * MIB),
         (0, True, 32 * MIB, 1, GIB),
         (GIB, True, 32 * MIB, 1, GIB),
@@ -28,7 +29,7 @@ MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
         (2 * GIB, True, 32 * MIB, 2, GIB),
         (100 * GIB, True, 32 * MIB, 100, GIB),
         (TIB, True, 263 * MIB, 256, GIB),
-        (100 * TIB, True, 26_215 * MIB, 3200, GIB),
+        (100 * TIB, True, 26_215 * MIB, 3072, GIB),
     ],
 )
 def test_sizes_grow_with_the_inputs(

@@ -35,6 +35,7 @@ __all__ = [
     "DUPLICATE_STAGE",
     "DuplicateStage",
     "PartDuplicates",
+    "Search",
     "Tally",
     "count_passes",
     "open_duplicates",
@@ -102,7 +103,7 @@ class DuplicateStage:
     def run(self, index: int) -> None:
         """Find the lines of a partition that came before, and commit them."""
         job, task = self._job, Task(self.name, index)
-        search = _Search(
+        search = Search(
             self._read(EXISTING_STAGE, self._num_existing, index),
             self._read(HASH_STAGE, len(job.parts), index),
             leave_out_with(job.finders),
@@ -138,7 +139,7 @@ class _Found(NamedTuple):
     """Of the places in each part."""
 
 
-class _Search(NamedTuple):
+class Search(NamedTuple):
     """Goes through the hashes of a partition: those of the dataset first, then those of the text.
 
     A place is a block of its part, in the high half, and a line or marked document there.

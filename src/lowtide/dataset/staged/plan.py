@@ -59,9 +59,10 @@ class Sizes:
         >>> Sizes.of(1 << 40, is_stored=True).part_bytes >> 20
         263
         >>> [Sizes.of(size << 40).num_partitions for size in (1, 8, 100, 1000)]
-        [256, 256, 3200, 8192]
+        [256, 256, 3072, 8192]
         """
-        large = min(total_bytes // _PARTITION_TEXT_BYTES, _MOST_PARTITIONS)
+        # As many for each first byte, so that none has rows of two of them.
+        large = min(total_bytes // _PARTITION_TEXT_BYTES, _MOST_PARTITIONS) // 256 * 256
         if is_stored:
             part = max(32 * _MIB, -(-total_bytes // _MOST_STORED_PARTS // _MIB) * _MIB)
             small = min(max(total_bytes >> 30, 1), _MOST_SMALL_PARTITIONS)
