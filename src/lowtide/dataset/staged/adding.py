@@ -257,7 +257,8 @@ class _SharedAppend:
             sizes=job.sizes,
         )
         return {
-            **replace(plan, verb="append").as_json(),
+            **plan.as_json(),
+            "verb": "append",
             "run_tokens": self._run_tokens,
             "dataset": grown.version,
             "first_number": grown.first_number,
