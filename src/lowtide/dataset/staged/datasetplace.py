@@ -210,7 +210,6 @@ class _StoredDataset:
             if path.is_file() and path != metadata:
                 self._require(version, claim)
                 self._store.upload(self._url / path.relative_to(folder).as_posix(), path)
-        self._require(version, claim)
         url = self._url / METADATA_NAME
         if self._store.exchange(url, metadata.read_bytes(), version) is None:
             raise DatasetChangedError(self._root, claim.work_dir)
