@@ -230,7 +230,7 @@ PARTS = [
         (13582080, 13582080, 6791040, 71892992, 25600000, 0, 81920, 901775360, 1800000),
     ),
     (
-        {"dataset_id": "x", "shuffle_buffer_size": 100},
+        {"optimizer": "adamw", "dataset_id": "x", "shuffle_buffer_size": 100},
         False,
         (13582080, 13582080, 27164160, 71892992, 25600000, 0, 82075648, 335544320, 1800000),
     ),
@@ -250,7 +250,7 @@ PARTS = [
         (13582080, 13582080, 27164160, 71892992, 6400000, 0, 81920, 335544320, 1800000),
     ),
     (
-        {"gradient_accumulation_steps": 4, "num_workers": 0, "optimizer": "auto"},
+        {"gradient_accumulation_steps": 4, "num_workers": 0},
         False,
         (13582080, 13582080, 18702080, 89102745, 30720000, 34414336, 65536, 335544320, 1800000),
     ),
@@ -260,8 +260,7 @@ PARTS = [
 @pytest.mark.parametrize(("options", "on_gpu", "expected"), PARTS)
 def test_every_part_of_a_plan_is_as_it_was_fitted(options, on_gpu, expected):
     config = GPTConfig(5000, 128, 3, 256, 8, num_kv_heads=2)
-    shared = {"batch_size": 8, "seq_len": 128, "optimizer": "adamw"}
-    settings = train_settings(**{**shared, **options})
+    settings = train_settings(**{"batch_size": 8, "seq_len": 128, **options})
     plan = planned_bytes(config, settings, on_gpu=on_gpu, program=PROGRAM)
     assert astuple(plan)[:-2] == expected
     assert plan.offloaded is None and plan.beginning == 0
