@@ -33,8 +33,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "engine.partitions": {
         "_COPY_BYTES": 1_048_576,
+        "_JOIN_BYTES": 8_388_608,
         "_PLACE_NUMBERS": 5,
         "PartitionedRows.__init__(copy_bytes)": 1_048_576,
+        "PartitionedRows.__init__(join_bytes)": 8_388_608,
         "PartitionReader.__init__(copy_bytes)": 1_048_576,
     },
     "engine.plans": {"_MOST_LOOKS": 100},

@@ -79,7 +79,9 @@ def write_task(
     # In memory, on disk, and both.
     room = (1 << 20, 0, 200)[number % 3]
     with TaskScratch(lambda: scratch_folder("test", inside=folder)) as scratch:
-        rows = PartitionedRows(SECTIONS, borders, scratch.hold(room), copy_bytes=copy_bytes)
+        rows = PartitionedRows(
+            SECTIONS, borders, scratch.hold(room), copy_bytes=copy_bytes, join_bytes=copy_bytes
+        )
         for block in blocks:
             firsts = np.array([row[7] for row in block], np.int64)
             ends = np.searchsorted(firsts, np.arange(256), side="right").astype("<i8")

@@ -3,7 +3,7 @@
 In:      rows of blocks, each block's sorted by the first byte of their keys
 Out:     three sections of a task's result: all rows of the first partition, block by block, then
          those of the next; how many each block has in each partition; and where partitions begin
-Memory:  2 KiB per block of a task, `copy_bytes` or a block of rows; rows and counts wait until the
+Memory:  2 KiB per block of a task, `join_bytes` or a block of rows; rows and counts wait until the
          task is done, on disk beyond the room they have; a reader keeps 40 bytes per task
 
 Each task writes one file, of which other tasks read parts: a file for each pair of tasks would be
@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 _COPY_BYTES = 1 << 20
+_JOIN_BYTES = 8 << 20
+"""Of one first byte: of a petabyte a task has 5 MiB."""
 _PLACE_NUMBERS = 5
 
 
@@ -90,8 +92,10 @@ class PartitionedRows:
         waiting: HeldBytes,
         *,
         copy_bytes: int = _COPY_BYTES,
+        join_bytes: int = _JOIN_BYTES,
     ) -> None:
         self._copy_bytes = copy_bytes
+        self._join_bytes = join_bytes
         self._sections = sections
         self._borders = borders
         self._waiting = waiting
@@ -167,7 +171,7 @@ class PartitionedRows:
             rows, counts = bytearray(), array("I")
             for number in range(block, len(self._starts)):
                 begin, end = self._find(number, first, last)
-                if counts and len(rows) + end - begin > self._copy_bytes:
+                if counts and len(rows) + end - begin > self._join_bytes:
                     break
                 counts.append((end - begin) // self._sections.row_bytes)
                 rows += self._waiting.read(begin, end)
