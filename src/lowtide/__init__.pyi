@@ -85,7 +85,8 @@ def append_to_dataset(
     """Add files of text to a dataset, with its own tokenizer and settings.
 
     Args:
-        dataset_dir: Required. The dataset's folder.
+        dataset_dir: Required. The dataset's folder; with --engine files and ray also s3://,
+            gs:// or az://.
         input_files: Required. Files, folders or globs of new text.
         text_field: The field of jsonl rows, the column of parquet files, that holds the text.
         skip_bad_inputs: Leave out files and rows that cannot be read (each is named) instead of
@@ -94,10 +95,11 @@ def append_to_dataset(
         memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
         restart: Throw away unfinished work of an earlier command in this folder.
         engine: threads: this process. files: any number of processes on machines that share a
-            disk, each started with this same command; they meet in --work-dir. ray: a worker on
-            every node of a Ray cluster whose nodes share one. The result is the same.
-        work_dir: Where workers of --engine files and ray meet, a folder of the shared disk;
-            default: DATASET_DIR.work.
+            disk or an object store, each started with this same command; they meet in
+            --work-dir. ray: a worker on every node of a Ray cluster whose nodes share one. The
+            result is the same.
+        work_dir: Where workers of --engine files and ray meet, a folder of the shared disk, or
+            for a dataset in a store also s3://, gs:// or az://; default: DATASET_DIR.work.
         ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
             is part of; default: one on this machine, for as long as the command runs.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
