@@ -120,6 +120,11 @@ def test_metadata_and_its_checksum_are_of_one_moment(monkeypatch: pytest.MonkeyP
         assert place.load() == ("2", "new")
 
 
+def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="this is not a finished dataset"):
+        open_place(tmp_path).load()
+
+
 def test_unfinished_work_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adding, "has_plan", lambda root: root == Path("begun"))
     adding._refuse_unfinished(Path("free"))

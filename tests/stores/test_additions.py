@@ -315,6 +315,7 @@ def test_a_dataset_that_was_added_to_meanwhile_is_left_alone(
     server.before_put = add_other
     with pytest.raises(DataError, match="has changed since this work was begun") as caught:
         append(num_workers=1)
+    assert str(caught.value.path) == URL
     assert caught.value.next_step == "remove s3://bucket/data/mine.work, and give the command again"
     assert noted and not any(unwritten in row for row in server.requests[1:])
     server.objects.pop("data/mine/seen/00001.hashes")  # whose name both have
@@ -384,7 +385,7 @@ def test_a_store_without_conditional_replacing_is_refused_before_all_work(
     monkeypatch.setattr(Store, "_expect", ask)
     server.obeys = False
     with pytest.raises(DataError, match="asked only to create"):
-        append()
+        append(work_dir="work")  # where workers meet is another matter
 
 
 def test_shards_are_copied_one_at_a_time_and_read_by_ranges(
