@@ -56,6 +56,19 @@ def test_examples_of_each_verb_are_understood(name: str) -> None:
         assert verb.parse(name, words)
 
 
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_help_begins_with_what_a_verb_does_and_examples(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        VERBS[name].parse(name, ["--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: lowtide {name}")
+    assert f"{VERBS[name].summary}." in " ".join(shown.split())
+    for example in VERBS[name].examples:
+        assert f"\n  {example}\n" in shown
+
+
 def test_no_settings_import_tyro_by_themselves() -> None:
     modules = sorted({verb.settings.partition(":")[0] for verb in VERBS.values()})
     code = (
