@@ -102,9 +102,13 @@ def test_a_worker_on_an_append_cleans_up(monkeypatch: pytest.MonkeyPatch, fails:
         adding._native, "keep_freed_memory", lambda keep: calls.append(("keep", keep))
     )
     monkeypatch.setattr(adding, "stop_steps", lambda: calls.append("stop"))
+    records.plan = "plan"
     job: Any = SimpleNamespace(records=records, inputs=[])
     rest: Any = None
-    run: Any = adding._SharedAppend(job, rest, 1, rest, rest)
+    dataset: Any = SimpleNamespace(
+        prepare=lambda: calls.append("dataset"), clear=lambda plan: calls.append(("clear", plan))
+    )
+    run: Any = adding._SharedAppend(job, rest, dataset, 1, rest, rest)
 
     def work(lease_seconds: float) -> None:
         calls.append(lease_seconds)
@@ -113,12 +117,13 @@ def test_a_worker_on_an_append_cleans_up(monkeypatch: pytest.MonkeyPatch, fails:
 
     run._run = work
     expected: list[Any] = [
-        "strangers", "place", "remove work, and give the command again when nothing writes to it",
+        "strangers", "place", "dataset",
+        "remove work, and give the command again when nothing writes to it",
         5.0, ("keep", False), "stop",
     ]  # fmt: skip
     with pytest.raises(DataError) if fails else contextlib.nullcontext():
         run.work(5.0)
-    assert calls == [*expected, *([] if fails else ["remove"])]
+    assert calls == [*expected, *([] if fails else [("clear", "plan"), "remove"])]
 
 
 @pytest.mark.parametrize(
