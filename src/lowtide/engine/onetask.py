@@ -8,7 +8,8 @@ Memory:  that of `write`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
@@ -17,7 +18,8 @@ from lowtide.engine.tasks import Task
 __all__ = ["OneTask"]
 
 
-class OneTask(NamedTuple):
+@dataclass(frozen=True)
+class OneTask:
     """Commits what `write` writes, and the header that it returns."""
 
     name: str
