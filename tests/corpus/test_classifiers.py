@@ -118,6 +118,16 @@ def test_few_labels_are_folded_into_the_rows(tmp_path: Path) -> None:
     assert wide.memory_bytes == narrow.memory_bytes
 
 
+def test_labels_that_are_not_folded_are_counted(tmp_path: Path) -> None:
+    few, more = (
+        load_model(make("pairs", dim=8, labels=list(names)).write(tmp_path / f"{names}.bin"))
+        for names in ("abcdefg", "abcdefghijk")
+    )
+    assert (
+        more.memory_bytes - few.memory_bytes == 4 * 8 * 4
+    )  # rows of float32, as wide as the others
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_file_that_is_cut_or_longer_is_refused(tmp_path: Path, name: str) -> None:
     data = make(name).encode()
