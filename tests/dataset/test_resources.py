@@ -67,20 +67,22 @@ def test_rules_take_more_of_every_block() -> None:
 def test_workers_beyond_the_blocks_take_nothing() -> None:
     """Without lines there is no table: only the program and the workers are left."""
 
-    def planned(blocks: float, workers: int) -> int:
+    def planned(blocks: float, workers: int, vocabulary: int = 0) -> int:
         return resources.planned_bytes(
             int(blocks * resources.BLOCK_BYTES),
             num_workers=workers,
             budget_bytes=1 << 40,
             line_bytes=float("inf"),
+            vocab_size=vocabulary,
         )
 
-    assert planned(3, 8) == planned(3, 3) == (30 + 3 * 31) * MIB
+    assert planned(3, 8) == planned(3, 3) == (32 + 40 + 2 * 36) * MIB
     assert planned(100, 3) == planned(3, 3)
-    assert planned(6, 8) == (30 + 4 * 31 + 2 * 30) * MIB
-    assert planned(0.25, 8) == int((30 + 0.5 * 31) * MIB)
-    assert planned(1.5, 8) == int((30 + 1.5 * 31) * MIB)
-    assert planned(1, 8) == (30 + 31) * MIB
+    assert planned(6, 8) == (32 + 40 + 5 * 36) * MIB
+    assert planned(0.25, 8) == int((32 + 0.25**0.4 * 40) * MIB)
+    assert planned(1.5, 8) == (32 + 40 + 18) * MIB
+    assert planned(1, 8) == (32 + 40) * MIB
+    assert planned(1, 8, 1000) == planned(1, 8) + 240_000
 
 
 def test_rows_that_are_sorted_are_held_four_times() -> None:

@@ -68,20 +68,26 @@ def test_the_memory_of_training_a_tokenizer() -> None:
     assert grown[1] / grown[0] == pytest.approx(1000**power, rel=0.02)
 
 
-def prepare_peak(text_bytes: int, workers: int) -> int:
-    return resources.planned_bytes(text_bytes, num_workers=workers, budget_bytes=1 << 44)
+def prepare_peak(text_bytes: int, workers: int, vocab_size: int = 0) -> int:
+    return resources.planned_bytes(
+        text_bytes, num_workers=workers, budget_bytes=1 << 44, vocab_size=vocab_size
+    )
 
 
 def test_the_memory_and_disk_of_preparing() -> None:
     text = page("memory-model.md")
-    program, first, later = find(
+    program, token, first, later = find(
         text,
-        r"- (\d+) MiB of program;\n- (\d+) MiB for each of four workers and (\d+) for each more",
+        r"- (\d+) MiB of program, and (\d+) bytes for each token of the vocabulary;\n"
+        r"- (\d+) MiB for the first worker and (\d+) for each more",
     )
     line, chars = find(text, r"up to (\d+) bytes for each line of (\d+) characters and more")
     assert prepare_peak(0, 1) == program * MIB
+    assert prepare_peak(0, 1, 1000) == program * MIB + 1000 * token
+    lines = BLOCK_BYTES // resources.LINE_BYTES * resources.TABLE_ROW_BYTES
+    assert prepare_peak(BLOCK_BYTES, 1) == (program + first) * MIB + lines
     peaks = [prepare_peak(BLOCK_BYTES * 100, workers) for workers in (1, 4, 5)]
-    assert [peaks[1] - peaks[0], peaks[2] - peaks[1]] == [3 * first * MIB, later * MIB]
+    assert [peaks[1] - peaks[0], peaks[2] - peaks[1]] == [3 * later * MIB, later * MIB]
     assert line == resources.TABLE_ROW_BYTES
     assert resources.PrepareSettings.min_dedup_chars == chars
     (near,) = find(text, r"all clean text, and about ([\d.]+) of it again \(`NEAR_DISK_SHARE`\)")

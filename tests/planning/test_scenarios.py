@@ -115,8 +115,8 @@ def replace_stages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         resources,
         "planned_bytes",
-        lambda text, *, num_workers, budget_bytes, line_bytes: int(
-            text / 10 + (num_workers << 21) + budget_bytes // 100 + line_bytes
+        lambda text, *, num_workers, budget_bytes, line_bytes, vocab_size: int(
+            text / 10 + (num_workers << 21) + budget_bytes // 100 + line_bytes + vocab_size
         ),
     )
     patch.setattr(resources, "smallest_budget_bytes", lambda: 70 << 20)

@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 _TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
+_USUAL_VOCABULARY, _VOCABULARY_ROW_BYTES = 50_257, 240  # tokens, and what one takes
 _STORED_BYTES = UPLOAD_BYTES + READER_BYTES  # of a worker whose results lie in a store
 _SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
 LINE_BYTES = 200  # of English prose; lines of code are shorter
@@ -214,23 +215,29 @@ def check_characters(num_characters: int, shares: Shares, budget_bytes: int) -> 
 
 
 def planned_bytes(
-    text_bytes: int, *, num_workers: int, budget_bytes: int, line_bytes: float = LINE_BYTES
+    text_bytes: int,
+    *,
+    num_workers: int,
+    budget_bytes: int,
+    line_bytes: float = LINE_BYTES,
+    vocab_size: int = _USUAL_VOCABULARY,
 ) -> int:
     """Estimate the peak of preparing so much text: the program, workers, the table of hashes.
 
-    Fitted to 4 to 40 MB of English, other languages and source code with plans of 4 to 16 workers
-    (benchmarks/planning.py). A worker has as many blocks as there are, at most; beyond four they
-    are seldom all at their peak.
+    Fitted to 0.5 to 110 MB of English, other languages and source code with 1 to 8 workers and
+    vocabularies of 4,000 and 50,257 tokens, and to 2 GB with 16 on as many cores. A worker has as
+    many blocks as there are, at most; what one frees it keeps for the next.
     """
     blocks = text_bytes / BLOCK_BYTES
-    busy = min(float(num_workers), blocks) if blocks >= 1 else blocks**0.5
-    workers = 31 * min(busy, 4.0) + 30 * max(busy - 4.0, 0.0)
+    busy = min(float(num_workers), blocks) if blocks >= 1 else blocks**0.4
+    workers = 40 * min(busy, 1.0) + 36 * max(busy - 1.0, 0.0)
     rows = int(text_bytes / line_bytes)
     share = planned_table_bytes(num_workers=num_workers, budget_bytes=budget_bytes)
     tables = min(rows * TABLE_ROW_BYTES, share)
     if tables == share:  # duplicates are found on disk, a partition a worker
         tables = max(share, num_workers * partition_bytes(rows, num_workers=num_workers))
-    return min(int((30 + workers) * (1 << 20)) + tables, budget_bytes)
+    held = int((32 + workers) * (1 << 20)) + vocab_size * _VOCABULARY_ROW_BYTES
+    return min(held + tables, budget_bytes)
 
 
 def planned_table_bytes(*, num_workers: int, budget_bytes: int) -> int:

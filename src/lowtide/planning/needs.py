@@ -84,6 +84,7 @@ def stage_needs(
             num_workers=machine.cores,
             budget_bytes=budget,
             line_bytes=data.line_bytes or resources.LINE_BYTES,
+            vocab_size=data.vocab_size,
         )
         peak += planned_item_bytes(item_files)
         least = resources.smallest_budget_bytes() + planned_item_bytes(item_files)
