@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import json
 import os
 import random
 from collections.abc import Callable
@@ -104,3 +106,26 @@ def kill_at_rename(patch: pytest.MonkeyPatch, limit: int, work: Callable[[], obj
         context.setattr(_native, "write_work_file", counted(_native.write_work_file))
         work()
     return count >= limit
+
+
+QUESTION = "which of these tides comes twice a day at the coast where the old boat lies ashore"
+
+
+def write_old_and_new(
+    num_old: int, *, long_lines: int, again: slice, num_new: tuple[int, int, int]
+) -> None:
+    """Write a tokenizer, and old and new text of several kinds, with duplicates in and between."""
+    Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(Path("tok"))
+    old, place = make_documents(num_old), 2 * num_old // 3
+    long_document = "\n".join(f"line {number} of a long document" for number in range(long_lines))
+    write_corpus(Path("old.txt"), [*old[:place], long_document, *old[place:]])
+    line = old[7].split("\n")[0]
+    write_corpus(
+        Path("new/a.txt"),
+        [*old[again], f"{line}\na line that nobody has", *make_documents(num_new[0], seed=1)],
+    )
+    rows = [*make_documents(num_new[1], seed=2), old[3], f"{QUESTION} and so"]
+    Path("new/b.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in rows))
+    packed = SEPARATOR.join([*make_documents(num_new[2], seed=3), *make_documents(9, seed=1)])
+    Path("new/c.txt.gz").write_bytes(gzip.compress(packed.encode(), mtime=0))
+    Path("evals.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")

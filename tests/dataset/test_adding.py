@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 import signal
@@ -30,31 +29,17 @@ from lowtide.filenames import METADATA_NAME
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from corpora import SEPARATOR, make_documents, snapshot, write_corpus
+from corpora import make_documents, snapshot, write_corpus, write_old_and_new
 
 SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=5000)
 LIMITS = WorkerLimits()
-QUESTION = "which of these tides comes twice a day at the coast where the old boat lies ashore"
 
 
 @pytest.fixture(autouse=True)
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old and new text of several kinds, with duplicates in it and between both."""
     monkeypatch.chdir(tmp_path)
-    Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
-    old = make_documents(120)
-    long_document = "\n".join(f"line {number} of a long document" for number in range(900))
-    write_corpus(Path("old.txt"), [*old[:80], long_document, *old[80:]])
-    line = old[7].split("\n")[0]
-    write_corpus(
-        Path("new/a.txt"),
-        [*old[30:60], f"{line}\na line that nobody has", *make_documents(70, seed=1)],
-    )
-    rows = [{"text": text} for text in (*make_documents(40, seed=2), old[3], f"{QUESTION} and so")]
-    Path("new/b.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    packed = SEPARATOR.join([*make_documents(30, seed=3), *make_documents(9, seed=1)])
-    Path("new/c.txt.gz").write_bytes(gzip.compress(packed.encode(), mtime=0))
-    Path("evals.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
+    write_old_and_new(120, long_lines=900, again=slice(30, 60), num_new=(70, 40, 30))
 
 
 def prepare(**options: Any) -> None:

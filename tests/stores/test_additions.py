@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import shutil
 import signal
@@ -31,35 +29,20 @@ from lowtide.loader import TokenDataset, storedtokens
 from lowtide.stores import objects
 from lowtide.stores.objects import Store
 from lowtide.stores.urls import StoreURL
-from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "dataset"))
-from corpora import SEPARATOR, make_documents, snapshot, write_corpus
+from corpora import make_documents, snapshot, write_corpus, write_old_and_new
 
 ROOT = StoreURL("s3", "bucket", "")
 URL = "s3://bucket/data/mine"
 SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=5000)
-QUESTION = "which of these tides comes twice a day at the coast where the old boat lies ashore"
 
 
 @pytest.fixture(autouse=True)
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old and new text of several kinds, with duplicates in it and between both."""
     monkeypatch.chdir(tmp_path)
-    Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
-    old = make_documents(60)
-    long_document = "\n".join(f"line {number} of a long document" for number in range(400))
-    write_corpus(Path("old.txt"), [*old[:40], long_document, *old[40:]])
-    line = old[7].split("\n")[0]
-    write_corpus(
-        Path("new/a.txt"),
-        [*old[10:30], f"{line}\na line that nobody has", *make_documents(50, seed=1)],
-    )
-    rows = [{"text": text} for text in (*make_documents(20, seed=2), old[3], f"{QUESTION} and so")]
-    Path("new/b.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    packed = SEPARATOR.join([*make_documents(15, seed=3), *make_documents(9, seed=1)])
-    Path("new/c.txt.gz").write_bytes(gzip.compress(packed.encode(), mtime=0))
-    Path("evals.jsonl").write_text(json.dumps({"question": QUESTION}) + "\n")
+    write_old_and_new(60, long_lines=400, again=slice(10, 30), num_new=(50, 20, 15))
 
 
 def settings_of(dataset_dir: str = URL, **options: Any) -> AppendSettings:
