@@ -51,6 +51,13 @@ def test_help_of_verbs_with_many_flags_fits_a_screen(
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))
+def test_headings_of_groups_are_whole(name: str) -> None:
+    """Those written over two lines of the source, too."""
+    headings = {flag.group for flag in flags_of(VERBS[name].settings_class())}
+    assert [heading for heading in headings if heading and not heading[0].isupper()] == []
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
 def test_whole_help_has_every_flag_with_its_description(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

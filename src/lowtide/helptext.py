@@ -183,9 +183,17 @@ def _read_source(cls: type[Any]) -> tuple[dict[str, str], dict[str, str]]:
         for node in body.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 name = node.target.id
-                above = lines[node.lineno - 2].strip()
-                if above.startswith("# "):
-                    groups[name] = above[2:].rstrip(".")
+                if above := _comment_above(lines, node.lineno - 1):
+                    groups[name] = above.rstrip(".")
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
                 texts[name] = " ".join(str(node.value.value).split())
     return texts, groups
+
+
+def _comment_above(lines: list[str], number: int) -> str:
+    """The comment that ends right above a line, its lines joined; empty where there is none."""
+    above: list[str] = []
+    while number > 0 and (line := lines[number - 1].strip()).startswith("# "):
+        above.insert(0, line[2:])
+        number -= 1
+    return " ".join(above)
