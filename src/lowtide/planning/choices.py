@@ -6,6 +6,7 @@ Out:     Choice: settings, shape, footprint, and what was changed and why
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -23,7 +24,6 @@ from lowtide.model.config import (
     load_config,
     padded_vocab_size,
 )
-from lowtide.model.sizing import count_parameters
 from lowtide.planning.compute import size_for_a_day, size_for_tokens, two_digits
 from lowtide.planning.machine import Machine
 from lowtide.settings import build_settings
@@ -130,14 +130,22 @@ def find_fitting(
     A step may have fewer rows where they are offloaded and nobody asked for them (`named_batch`).
     """
     halvings = 1 if named_batch else _STEP_HALVINGS
-    candidates = _candidates(options, machine, step_halvings=halvings)
+    found = _cheapest(options, vocab_size, machine, step_halvings=halvings)
+    if found is not None or options.get("init_from_model") is not None:
+        return found  # the shape of a model to start from is given by the model
+    return _smaller_model(options, vocab_size, machine, step_halvings=halvings)
+
+
+def _cheapest(
+    options: dict[str, Any], vocab_size: int, machine: Machine, *, step_halvings: int
+) -> Choice | None:
+    """The cheapest change with which this model fits."""
+    candidates = _candidates(options, machine, step_halvings=step_halvings)
     for _, changed, changes in sorted(candidates, key=lambda row: row[0]):
         choice = _choice(changed, vocab_size, machine, changes)
         if choice.fits:
             return choice
-    if options.get("init_from_model") is not None:
-        return None  # its shape is given by the model
-    return _smaller_model(options, vocab_size, machine, step_halvings=halvings)
+    return None
 
 
 def _choice(
@@ -177,8 +185,37 @@ def _candidates(
 
     But for those that offload: what blocks were given waits on the host for every row of a step.
     """
-    where = "gpu" if machine.has_gpu else "cpu"
     settings = build_settings(TrainSettings, options)
+    given = settings.machine.offload
+    rungs = _rungs(options, settings, machine)
+    for cost, changed, changes in _savings(options, settings, machine):
+        yield cost, changed, changes
+        if any(changed.get(name) != options.get(name) for name in _SAVED_BY_RUNGS):
+            continue
+        for rung, fewer in itertools.product(rungs, range(step_halvings)):
+            if rung == given and fewer == 0:
+                continue  # as it is
+            more = cost + fewer * _FEWER_ROWS_COST
+            offloaded, words = {**changed, "offload": rung}, list(changes)
+            if rung != given:
+                more += _OFFLOAD_COST[rung]
+                words.append(_OFFLOADED[rung])
+            if fewer:
+                rows = max(1, settings.batch.rows_per_step >> fewer)
+                micro_batch = int(offloaded.get("batch_size", settings.batch.batch_size))
+                offloaded |= _split_rows(rows, micro_batch)
+                words.append(f"steps of {counted(rows, 'row')}")
+            yield more, offloaded, tuple(words)
+
+
+_SAVED_BY_RUNGS = ("use_8bit_optimizer", "activation_checkpointing")
+
+
+def _savings(
+    options: dict[str, Any], settings: TrainSettings, machine: Machine
+) -> Iterator[tuple[float, dict[str, Any], tuple[str, ...]]]:
+    """The same of what saves memory without another rung."""
+    halving_cost = _HALVING_COST["gpu" if machine.has_gpu else "cpu"]
     halvings = range(settings.batch.batch_size.bit_length())
     # bfloat16 is emulated by most CPUs, 20 to 50 times slower: never advised there.
     precisions = {
@@ -188,12 +225,11 @@ def _candidates(
     saves = {True} if settings.machine.offload == "none" else set()  # a rung has both already
     eights = {settings.learning.use_8bit_optimizer} | saves
     checkpointings = {settings.computing.activation_checkpointing} | saves
-    rungs = () if "offload" in options else _rungs(settings, machine)
     shorter = range(max(1, (settings.model.seq_len // _SMALLEST_ROWS).bit_length()))
     for half, precise, eight, again, short in itertools.product(
         halvings, precisions, eights, checkpointings, shorter
     ):
-        cost = half * _HALVING_COST[where] + short * _SHORTER_ROWS_COST
+        cost = half * halving_cost + short * _SHORTER_ROWS_COST
         changed, changes = dict(options), list[str]()
         if half:
             rows = max(1, settings.batch.batch_size >> half)
@@ -215,19 +251,6 @@ def _candidates(
             changed["seq_len"] = settings.model.seq_len >> short
             changes.append(f"rows of {changed['seq_len']} tokens")
         yield cost, changed, tuple(changes)
-        if (eight, again) != (
-            settings.learning.use_8bit_optimizer,
-            settings.computing.activation_checkpointing,
-        ):
-            continue  # a rung has both already
-        for rung, fewer in itertools.product(rungs, range(step_halvings)):
-            more = cost + _OFFLOAD_COST[rung] + fewer * _FEWER_ROWS_COST
-            offloaded, words = {**changed, "offload": rung}, [*changes, _OFFLOADED[rung]]
-            if fewer:
-                rows = max(1, settings.batch.rows_per_step >> fewer)
-                offloaded |= _split_rows(rows, int(offloaded["batch_size"]))
-                words.append(f"steps of {counted(rows, 'row')}")
-            yield more, offloaded, tuple(words)
 
 
 def _split_rows(rows: int, micro_batch: int) -> dict[str, int]:
@@ -246,9 +269,11 @@ _OFFLOADED = {
 }
 
 
-def _rungs(settings: TrainSettings, machine: Machine) -> tuple[str, ...]:
-    """The rungs that may be tried: a CPU has one memory, so it has two."""
-    if settings.machine.offload != "none" or machine.is_tpu:
+def _rungs(options: dict[str, Any], settings: TrainSettings, machine: Machine) -> tuple[str, ...]:
+    """The rungs that may be tried: the one that is given; a CPU has one memory, so it has two."""
+    if settings.machine.offload != "none":
+        return (settings.machine.offload,)
+    if "offload" in options or machine.is_tpu:
         return ()
     try:
         replace_settings(settings, offload="packed")
@@ -260,21 +285,28 @@ def _rungs(settings: TrainSettings, machine: Machine) -> tuple[str, ...]:
 def _smaller_model(
     options: dict[str, Any], vocab_size: int, machine: Machine, *, step_halvings: int
 ) -> Choice | None:
-    """Return the largest model that fits one row at a time with every saving, its rows as long."""
+    """The largest model that fits with every saving, its rows as long, in the cheapest way."""
     settings = build_settings(TrainSettings, options)
     rows = settings.batch.rows_per_step
-    saving = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS}
-    saving |= {"batch_size": 1, "gradient_accumulation_steps": rows}
-    rungs = () if "offload" in options else _rungs(settings, machine)
-    ways: list[dict[str, Any]] = [saving]
-    if rungs:  # the last ones need least: of the device, of the host, of both
+    shapeless = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS}
+    saving = {**shapeless, "batch_size": 1, "gradient_accumulation_steps": rows}
+    rungs = _rungs(options, settings, machine)
+    ways: list[dict[str, Any]] = [
+        saving | {"use_8bit_optimizer": True, "activation_checkpointing": True}
+    ]
+    if rungs:
         saving["gradient_accumulation_steps"] = max(1, rows >> (step_halvings - 1))
-        ways = [{**saving, "offload": rung} for rung in rungs[-3:]]
-    elif settings.machine.offload == "none":
-        saving |= {"use_8bit_optimizer": True, "activation_checkpointing": True}
+        ways = [{**saving, "offload": rung} for rung in rungs]
     found = [_largest_model(way, vocab_size, machine) for way in ways]
-    whole = [choice for choice in found if choice is not None]
-    return max(whole, key=lambda choice: count_parameters(choice.config), default=None)
+    count = max((way.options["target_params"] for way in found if way is not None), default=None)
+    if count is None:
+        return None
+    shapeless["target_params"] = count
+    choice = _cheapest(shapeless, vocab_size, machine, step_halvings=step_halvings)
+    if choice is None:
+        return None
+    change = f"a model of {count:,} parameters, the largest that fits"
+    return dataclasses.replace(choice, changes=(change, *choice.changes))
 
 
 def _largest_model(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice | None:
@@ -283,9 +315,8 @@ def _largest_model(options: dict[str, Any], vocab_size: int, machine: Machine) -
         middle = two_digits(int((low * high) ** 0.5), rounded=math.floor)
         if middle in (low, high):
             break
-        changes = (f"a model of {middle:,} parameters, the largest with every saving",)
         try:
-            choice = _choice({**options, "target_params": middle}, vocab_size, machine, changes)
+            choice = _choice({**options, "target_params": middle}, vocab_size, machine, ())
         except UsageError:  # no shape is as small with this vocabulary
             low = middle
             continue
