@@ -52,7 +52,9 @@ def test_a_rung_that_was_asked_for_has_smaller_steps_where_they_make_it_fit() ->
     given = {"vram": "8GiB", "ram": "64GiB", "size": "7B", "optimizer": "muon"}
     plan = planned(offload="layers", **given)
     assert num_parameters(plan) > 6.9e9 and rung(plan) == "layers"
-    assert plan.chosen is not None and plan.chosen.changes[-1] == "steps of 16 rows"
+    assert plan.chosen is not None and plan.chosen.changes == (
+        "steps of 16 rows in 2 micro-batches",
+    )
     assert plan.chosen.settings.batch.rows_per_step == 16
     named = planned(offload="layers", batch_size=128, **given)
     assert named.chosen is not None and named.chosen.settings.batch.rows_per_step == 128

@@ -177,8 +177,7 @@ def test_a_plan_is_word_for_word_what_it_was(name: str) -> None:
     answer = json.loads(json.dumps(plan_as_json(plan)))
     assert list(answer) == [
         "fits", "machine", "data", "model", "stages", "training", "changes", "compute", "loading",
-        "speed",
-        "commands",
+        "speed", "disk_bytes_per_step", "commands",
     ]  # fmt: skip
     shown = plan.chosen or plan.asked
     assert answer["fits"] is plan.fits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from lowtide.gpus import Gpu
+from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.planning import speed
 from lowtide.planning.plan import make_plan
 from lowtide.planning.settings import PlanSettings
@@ -70,14 +72,67 @@ def test_auto_is_what_plans_do() -> None:
 def test_a_smaller_plan_says_what_still_lacks_room() -> None:
     text = describe_plan(make_plan(size="3B", **{**MACHINE, "ram": "24GiB", "disk": "1GB"}))
     assert "nearest that fits" in text
-    assert "but prepare, train needs more disk or memory than there is" in text
+    lacks = r"but prepare needs .* GiB of disk, 953.7 MiB are free; train needs .* of disk, 953.7 "
+    assert re.search(lacks, text)
 
 
 def test_a_rung_that_was_asked_for_stays() -> None:
     plan = make_plan(size="1B", offload="layers", batch_size=2, **MACHINE)
     assert plan.chosen is not None and plan.chosen.settings.machine.offload == "layers"
     assert not any("host" in change for change in plan.chosen.changes)
-    assert make_plan(size="350M", offload="none", **MACHINE).speed is None
+
+
+def test_a_gpu_that_holds_everything_has_a_speed_too() -> None:
+    plan = make_plan(size="350M", gpu_flops="90T", offload="none", **MACHINE)
+    assert plan.speed is not None and plan.chosen is not None and plan.disk_bytes_per_step == 0
+    assert plan.speed.copy_seconds == plan.speed.update_seconds == plan.speed.free_from_tokens == 0
+    per_token = flops_per_token(plan.chosen.config, 1024)
+    again = 4 / 3 if plan.chosen.settings.computing.activation_checkpointing else 1
+    assert plan.speed.tokens_per_second == pytest.approx(90e12 / per_token / again)
+    text = describe_plan(plan)
+    assert "tokens/s by rates given or measured (90 TFLOP/s): " in text
+    assert "with --offload" not in text and "nearly free" not in text
+    assert "by usual rates (30 TFLOP/s)" in describe_plan(make_plan(size="350M", **MACHINE))
+    again_plan = make_plan(size="350M", activation_checkpointing=True, **MACHINE)
+    assert again_plan.speed is not None and again_plan.chosen is not None
+    per_token = flops_per_token(again_plan.chosen.config, 1024)
+    assert again_plan.speed.tokens_per_second == pytest.approx(30e12 / per_token * 3 / 4)
+
+
+def test_rates_that_nobody_gave_are_named() -> None:
+    given = {**MACHINE, "ram": "24GiB", "size": "3B"}
+    text = describe_plan(make_plan(gpu_flops="50T", disk_speed="20MB", **given))
+    assert "(50 TFLOP/s, 20 GB/s each way as usual, disk 0.0 GB/s)" in text
+    text = describe_plan(make_plan(link_speed="50GB", **given))
+    assert "(30 TFLOP/s as usual, 50 GB/s each way, disk 2.0 GB/s as usual)" in text
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_cpu_with_states_in_a_file_says_what_a_step_writes(optimizer: str) -> None:
+    given: dict[str, Any] = {"tokens": "1B", "measure": False, "optimizer": optimizer}
+    plan = make_plan(ram="2GiB", disk="100GB", size="300M", **given)
+    assert plan.chosen is not None and plan.chosen.settings.machine.offload == "disk"
+    # Weights of 24 bits, gradients of 16 and moments of 8 of every block; its tables' moments.
+    blocks = count_parameters(plan.chosen.config, embeddings=False)
+    tables = count_parameters(plan.chosen.config) - blocks
+    moment = 1 + 4 / 128
+    moments = (1 if optimizer == "muon" else 2) * moment * blocks + 2 * moment * tables
+    assert plan.disk_bytes_per_step == pytest.approx(5 * blocks + moments, rel=1e-6)
+    assert plan.speed is None and "the disk is written" in describe_plan(plan)
+    assert plan_as_json(plan)["disk_bytes_per_step"] == plan.disk_bytes_per_step
+    assert make_plan(ram="64GiB", size="300M", **given).disk_bytes_per_step == 0
+
+
+def test_a_request_that_leaves_rung_and_batch_open_fits_by_them() -> None:
+    plan = make_plan(size="3B", **{**MACHINE, "ram": "24GiB"})
+    assert plan.asked_fits and not plan.asked.fits
+    assert "\nfits, with states in a file, steps of 16 rows\n" in describe_plan(plan)
+    named = make_plan(size="3B", batch_size=128, **{**MACHINE, "ram": "24GiB"})
+    assert not named.asked_fits
+    assert "of the GPU (6.8 GiB), 36.9 GiB of the host (18.0 GiB).\n" in describe_plan(named)
+    smaller = make_plan(size="7B", offload="layers", **{**MACHINE, "ram": "16GiB"})
+    assert not smaller.asked_fits
+    assert "needs 81.7 GiB of the host (12.0 GiB) even one row at a time." in describe_plan(smaller)
 
 
 def test_twenty_billion_parameters_have_a_shape() -> None:
@@ -109,7 +164,9 @@ def test_rates_are_given_measured_or_usual(monkeypatch: pytest.MonkeyPatch) -> N
     given = PlanSettings(gpu_flops="100T", link_speed="25GB", disk_speed="3GB")
     assert find_rates(given) == Rates(100e12, 25e9, 3e9, is_assumed=False)
     monkeypatch.setattr(speed, "find_gpu", lambda: None)
-    assert find_rates(PlanSettings()) == Rates(30e12, 20e9, 2e9, True, True)
+    assert find_rates(PlanSettings()) == Rates(30e12, 20e9, 2e9, True, True, True)
+    assert find_rates(PlanSettings(gpu_flops="9T")) == Rates(9e12, 20e9, 2e9, False, True, True)
+    assert find_rates(PlanSettings(link_speed="9GB")) == Rates(30e12, 9e9, 2e9, True, True)
     monkeypatch.setattr(speed, "find_gpu", lambda: Gpu("A", 1, 1))
     answer: Any = SimpleNamespace(stdout='{"flops": 500e12, "link_bytes": 50e9}')
 
@@ -178,7 +235,11 @@ def test_every_copy_counts_where_it_is_the_slowest(
     traffic = SimpleNamespace(**(TRAFFIC | changes))
     monkeypatch.setattr(speed, "step_traffic", lambda config, settings: traffic)
     monkeypatch.setattr(speed, "flops_per_token", lambda config, seq_len: 300 * seq_len)
-    settings = SimpleNamespace(tokens_per_step=16, model=SimpleNamespace(seq_len=4))
+    settings = SimpleNamespace(
+        tokens_per_step=16,
+        model=SimpleNamespace(seq_len=4),
+        machine=SimpleNamespace(offload="layers"),
+    )
     choice: Any = SimpleNamespace(settings=settings, config=None)
     rates = Rates(flops=800, link_bytes=10, disk_bytes=4, is_assumed=False)
     found = estimate_speed(choice, rates)

@@ -203,8 +203,10 @@ def _candidates(
             if fewer:
                 rows = max(1, settings.batch.rows_per_step >> fewer)
                 micro_batch = int(offloaded.get("batch_size", settings.batch.batch_size))
-                offloaded |= _split_rows(rows, micro_batch)
-                words.append(f"steps of {counted(rows, 'row')}")
+                split = _split_rows(rows, micro_batch)
+                offloaded |= split
+                words = [word for word in words if not word.startswith(_MICRO_BATCHES)]
+                words.append(_describe_step(rows, split["gradient_accumulation_steps"]))
             yield more, offloaded, tuple(words)
 
 
@@ -257,6 +259,11 @@ def _split_rows(rows: int, micro_batch: int) -> dict[str, int]:
     """The rows of a step in micro-batches of at most so many."""
     micro_batch = min(rows, micro_batch)
     return {"batch_size": micro_batch, "gradient_accumulation_steps": -(-rows // micro_batch)}
+
+
+def _describe_step(rows: int, micro_batches: int) -> str:
+    whole = f"steps of {counted(rows, 'row')}"
+    return whole if micro_batches == 1 else f"{whole} in {micro_batches} {_MICRO_BATCHES}"
 
 
 _OFFLOADED = {

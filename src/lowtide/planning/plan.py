@@ -30,6 +30,7 @@ from lowtide.planning.plandata import DataFacts, find_data
 from lowtide.planning.settings import PlanSettings
 from lowtide.planning.speed import SpeedEstimate, estimate_speed, find_rates
 from lowtide.planning.trial import Trial, run_trial
+from lowtide.training.offloading import step_traffic
 
 __all__ = ["Plan", "make_plan"]
 
@@ -54,16 +55,23 @@ class Plan:
     trial: Trial | None
     """What a few steps took on this machine; None where none were run."""
     speed: SpeedEstimate | None
-    """What a step would take on a GPU that offloads; None where nothing is offloaded."""
+    """What a step would take on a GPU that is only described, or that offloads."""
 
     @property
     def asked_fits(self) -> bool:
-        """Whether the request fits; micro-batches may be smaller unless their size was given."""
-        return self.asked.fits or (
-            self.chosen is not None
-            and not self.named_batch
-            and self.chosen.changes == self.chosen.batch_changes
-        )
+        """Whether what was asked for fits; what was left open may be chosen to make it fit."""
+        if self.asked.fits or self.chosen is None:
+            return self.asked.fits
+        return not self.named_batch and self.chosen.config == self.asked.config
+
+    @property
+    def disk_bytes_per_step(self) -> int:
+        """What a step writes into scratch files, which wears the disk."""
+        shown = self.chosen or self.asked
+        if shown.settings.machine.offload == "none":
+            return 0
+        traffic = step_traffic(shown.config, shown.settings, on_gpu=self.machine.has_gpu)
+        return traffic.disk_written + traffic.disk_gradients
 
     def _repr_html_(self) -> str:
         from lowtide.planning.summary import describe_plan  # which describes plans
@@ -103,8 +111,9 @@ def make_plan(settings: PlanSettings) -> Plan:
         chosen = find_fitting(wanted, data.vocab_size, machine, named_batch=named_batch)
     shown = chosen or asked
     trial = run_trial(shown) if settings.measure and machine.is_this and chosen else None
-    offloads = machine.has_gpu and shown.settings.machine.offload != "none"
-    speed = estimate_speed(shown, find_rates(settings)) if offloads else None
+    offloads = shown.settings.machine.offload != "none"
+    has_speed = machine.has_gpu and not machine.is_tpu and (offloads or not machine.is_this)
+    speed = estimate_speed(shown, find_rates(settings)) if has_speed else None
     compute = _plan_compute(shown, data, given, trial)
     if data.train_tokens is None:  # plan for the text that the model wants
         data = data.for_tokens(compute.planned_tokens)

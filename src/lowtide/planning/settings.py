@@ -21,6 +21,7 @@ __all__ = ["PlanSettings", "parse_count"]
 
 _SMALLEST_VOCABULARY = 257
 _SMALLEST_MACHINE = 32 << 20  # a smaller one is a number without its unit
+_SMALLEST_SPEED = 1 << 20
 # What `lowtide train` takes under the same name.
 _TRAINING_FIELDS = (
     "init_from_model",
@@ -164,7 +165,8 @@ class PlanSettings:
         for field in ("ram", "vram", "memory", "disk", "link_speed", "disk_speed"):
             value = getattr(self, field)
             if value is not None:
-                _require_size(value, field)
+                is_speed = field.endswith("_speed")
+                _require_size(value, field, _SMALLEST_SPEED if is_speed else _SMALLEST_MACHINE)
         near = self.near_dedup == 0 or 0.5 <= self.near_dedup <= 1
         require(near, "near_dedup", self.near_dedup, "0, or from 0.5 to 1")
         require(self.cores is None or self.cores >= 1, "cores", self.cores, "at least 1")
@@ -219,7 +221,7 @@ class PlanSettings:
         return dataclasses.replace(self, **changes)
 
 
-def _require_size(value: str, field: str) -> None:
+def _require_size(value: str, field: str, smallest: int) -> None:
     """Refuse what is no size, and one that lacks its unit, by the name of its flag."""
     try:
         size = parse_size(value)
@@ -227,10 +229,9 @@ def _require_size(value: str, field: str) -> None:
         raise UsageError(
             f"{flag_name(field)}: {error.message}", next_step=error.next_step
         ) from None
-    if size < _SMALLEST_MACHINE:
+    if size < smallest:
         raise UsageError(
-            f"{field} is {value} ({format_size(size)}), expected at least "
-            f"{format_size(_SMALLEST_MACHINE)}",
+            f"{field} is {value} ({format_size(size)}), expected at least {format_size(smallest)}",
             next_step=f"name the unit, such as {flag_name(field)} 8GiB",
         )
 

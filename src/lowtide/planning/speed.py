@@ -1,4 +1,4 @@
-"""How fast a described machine would train with --offload: what is computed, what is copied.
+"""How fast a described GPU would train: what it computes, and what --offload copies.
 
 In:      a Choice; what the GPU computes, what the link to the host and the disk carry
 Out:     SpeedEstimate: tokens per second; tokens a step from which offloading is nearly free
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from lowtide.gpus import find_gpu
 from lowtide.memory import parse_size
-from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import flops_per_token
 from lowtide.packages import has_package
 from lowtide.planning.choices import Choice
@@ -32,7 +31,7 @@ _TIMEOUT_SECONDS = 90
 
 _FREE = 0.1
 """The share of a step that offloading may take where it is called nearly free."""
-_COMPUTED_AGAIN = 4 / 3  # the forward pass of every block is computed twice
+_COMPUTED_AGAIN = 4 / 3  # the forward pass of every block is computed twice, if it is
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,10 @@ class Rates:
     """Between host and GPU, each way, both at once."""
     disk_bytes: float
     is_assumed: bool
-    """Whether those of the GPU are usual ones, neither measured nor given."""
+    """Whether that of the GPU is a usual one, neither measured nor given."""
     is_disk_assumed: bool = False
     """The same of the disk, which is never measured."""
+    is_link_assumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,9 @@ def find_rates(settings: PlanSettings) -> Rates:
         given[0] or found[0],
         given[1] or found[1],
         given[2] or _USUAL_DISK,
-        is_assumed=None in given[:2] and measured is None,
+        is_assumed=given[0] is None and measured is None,
         is_disk_assumed=given[2] is None,
+        is_link_assumed=given[1] is None and measured is None,
     )
 
 
@@ -103,11 +104,13 @@ def _measure() -> tuple[float, float] | None:
 
 
 def estimate_speed(choice: Choice, rates: Rates) -> SpeedEstimate:
-    """Estimate a choice that offloads."""
+    """Estimate a choice on a GPU."""
     settings, config = choice.settings, choice.config
     traffic = step_traffic(config, settings)
     tokens = settings.tokens_per_step
-    per_token = _compute_seconds(config, settings.model.seq_len, rates)
+    per_token = flops_per_token(config, settings.model.seq_len) / rates.flops
+    if settings.machine.offload != "none" or settings.computing.activation_checkpointing:
+        per_token *= _COMPUTED_AGAIN
     compute = per_token * tokens
     fixed, by_token = _copy_seconds(traffic, rates, tokens)
     update = max(
@@ -125,10 +128,6 @@ def estimate_speed(choice: Choice, rates: Rates) -> SpeedEstimate:
         free_from_tokens=_free_from(per_token, fixed, by_token, update),
         disk_bytes_per_step=traffic.disk_written + traffic.disk_gradients,
     )
-
-
-def _compute_seconds(config: GPTConfig, seq_len: int, rates: Rates) -> float:
-    return _COMPUTED_AGAIN * flops_per_token(config, seq_len) / rates.flops
 
 
 def _copy_seconds(traffic: Traffic, rates: Rates, tokens: int) -> tuple[float, float]:

@@ -16,11 +16,13 @@ from lowtide.model.sizing import count_parameters
 from lowtide.packages import has_package
 from lowtide.planning.choices import Choice
 from lowtide.planning.machine import Machine
+from lowtide.planning.needs import StageNeed
 from lowtide.planning.plan import Plan
-from lowtide.planning.speed import Rates
+from lowtide.planning.speed import SpeedEstimate
 from lowtide.progress import format_count
 from lowtide.settings import settings_as_json
 from lowtide.training.choosing import choose_optimizer
+from lowtide.training.footprint import planned_bytes
 
 __all__ = ["describe_plan", "plan_as_json"]
 
@@ -155,33 +157,66 @@ def _describe_optimizer(choice: Choice) -> str:
 
 
 def _verdict(plan: Plan) -> list[str]:
-    asked, machine = plan.asked.footprint, plan.machine
-    need = asked.device_budget_bytes if machine.has_gpu else asked.budget_bytes
-    limit = machine.vram_budget_bytes if machine.has_gpu else machine.budget_bytes
-    failing = [row.stage for row in plan.needs if not row.fits]
+    machine = plan.machine
+    lacking = [_describe_lack(row, machine) for row in plan.needs if not row.fits]
     if plan.chosen is None and plan.asked.settings.run.init_from_model is not None:
         return [
-            f"does not fit: training this model needs {format_size(need)} of {format_size(limit)}, "
-            "and no smaller batch, shorter rows or other saving is enough"
+            f"does not fit: training this model needs {_describe_need(plan)}, and no smaller "
+            "batch, shorter rows or other saving is enough"
         ]
     if plan.chosen is None:
         return [
-            f"does not fit: training needs {format_size(need)} of {format_size(limit)}, and no "
-            "smaller model with this vocabulary fits either; a smaller --vocab-size may"
+            f"does not fit: training needs {_describe_need(plan)}, and no smaller model with this "
+            "vocabulary fits either; a smaller --vocab-size may"
         ]
     if not plan.asked_fits:
         lines = [
-            f"does not fit as asked: training needs {format_size(need)} of {format_size(limit)}.",
+            f"does not fit as asked: training needs {_describe_need(plan)}.",
             f"nearest that fits: {', '.join(plan.chosen.changes)}",
         ]
-        more = f"but {', '.join(failing)} needs more disk or memory than there is, see above"
-        return [*lines, more] if failing else lines
-    if failing:
-        return [f"does not fit: {', '.join(failing)} (memory or disk, see above)"]
+        return [*lines, f"but {'; '.join(lacking)}"] if lacking else lines
+    if lacking:
+        return [f"does not fit: {'; '.join(lacking)}"]
     lines = [f"fits, with {', '.join(plan.chosen.changes)}" if plan.chosen.changes else "fits"]
     if plan.chosen.settings.computing.use_mixed_precision and not machine.has_gpu:
         lines.append("note: most CPUs emulate bfloat16, which is many times slower")
     return lines
+
+
+def _describe_need(plan: Plan) -> str:
+    """What of each memory the request takes beyond what there is, a row at a time if need be."""
+    asked, machine = plan.asked, plan.machine
+    need, rows = asked.footprint, ""
+    if not plan.named_batch:
+        rows = " even one row at a time"
+        need = planned_bytes(asked.config, asked.settings, micro_batch=1, on_gpu=machine.has_gpu)
+    file = need.offloaded.file if need.offloaded else 0
+    parts = [("of memory", need.budget_bytes, machine.budget_bytes)]
+    if machine.has_gpu:
+        on_device = (f"of the {machine.accelerator}", need.device_budget_bytes)
+        parts = [(*on_device, machine.vram_budget_bytes)]
+        parts.append(("of the host", need.host_bytes, machine.budget_bytes))
+    if machine.free_disk_bytes is not None:
+        parts.append(("of disk", file, machine.free_disk_bytes))
+    return (
+        ", ".join(
+            f"{format_size(wanted)} {where} ({format_size(there)})"
+            for where, wanted, there in parts
+            if wanted > there
+        )
+        + rows
+    )
+
+
+def _describe_lack(row: StageNeed, machine: Machine) -> str:
+    """What a stage that does not fit needs of what there is."""
+    lacks: list[str] = []
+    if row.least_bytes > machine.budget_bytes:
+        lacks.append(f"{format_size(row.least_bytes)} of memory")
+    if machine.free_disk_bytes is not None and row.disk_bytes > machine.free_disk_bytes:
+        free = format_size(machine.free_disk_bytes)
+        lacks.append(f"{format_size(row.disk_bytes)} of disk, {free} are free")
+    return f"{row.stage} needs {' and '.join(lacks) or 'more memory'}"
 
 
 def _compute_lines(plan: Plan) -> list[str]:
@@ -215,38 +250,53 @@ def _compute_lines(plan: Plan) -> list[str]:
         lines += [] if repetition is None else [f"  {repetition}"]
         lines.append(f"  {compute.describe_best_size()}")
     lines.append(f"  {_describe_time(plan)}")
-    return [*lines, *_offload_lines(plan)]
+    return [*lines, *_speed_lines(plan), *_wear_lines(plan)]
 
 
-def _offload_lines(plan: Plan) -> list[str]:
-    """What offloading costs, by what was measured, given, or is usual."""
+def _speed_lines(plan: Plan) -> list[str]:
+    """How fast a GPU would be, and what offloading costs, by what was measured, given or usual."""
     speed = plan.speed
     if speed is None:
         return []
-    rates = speed.rates
-    how = "usual rates" if rates.is_assumed else "rates given or measured"
+    offloads = (plan.chosen or plan.asked).footprint.offloaded is not None
+    duration = _duration(plan.compute.planned_tokens / speed.tokens_per_second)
     lines = [
-        f"  about {format_count(speed.tokens_per_second)} tokens/s with --offload by {how} "
-        f"({rates.flops / 1e12:.0f} TFLOP/s, {rates.link_bytes / 1e9:.0f} GB/s each way"
-        + (f", disk {_describe_disk(rates)}" if speed.disk_bytes_per_step else "")
-        + f"): {_duration(plan.compute.planned_tokens / speed.tokens_per_second)}",
-        f"  a step: computing {speed.compute_seconds:.1f} s, copies beside it "
-        f"{speed.copy_seconds:.1f} s, states {speed.update_seconds:.1f} s; nearly free from "
-        f"{format_count(speed.free_from_tokens)} tokens a step",
+        f"  about {format_count(speed.tokens_per_second)} tokens/s"
+        + (" with --offload" if offloads else "")
+        + f" by {_describe_rates(speed, offloads=offloads)}: {duration}"
     ]
-    if speed.disk_bytes_per_step:
-        written = speed.disk_bytes_per_step * plan.compute.steps
+    if offloads:
         lines.append(
-            f"  the disk is written {format_size(speed.disk_bytes_per_step)} a step, "
-            f"{format_size(written)} in all: it wears by that (a drive of 1 TB is usually "
-            "warranted for 600 TB)"
+            f"  a step: computing {speed.compute_seconds:.1f} s, copies beside it "
+            f"{speed.copy_seconds:.1f} s, states {speed.update_seconds:.1f} s; nearly free from "
+            f"{format_count(speed.free_from_tokens)} tokens a step"
         )
     return lines
 
 
-def _describe_disk(rates: Rates) -> str:
-    assumed = rates.is_disk_assumed and not rates.is_assumed
-    return f"{rates.disk_bytes / 1e9:.1f} GB/s" + (" as usual" if assumed else "")
+def _wear_lines(plan: Plan) -> list[str]:
+    written = plan.disk_bytes_per_step
+    if not written:
+        return []
+    return [
+        f"  the disk is written {format_size(written)} a step, "
+        f"{format_size(written * plan.compute.steps)} in all: it wears by that (a drive of 1 TB is "
+        "usually warranted for 600 TB)"
+    ]
+
+
+def _describe_rates(speed: SpeedEstimate, *, offloads: bool) -> str:
+    """The rates that count, and which of them nobody gave or measured."""
+    rates = speed.rates
+    used = [(f"{rates.flops / 1e12:.0f} TFLOP/s", rates.is_assumed)]
+    if offloads:
+        used.append((f"{rates.link_bytes / 1e9:.0f} GB/s each way", rates.is_link_assumed))
+    if speed.disk_bytes_per_step:
+        used.append((f"disk {rates.disk_bytes / 1e9:.1f} GB/s", rates.is_disk_assumed))
+    if all(assumed for _, assumed in used):
+        return f"usual rates ({', '.join(rate for rate, _ in used)})"
+    described = [rate + (" as usual" if assumed else "") for rate, assumed in used]
+    return f"rates given or measured ({', '.join(described)})"
 
 
 def _describe_time(plan: Plan) -> str:
@@ -308,5 +358,6 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         | {"epochs": plan.compute.epochs, "seconds": plan.compute.seconds},
         "loading": [settings_as_json(way) for way in plan.ways],
         "speed": None if plan.speed is None else settings_as_json(plan.speed),
+        "disk_bytes_per_step": plan.disk_bytes_per_step,
         "commands": plan.commands,
     }

@@ -133,8 +133,8 @@ class Traffic:
     disk_written: int
 
 
-def step_traffic(config: GPTConfig, settings: TrainSettings) -> Traffic:
-    """Count what a step on a GPU copies on its rung."""
+def step_traffic(config: GPTConfig, settings: TrainSettings, *, on_gpu: bool = True) -> Traffic:
+    """Count what a step copies on its rung; on a CPU only what goes to the disk and back."""
     rung, half = settings.machine.offload, settings.computing.use_mixed_precision
     tables = count_parameters(config) - count_parameters(config, embeddings=False)
     blocks = count_parameters(config, embeddings=False)
@@ -145,7 +145,7 @@ def step_traffic(config: GPTConfig, settings: TrainSettings) -> Traffic:
     weights = weight * blocks if rung in _WEIGHTS_LEAVE else 0
     inputs = _step_inputs(config, settings.tokens_per_step, half=half) if gradients else 0
     on_disk = states if rung in _IN_FILE else 0
-    all_there = rung == "disk-all"
+    all_there = rung == "disk-all" or (rung == "disk" and not on_gpu)
     return Traffic(
         weights_in=2 * weights,
         gradients_out=gradients,
