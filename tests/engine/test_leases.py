@@ -199,10 +199,10 @@ def test_a_dead_process_of_this_machine_needs_no_waiting(tmp_path: Path) -> None
 def test_what_failed_too_often_stops_everybody(tmp_path: Path) -> None:
     records = Records(tmp_path)
     for number in range(1, MOST_FAILURES):
-        assert note_failure(records, TASK, "no text") == number
+        assert note_failure(records, TASK, DataError("no text")) == number
     require_no_hopeless_task(tmp_path)
-    assert note_failure(records, TASK, "still none") == MOST_FAILURES
-    assert note_failure(records, TASK, "again") == MOST_FAILURES
+    assert note_failure(records, TASK, DataError("still none")) == MOST_FAILURES
+    assert note_failure(records, TASK, DataError("again")) == MOST_FAILURES
     with pytest.raises(DataError, match=r"hash-0000001 failed 3 times, .*still none"):
         require_no_hopeless_task(tmp_path)
 
@@ -297,12 +297,13 @@ def test_a_lease_is_renewed_three_times_before_it_looks_dead(
 def test_failures_and_losses_are_counted_by_task(tmp_path: Path) -> None:
     records = Records(tmp_path)
     other = Task("hash", 2)
-    assert [note_failure(records, TASK, f"error {n}") for n in range(4)] == [1, 2, 3, 3]
-    assert note_failure(records, other, "once") == 1
+    assert [note_failure(records, TASK, DataError(f"error {n}")) for n in range(4)] == [1, 2, 3, 3]
+    assert note_failure(records, other, DataError("once")) == 1
     worker = describe_worker()
     assert list_failures(tmp_path) == {
-        "hash-0000001": (3, f"{worker}: error 2"), "hash-0000002": (1, f"{worker}: once"),
-    }  # fmt: skip
+        "hash-0000001": (3, f"{worker}: error 2", None),
+        "hash-0000002": (1, f"{worker}: once", None),
+    }
     (tmp_path / "failures" / "hash-0000003-1").write_text("cut of")
     assert "hash-0000003" not in list_failures(tmp_path)
     assert note_loss(records, TASK, b'{"nonce": "a"}') is True

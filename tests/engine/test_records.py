@@ -245,13 +245,22 @@ def test_damaged_records_are_refused(tmp_path: Path, text: str, message: str) ->
 def test_counts_of_stages_are_numbers_in_the_order_of_their_begin(tmp_path: Path) -> None:
     records = Records(tmp_path)
     for number, stage in enumerate(("second", "first", "third")):
-        records.agree_on_count(stage, number)
+        records.agree_on_count(stage, number, place=number)
     (count,) = {path.name for path in (tmp_path / "first").iterdir()}
     for stage, when in (("first", 1.0), ("second", 2.0), ("third", 3.0)):
         os.utime(tmp_path / stage / count, (when, when))
         assert records.find_begin(stage) == when
     (tmp_path / "other").mkdir()
     assert records.list_stages() == [("first", 1), ("second", 0), ("third", 2)]
+    for path in tmp_path.glob(f"*/{count}"):  # a store's clock knows seconds alone
+        os.utime(path, (3.0, 3.0))
+    assert records.list_stages() == [("second", 0), ("first", 1), ("third", 2)]
+    (tmp_path / "third" / count).write_text("5")  # as earlier versions wrote it
+    assert records.list_stages() == [("second", 0), ("first", 1), ("third", 5)]
+    for text in ("[true, 0]", "[1]", '{"a": 1}'):
+        (tmp_path / "third" / count).write_text(text)
+        with pytest.raises(DataError, match="expected how many tasks there are"):
+            records.list_stages()
     (tmp_path / "third" / count).write_text("true")
     with pytest.raises(DataError, match="expected how many tasks there are") as caught:
         records.list_stages()

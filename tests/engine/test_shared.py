@@ -143,7 +143,31 @@ def test_the_third_failure_is_the_commands(tmp_path: Path) -> None:
         run_shared([other], other.records, num_workers=1, on_stage=ignore)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_a_failure_names_the_file_and_what_to_do(tmp_path: Path) -> None:
+    def fail(index: int) -> None:
+        raise DataError("not JSON", path="a.jsonl", next_step="skip such rows")
+
+    stage = Numbers("one", 1, Records(tmp_path), fail)
+    with pytest.raises(DataError, match="not JSON"):
+        run_shared([stage], stage.records, num_workers=1, on_stage=ignore)
+    other = Numbers("one", 1, Records(tmp_path))
+    with (
+        Leases(other.records) as leases,
+        leases.hold(Task("one", 0)),
+        pytest.raises(DataError) as caught,
+    ):
+        run_shared([other], other.records, num_workers=1, on_stage=ignore)
+    said = f"{describe_worker()}: a.jsonl: not JSON"
+    assert caught.value.message == f"task one-0000000 failed 3 times, the last time on {said}"
+    assert caught.value.path == tmp_path
+    assert caught.value.next_step == (
+        f"skip such rows; with other inputs or settings remove {tmp_path}, which starts over, "
+        f"otherwise {tmp_path / 'failures'}, and start again"
+    )
+    assert f"one-0000000, 3 times; the last: {said}" in describe_work(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EFBIG])
 def test_a_machine_that_cannot_write_leaves_and_blames_no_task(tmp_path: Path, number: int) -> None:
     def fail(index: int) -> None:
         raise OSError(number, "no")
@@ -192,11 +216,27 @@ def test_no_more_threads_than_workers_nor_than_tasks(
     assert asked == [expected]
 
 
+def test_a_job_that_ends_while_it_is_looked_at_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(tmp_path)
+    records.agree_on_count("one", 3)
+    records.agree_on_count("two", 1)
+    monkeypatch.setattr(Records, "list_done", lambda self, stage: self.remove(["one"]) or {0})
+    with Leases(records) as leases, leases.hold(Task("one", 0)):
+        lines = describe_work(tmp_path).splitlines()
+    assert lines[1:] == [
+        "  one         1 of 3 tasks, 1 in work", "  two         1 of 1 tasks",
+        f"  in work     one-0000000 on {describe_worker()}",
+    ]  # fmt: skip
+    assert records.list_stages() == [("two", 1)]
+
+
 def test_failed_tasks_and_lost_workers_are_shown(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.agree_on_count("one", 3)
     for message in ("first", "second"):
-        note_failure(records, Task("one", 2), message)
+        note_failure(records, Task("one", 2), DataError(message))
     assert note_loss(records, Task("one", 1), b'{"nonce": "a"}')
     lines = describe_work(tmp_path).splitlines()
     assert lines == [

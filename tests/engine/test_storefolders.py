@@ -55,6 +55,8 @@ def test_names_are_those_right_under_a_prefix(store: MemoryStore, folder: StoreF
     with pytest.raises(FileNotFoundError, match="s3://bucket/work/none"):
         folder.read("none")
     assert folder.find_time("plan.json") == 5.0
+    with pytest.raises(FileNotFoundError, match="s3://bucket/work/none"):
+        folder.find_time("none")
     assert folder.path == StorePath("s3://bucket/work")
 
 

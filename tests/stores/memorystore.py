@@ -81,4 +81,5 @@ class MemoryStore:
 
     def find_time(self, url: StoreURL) -> float:
         self.calls.append(("find_time", url.key))
+        self.info(url)
         return 5.0

@@ -78,7 +78,7 @@ class SharedFolder(Protocol):
         ...
 
     def find_time(self, name: str) -> float:
-        """When a file was written, in seconds by the clock of the place."""
+        """When a file was written, by the clock of the place; FileNotFoundError if it is not."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
@@ -159,7 +159,10 @@ class DiskFolder:
 
     def find_time(self, name: str) -> float:
         """When a file was written."""
-        return (self.path / name).stat().st_mtime_ns / 1e9
+        try:
+            return (self.path / name).stat().st_mtime_ns / 1e9
+        except NotADirectoryError as error:
+            raise FileNotFoundError(*error.args) from None
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file; False if it is there already."""

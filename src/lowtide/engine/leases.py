@@ -22,17 +22,19 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from lowtide.engine.folders import Lease, SeenLease, open_folder
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
-from lowtide.errors import DataError
+from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes
 
 __all__ = [
     "LEASE_SECONDS",
     "MOST_FAILURES",
     "MOST_LOSSES",
+    "Failure",
     "Leases",
     "count_losses",
     "list_failures",
@@ -196,14 +198,30 @@ def list_leases(folder: Path) -> dict[str, str]:
     return found
 
 
-def note_failure(records: Records, task: Task, message: str) -> int:
+class Failure(NamedTuple):
+    """How often a task failed; who the last time, of what, and what to do about it."""
+
+    times: int
+    message: str
+    next_step: str | None = None
+
+
+def note_failure(records: Records, task: Task, error: Exception) -> int:
     """Record that a task failed; return how often it has."""
-    own = secrets.token_hex(8)
-    row = json.dumps({"by": describe_worker(), "message": message, "nonce": own}).encode()
+    own = {"by": describe_worker(), "nonce": secrets.token_hex(8)}
+    row = json.dumps({**own, **_describe_error(error)}).encode()
     for number in range(1, 1 + MOST_FAILURES):
         if records.create(f"failures/{task.name}-{number}", row):
             return number
     return MOST_FAILURES
+
+
+def _describe_error(error: Exception) -> dict[str, str | None]:
+    """What others are told: they know neither the file that a task reads nor what may help."""
+    if not isinstance(error, LowtideError):
+        return {"message": f"{error!r}"}
+    place = "" if error.path is None else f"{error.path}: "
+    return {"message": place + error.message, "next": error.next_step}
 
 
 def note_loss(records: Records, task: Task, lease: bytes) -> bool:
@@ -216,15 +234,15 @@ def note_loss(records: Records, task: Task, lease: bytes) -> bool:
     return records.create(f"losses/{task.name}-{nonce}", json.dumps(row).encode())
 
 
-def list_failures(folder: Path) -> dict[str, tuple[int, str]]:
-    """Tasks that failed: how often, and the last message."""
+def list_failures(folder: Path) -> dict[str, Failure]:
+    """Tasks that failed, with the last failure of each."""
     place = open_folder(folder)
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, Failure] = {}
     for name in place.list_names("failures"):
         task, _, number = name.rpartition("-")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             row = json.loads(place.read(f"failures/{name}"))
-            found[task] = (int(number), f"{row['by']}: {row['message']}")
+            found[task] = Failure(int(number), f"{row['by']}: {row['message']}", row.get("next"))
     return found
 
 
@@ -235,12 +253,14 @@ def count_losses(folder: Path) -> Counter[str]:
 
 def require_no_hopeless_task(folder: Path) -> None:
     """Stop where a task failed too often to be tried again."""
-    for name, (count, message) in list_failures(folder).items():
+    for name, (count, message, next_step) in list_failures(folder).items():
         if count >= MOST_FAILURES:
             raise DataError(
                 f"task {name} failed {count} times, the last time on {message}",
                 path=folder,
-                next_step=f"mend what it says, remove {folder / 'failures'}, and start again",
+                next_step=f"{next_step or 'mend what it says'}; with other inputs or settings "
+                f"remove {folder}, which starts over, otherwise {folder / 'failures'}, and start "
+                "again",
             )
     for name, count in count_losses(folder).items():
         if count >= MOST_LOSSES:

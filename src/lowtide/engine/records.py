@@ -204,9 +204,12 @@ class Records:
         """
         return self.place.create(name, data)
 
-    def agree_on_count(self, stage: str, count: int) -> None:
-        """Say how many tasks a stage has; workers that count otherwise do not belong together."""
-        self.create(f"{stage}/{_COUNT}", json.dumps(count).encode())
+    def agree_on_count(self, stage: str, count: int, *, place: int = 0) -> None:
+        """Say how many tasks a stage has; workers that count otherwise do not belong together.
+
+        `place` is that of the stage among those of its worker.
+        """
+        self.create(f"{stage}/{_COUNT}", json.dumps([count, place]).encode())
         stored = self._read_count(stage)
         if stored != count:
             raise UsageError(
@@ -217,22 +220,22 @@ class Records:
 
     def _read_count(self, stage: str) -> int:
         name = f"{stage}/{_COUNT}"
-        count: Any = self._read_json(name)
-        if type(count) is not int:
-            raise _damaged_record("expected how many tasks there are", self.folder / name)
-        return count
+        return _parse_count(self._read_json(name), self.folder / name)[0]
 
     def list_stages(self) -> list[tuple[str, int]]:
         """The stages that were begun, in that order, with how many tasks they have."""
-        found: list[tuple[float, str]] = []
+        found: list[tuple[float, int, str, int]] = []
         for stage in self.place.list_names():
             name = f"{stage}/{_COUNT}"
-            if self.place.exists(name):
-                found.append((self.place.find_time(name), stage))
-        return [(stage, self._read_count(stage)) for _, stage in sorted(found)]
+            with contextlib.suppress(FileNotFoundError):  # no stage, or removed at this moment
+                when, data = self.place.find_time(name), self.place.read(name)
+                path = self.folder / name
+                count, place = _parse_count(_parse_json(data, path), path)
+                found.append((when, place, stage, count))
+        return [(stage, count) for _, _, stage, count in sorted(found)]
 
     def find_begin(self, stage: str) -> float:
-        """When a stage was begun, in seconds by the folder's clock."""
+        """When a stage was begun, by the folder's clock; FileNotFoundError if it was not."""
         return self.place.find_time(f"{stage}/{_COUNT}")
 
     def find_leftover(self) -> str | None:
@@ -279,6 +282,14 @@ def _parse_json(data: bytes, path: Path) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise _damaged_record(f"not JSON: {error}", path) from None
+
+
+def _parse_count(value: Any, path: Path) -> tuple[int, int]:
+    """How many tasks a stage has, and its place; earlier versions wrote the first alone."""
+    row = value if isinstance(value, list) else [value, 0]
+    if [type(number) for number in row] != [int, int]:
+        raise _damaged_record("expected how many tasks there are", path)
+    return row[0], row[1]
 
 
 def _checksum_record(record: Mapping[str, Any]) -> str:

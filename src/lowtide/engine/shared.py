@@ -32,7 +32,8 @@ __all__ = ["run_in_phases", "run_shared"]
 
 _SHORTEST_PAUSE = 0.01
 _OF_THIS_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM, errno.EMFILE}
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
+    | {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 )
 """Errors of a machine, not of the task: the worker leaves, and the task is not blamed."""
 
@@ -56,11 +57,11 @@ def run_shared(
     """
     try:
         with Leases(records, lease_seconds) as leases:
-            for stage in stages:
+            for place, stage in enumerate(stages):
                 if is_finished():
                     return
                 count = stage.count_tasks()
-                records.agree_on_count(stage.name, count)
+                records.agree_on_count(stage.name, count, place=place)
                 run = _StageRun(
                     stage, count, records, leases, on_stage(stage.name, count), shortest_pause
                 )
@@ -211,9 +212,7 @@ class _StageRun:
 
     def fail(self, task: Task, error: Exception) -> None:
         """Record an error; after the last attempt that is allowed, it ends this process."""
-        text = error.message if isinstance(error, LowtideError) else f"{error!r}"
-        count = note_failure(self.records, task, text)
-        if count >= MOST_FAILURES:
+        if note_failure(self.records, task, error) >= MOST_FAILURES:
             raise error
 
     def note_done(self, found: set[int]) -> None:

@@ -138,7 +138,11 @@ class StoreFolder:
 
     def find_time(self, name: str) -> float:
         """When an object was stored."""
-        return self._store.find_time(self._at(name))
+        url = self._at(name)
+        try:
+            return self._store.find_time(url)
+        except ObjectMissingError:
+            raise FileNotFoundError(str(url)) from None
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small object; False if it is there already, with other bytes."""

@@ -39,15 +39,18 @@ def describe_work(folder: Path) -> str:
             row += f", {running} in work{_describe_rate(records, stage, done, count)}"
         lines.append(row)
     lines += [f"  in work     {name} on {worker}" for name, worker in leases.items()]
-    for name, (count, message) in list_failures(folder).items():
-        lines.append(f"  failed      {name}, {count} times; the last: {message}")
+    for name, failure in list_failures(folder).items():
+        lines.append(f"  failed      {name}, {failure.times} times; the last: {failure.message}")
     for name, count in sorted(count_losses(folder).items()):
         lines.append(f"  lost        the worker on {name}, {count} times")
     return "\n".join(lines)
 
 
 def _describe_rate(records: Records, stage: str, done: int, count: int) -> str:
-    seconds = time.time() - records.find_begin(stage)
+    try:
+        seconds = time.time() - records.find_begin(stage)
+    except FileNotFoundError:  # all is done, and being removed
+        return ""
     if not done or seconds <= 0:  # nothing yet, or the disk's clock is ahead of ours
         return ""
     left = (count - done) * seconds / done
