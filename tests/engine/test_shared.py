@@ -173,10 +173,22 @@ def test_a_machine_that_cannot_write_leaves_and_blames_no_task(tmp_path: Path, n
         raise OSError(number, "no")
 
     stage = Numbers("one", 3, Records(tmp_path), fail)
-    with pytest.raises(OSError, match="no"):
+    with pytest.raises(OSError, match="no") as caught:
         run_shared([stage], stage.records, num_workers=1, on_stage=ignore)
+    is_full = number in (errno.ENOSPC, errno.EFBIG)
+    assert caught.value.filename == (str(tmp_path) if is_full else None)
     assert len(stage.ran) == 1
     assert list_failures(tmp_path) == {} and list_leases(tmp_path) == {}
+
+
+def test_a_full_disk_that_has_a_name_keeps_it(tmp_path: Path) -> None:
+    def fail(index: int) -> None:
+        raise OSError(errno.ENOSPC, "no", "out/shard.bin")
+
+    stage = Numbers("one", 1, Records(tmp_path), fail)
+    with pytest.raises(OSError, match="no") as caught:
+        run_shared([stage], stage.records, num_workers=1, on_stage=ignore)
+    assert caught.value.filename == "out/shard.bin"
 
 
 def test_a_running_job_is_shown(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ def test_a_result_is_uploaded_unless_it_is_there(
 
 
 def test_scratch_files_are_on_this_machine_and_go(folder: StoreFolder) -> None:
+    assert folder.disk == Path(tempfile.gettempdir())
     with folder.scratch_file("hash") as (partial, file):
         file.write(b"123")
         file.flush()

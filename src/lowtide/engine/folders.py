@@ -56,6 +56,8 @@ class SharedFolder(Protocol):
 
     path: Path
     """For messages, and for whoever opens what lies in it."""
+    disk: Path
+    """Where files are written before they are published."""
     longest_pause: float
     """How many seconds a worker that has nothing to do may wait between two looks."""
     more_names: Collection[str]
@@ -135,7 +137,7 @@ class DiskFolder:
     more_names: Collection[str] = ("scratch",)
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = self.disk = path
 
     def prepare(self) -> None:
         """Nothing: a disk that cannot be written to says so by itself."""

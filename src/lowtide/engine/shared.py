@@ -31,10 +31,10 @@ from lowtide.stores.objects import StoreDownError
 __all__ = ["run_in_phases", "run_shared"]
 
 _SHORTEST_PAUSE = 0.01
-_OF_THIS_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
-    | {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-)
+_OF_A_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_OF_THIS_MACHINE = _OF_A_FULL_DISK | {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE
+}  # fmt: skip
 """Errors of a machine, not of the task: the worker leaves, and the task is not blamed."""
 
 
@@ -203,6 +203,8 @@ class _StageRun:
         except StoreDownError:
             raise
         except OSError as error:
+            if error.errno in _OF_A_FULL_DISK and error.filename is None:
+                error.filename = str(self.records.place.disk)
             if error.errno in _OF_THIS_MACHINE:
                 raise
             self.fail(task, from_os_error(error))

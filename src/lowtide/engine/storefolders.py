@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
@@ -94,6 +95,7 @@ class StoreFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.disk = Path(tempfile.gettempdir())
         self._url = StorePath(path).url
         if not self._url.key:
             raise UsageError(
