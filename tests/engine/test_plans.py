@@ -198,3 +198,12 @@ def test_records_that_another_worker_begins_or_ends_meanwhile_are_no_leftovers(
         monkeypatch.setattr(records, "find_leftover", lambda act=meanwhile: (find(), act())[0])
         commit_plan(PLAN, records)
         (tmp_path / PLAN_NAME).unlink()
+
+
+def test_another_verb_or_version_is_told_before_what_follows_from_it(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    commit_plan({"verb": "prepare", "version": "1", "blocks": 3}, records)
+    with pytest.raises(UsageError, match="another plan: verb was prepare, now it is append$"):
+        commit_plan({"verb": "append", "version": "2", "dataset": "d", "blocks": 4}, records)
+    with pytest.raises(UsageError, match="another plan: version was 1, now it is 2$"):
+        commit_plan({"verb": "prepare", "version": "2", "dataset": "d", "blocks": 4}, records)

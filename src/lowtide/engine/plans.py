@@ -19,6 +19,8 @@ from lowtide.files import checksum_bytes
 __all__ = ["checksum_plan", "commit_plan", "read_plan"]
 
 _FORMAT_KEY = "output_format"
+_TOLD_FIRST = ("verb", "version")
+"""Where one of them differs, so does much else."""
 _MOST_LOOKS = 100
 _START_OVER = "remove the work folder, and give the command again: it starts over"
 
@@ -129,7 +131,8 @@ _IN_WORDS = {
 
 
 def _iter_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for name in [*now, *(set(before) - set(now))]:
+    names = [*now, *sorted(set(before) - set(now))]
+    for name in sorted(names, key=lambda name: name not in _TOLD_FIRST):
         old, new = before.get(name), now.get(name)
         if old == new:
             continue
