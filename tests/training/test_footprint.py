@@ -415,7 +415,7 @@ def test_a_gpu_takes_the_rows_that_it_holds(plans, offload):
     context = format_size(footprint.CUDA_CONTEXT_BYTES)
     assert f"program {context}), the budget is" in refused.value.message
     mib = -(-needs[1] // (1 << 20))
-    less = LESS if offload == "none" else "or --seq-len, or another --offload"
+    less = LESS if offload == "none" else "or --seq-len, or --offload auto"
     assert refused.value.next_step == f"give at least --vram {mib}MiB, or a smaller model, {less}"
     host = plan.host_bytes
     assert fit(None, host) == 4

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,8 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.model.sizing import shape_for_parameters
 from lowtide.training import offloading, rungs
-from lowtide.training.footprint import fit_device_batch, planned_bytes
+from lowtide.training.fitting import rows_on_device
+from lowtide.training.footprint import fit_device_batch, fit_micro_batch, planned_bytes
 from lowtide.training.offloading import RUNGS, step_traffic
 from lowtide.training.rungs import Limits, choose_rung, find_limits, host_budget_bytes
 from lowtide.training.settings import TrainSettings, train_settings
@@ -122,6 +125,60 @@ def test_a_gpu_s_micro_batch_is_known_beforehand(monkeypatch: pytest.MonkeyPatch
     assert "--vram" in str(caught.value.next_step)
     with pytest.raises(BudgetError, match=r"--offload optimizer needs .* of host memory"):
         fit_device_batch(CONFIG, settings, device_bytes=None, host_bytes=GIB)
+
+
+def test_auto_keeps_what_was_free_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that its micro-batches are chosen before the first step, not by running out of memory."""
+    program, free = dataclasses.replace(PROGRAM, device="cuda"), 9 * GIB
+    monkeypatch.setattr("lowtide.training.footprint.find_program", lambda *_, **__: program)
+    monkeypatch.setattr(rungs, "find_gpu", lambda number: Gpu("A", 24 * GIB, free))
+    settings = _settings(memory="64GiB", batch_size=64)
+    chosen = choose_rung(settings, CONFIG, program=program)
+    assert (chosen.machine.offload, chosen.machine.vram) == ("gradients", str(free))
+    model: Any = SimpleNamespace(config=CONFIG)
+    rows = rows_on_device(model, chosen, on_cpu=False, host_bytes=64 * GIB)
+    assert rows is not None and 1 <= rows < 64
+    need = planned_bytes(CONFIG, chosen, micro_batch=rows, on_gpu=True, program=program)
+    assert need.device_budget_bytes + CUDA_CONTEXT_BYTES <= free
+    # Where everything fits, too: auto means none there.
+    small = shape_for_parameters(100_000_000, vocab_size=32000, context_length=1024)
+    plain = choose_rung(settings, small, program=program)
+    assert (plain.machine.offload, plain.machine.vram) == ("none", str(free))
+    given = choose_rung(_settings(memory="64GiB", vram="8GiB"), CONFIG, program=program)
+    assert given.machine.vram == "8GiB"
+
+
+def test_a_gpu_that_nothing_is_known_of_is_described_by_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = dataclasses.replace(PROGRAM, device="cuda")
+    monkeypatch.setattr(rungs, "find_gpu", lambda number: None)
+    with pytest.raises(UsageError, match="how much of the GPU is free is not known") as caught:
+        choose_rung(_settings(), CONFIG, program=program)
+    assert "--vram" in str(caught.value.next_step)
+    given = _settings(vram="40GiB", memory="64GiB")
+    assert choose_rung(given, CONFIG, program=program).machine.offload == "none"
+
+
+@pytest.mark.parametrize(
+    ("rung", "advice"),
+    [
+        ("packed", "MiB, or a smaller model, or --offload disk"),
+        ("layers", "MiB, or a smaller model, or --offload disk"),
+        ("disk", "MiB, or a smaller model, or --offload disk-all"),
+        ("disk-all", "MiB, or a smaller model"),
+    ],
+)
+def test_advice_names_a_rung_that_takes_less(
+    monkeypatch: pytest.MonkeyPatch, rung: str, advice: str
+) -> None:
+    monkeypatch.setattr("lowtide.training.footprint.find_program", lambda *_, **__: PROGRAM)
+    with pytest.raises(BudgetError, match=f"--offload {rung} needs") as caught:
+        fit_device_batch(CONFIG, _settings(offload=rung), device_bytes=None, host_bytes=1)
+    assert str(caught.value.next_step).endswith(advice)
+    with pytest.raises(BudgetError, match="even one row") as caught:
+        fit_micro_batch(CONFIG, _settings(offload=rung), 1, program=PROGRAM)
+    assert ("--offload auto" in str(caught.value.next_step)) == (not rung.startswith("disk"))
 
 
 def test_each_rung_moves_more_than_the_one_before() -> None:

@@ -33,7 +33,7 @@ from lowtide.training.activations import cpu_activations, gpu_activations, jax_a
 from lowtide.training.choosing import begins_at_counts, choose_optimizer
 from lowtide.training.firstembedding import first_embedding_bytes
 from lowtide.training.muonnumbers import STACK_BYTES
-from lowtide.training.offloading import OffloadBytes, offload_bytes
+from lowtide.training.offloading import RUNGS, OffloadBytes, offload_bytes
 from lowtide.training.settinggroups import (
     ComputeSettings,
     DataSettings,
@@ -368,15 +368,15 @@ def fit_device_batch(
 
     What is offloaded to the host has to fit there too.
     """
-    rows = settings.batch.batch_size
+    rows, less = settings.batch.batch_size, {"disk": ", or --offload disk-all", "disk-all": ""}
     while True:
         plan = planned_bytes(config, settings, micro_batch=rows, on_gpu=True)
         if settings.machine.offload != "none" and plan.host_bytes > host_bytes:
             raise BudgetError(
                 f"--offload {settings.machine.offload} needs {format_size(plan.host_bytes)} of "
                 f"host memory for this model, the budget is {format_size(host_bytes)}",
-                next_step=f"give at least --memory {-(-plan.host_bytes // (1 << 20))}MiB, a "
-                "smaller model, or --offload disk, which keeps states in a file",
+                next_step=f"give at least --memory {-(-plan.host_bytes // (1 << 20))}MiB, or a "
+                f"smaller model{less.get(settings.machine.offload, ', or --offload disk')}",
             )
         needed = plan.device_budget_bytes + CUDA_CONTEXT_BYTES
         if device_bytes is None or needed <= device_bytes:
@@ -412,7 +412,7 @@ def _no_budget(
     ]
     less = "--seq-len, --use-8bit-optimizer or --activation-checkpointing, or --offload auto"
     if machine.offload != "none":
-        less = "or --seq-len, or another --offload"
+        less = "or --seq-len" + ("" if machine.offload in RUNGS[-2:] else ", or --offload auto")
     return BudgetError(
         f"training this model needs {format_size(needed)} even one row at a time "
         f"({', '.join(parts)}), the budget is {format_size(budget)}",

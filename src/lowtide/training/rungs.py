@@ -101,9 +101,19 @@ def choose_rung(
     program: Program | None = None,
     limits: Limits | None = None,
 ) -> TrainSettings:
-    """Return the settings with the first of the rungs that fits, one row at a time if need be."""
+    """Return the settings with the first of the rungs that fits, one row at a time if need be.
+
+    What is free on a GPU becomes its --vram: the run's micro-batches keep it, and its allocator.
+    """
     program = program or program_of(settings)
     limits = limits or find_limits(settings, program)
+    if program.device == "cuda" and settings.machine.vram is None:
+        if limits.device_bytes == 0:
+            raise UsageError(
+                "--offload auto: how much of the GPU is free is not known, nvidia-smi does not say",
+                next_step="give --vram, such as --vram 8GiB",
+            )
+        settings = replace_settings(settings, vram=str(limits.device_bytes))
     if program.device == "mps":
         rungs = RUNGS[:1]  # Apple's GPUs have no memory of their own to offload from
     need = None
