@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.errors import UsageError
+from lowtide.errors import LowtideError, UsageError
 from lowtide.ladder import backend, engine, executor
 from lowtide.ladder.backend import BACKEND
 from lowtide.ladder.engine import LadderEngine
 from lowtide.ladder.network import PackedGPT, Stored
 from lowtide.model.config import GPTConfig
+from lowtide.model.sizing import count_parameters
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.settings import train_settings
 
@@ -61,6 +62,39 @@ def test_what_is_handed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert loaded == [((tmp_path,), {"verify": True}), ((tmp_path,), {"verify": False})]
 
 
+@pytest.mark.parametrize("rung", ["packed", "disk", "disk-all"])
+def test_a_disk_holds_all_scratch_files_or_none_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: str
+) -> None:
+    folder = None if rung == "packed" else tmp_path / "scratch"
+    settings = train_settings(
+        offload=rung, offload_dir=folder, optimizer="adamw", model_name="m",
+        checkpoints_dir=tmp_path,
+    )  # fmt: skip
+    model = BACKEND.new_model(CONFIG, seed=3)
+    blocks = count_parameters(CONFIG, embeddings=False)
+    # On a CPU: weights, gradients and moments of blocks, moments of the tables.
+    moments = 2 * (1 + 4 / 128)
+    wanted = int((3 + 2) * blocks + moments * count_parameters(CONFIG))
+    asked: list[Path] = []
+    monkeypatch.setattr(backend, "LadderEngine", lambda *given, **more: "engine")
+    given: dict[str, Any] = {"rows": 1, "given": None, "note": print}
+
+    def make(free: int) -> object:
+        monkeypatch.setattr(backend, "free_disk_bytes", lambda path: asked.append(path) or free)
+        state: Any = None
+        return BACKEND.make_engine(model, settings, state, ProcessGroup(0, 1, CPU), **given)
+
+    assert make(wanted) == "engine"
+    if rung == "packed":
+        assert make(0) == "engine" and not asked
+        return
+    with pytest.raises(LowtideError, match=rf"files of --offload {rung} take .* free") as refused:
+        make(wanted - 1)
+    assert set(asked) == {folder} and refused.value.path == folder
+    assert not tmp_path.joinpath("scratch").exists()
+
+
 @pytest.mark.parametrize(
     ("size", "device", "kernel", "refused"),
     [
@@ -81,6 +115,7 @@ def test_where_packed_states_can_be_moved(
     group = ProcessGroup(0, size, torch.device(device))
     settings = train_settings(offload="packed", vram="2GiB" if device == "cuda" else None)
     model: Any = object.__new__(PackedGPT)
+    model.config = CONFIG
     options: Any = {"rows": 3, "given": None, "note": print}
     made_engine = lambda: BACKEND.make_engine(model, settings, "state", group, **options)  # noqa: E731
     if refused:

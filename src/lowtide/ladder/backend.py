@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lowtide.errors import UsageError
+from lowtide.errors import LowtideError, UsageError
+from lowtide.files import free_disk_bytes
 from lowtide.ladder.engine import LadderEngine
 from lowtide.ladder.kernels import has_kernel
 from lowtide.ladder.network import PackedGPT
+from lowtide.memory import format_size
 from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
 from lowtide.model.devices import cap_device_memory, device_memory, pick_device
@@ -27,6 +29,7 @@ from lowtide.training.batchsources import BatchSource
 from lowtide.training.counters import Counters
 from lowtide.training.distributed import ProcessGroup, open_process_group
 from lowtide.training.feeding import Feed
+from lowtide.training.offloading import offload_bytes
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 
@@ -63,6 +66,19 @@ def _require_device(group: ProcessGroup) -> None:
         raise UsageError(
             f"--offload on {group.device.type} needs an NVIDIA GPU and Triton",
             next_step="pip install triton, or give --device cpu, or leave out --offload",
+        )
+
+
+def _require_disk(config: GPTConfig, settings: TrainSettings, *, on_gpu: bool) -> None:
+    """Refuse a disk that does not hold all scratch files together, before the first is made."""
+    wanted = offload_bytes(config, settings, rows=1, on_gpu=on_gpu).file
+    folder = settings.machine.offload_dir or settings.run.folder
+    if wanted and (free := free_disk_bytes(folder)) < wanted:
+        raise LowtideError(
+            f"the scratch files of --offload {settings.machine.offload} take "
+            f"{format_size(wanted)}, the disk has {format_size(free)} free",
+            path=folder,
+            next_step="give --offload-dir on a larger disk",
         )
 
 
@@ -111,6 +127,7 @@ class _LadderBackend:
                 next_step="lowtide.train(offload=…, …), or `lowtide train --offload`",
             )
         _require_device(group)
+        _require_disk(model.config, settings, on_gpu=not group.on_cpu)
         cap_device_memory(group.device, settings.machine.vram)
         return LadderEngine(model, settings, state, group, rows=rows, note=note)
 
