@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from lowtide.errors import BudgetError, UsageError
+from lowtide.flatsettings import replace_settings
 from lowtide.gpus import CUDA_CONTEXT_BYTES, Gpu
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program
 from lowtide.model.sizing import shape_for_parameters
 from lowtide.training import offloading, rungs
+from lowtide.training.admission import refuse_hopeless
 from lowtide.training.fitting import rows_on_device
 from lowtide.training.footprint import fit_device_batch, fit_micro_batch, planned_bytes
 from lowtide.training.offloading import RUNGS, step_traffic
@@ -69,9 +71,27 @@ def test_a_cpu_has_packed_and_disk() -> None:
 
 
 def test_the_smallest_rung_is_the_last_that_goes_with_the_settings() -> None:
-    assert rungs.smallest_rung(_settings()).machine.offload == RUNGS[-1]
+    smallest = rungs.smallest_rung(_settings(), CONFIG, PROGRAM).machine.offload
+    assert smallest.startswith("disk")
     eight = _settings(offload="none", float8_head=True)
-    assert rungs.smallest_rung(eight).machine.offload == "none"
+    assert rungs.smallest_rung(eight, CONFIG, PROGRAM).machine.offload == "none"
+
+
+def test_a_small_model_with_many_rows_takes_least_without_a_rung() -> None:
+    """Rungs keep the inputs of blocks for all tokens of a step; a row at a time needs none."""
+    config = GPTConfig(1024, 64, 1, 32, 1)
+    settings = _settings(batch_size=4096, gradient_accumulation_steps=1, seq_len=64)
+    assert rungs.smallest_rung(settings, config, PROGRAM).machine.offload == "none"
+    plain = replace_settings(settings, offload="none")
+    need = planned_bytes(config, plain, micro_batch=1, program=PROGRAM).budget_bytes
+    enough = replace_settings(settings, memory=str(need))
+    refuse_hopeless(replace_settings(enough, width=32, num_layers=1, num_heads=1), program=PROGRAM)
+    limits = Limits(False, need, need, None)
+    chosen = choose_rung(settings, config, program=PROGRAM, limits=limits)
+    assert chosen.machine.offload == "none"
+    with pytest.raises(BudgetError, match="no rung of --offload fits") as caught:
+        choose_rung(settings, config, program=PROGRAM, limits=Limits(False, 1, 1, None))
+    assert f"--memory {-(-need // (1 << 20))}MiB" in str(caught.value.next_step)
 
 
 def test_a_disk_that_is_too_small_counts() -> None:

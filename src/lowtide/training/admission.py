@@ -128,15 +128,14 @@ def refuse_hopeless(
     if settings.machine.memory is None:
         return
     budget = parse_size(settings.machine.memory)
-    if settings.machine.offload == "auto":
-        settings = smallest_rung(settings)
     if program is None:
         program = program_of(settings)
     if program.device != "cpu":  # the GPU's own memory decides
         return
     config = known_shape(settings.run)
     least = config or _smallest_shape(settings.model)
-    need = planned_bytes(least, settings, micro_batch=1, program=program)
+    tried = _smallest(settings, least, program)
+    need = planned_bytes(least, tried, micro_batch=1, program=program)
     needed = need.running_budget_bytes if is_running else need.budget_bytes
     if max(needed, 0 if is_running else least_text_bytes(settings)) <= budget:
         return
@@ -145,7 +144,15 @@ def refuse_hopeless(
         config = config or expected_shape(settings)
     except BudgetError:  # scanning the characters of the text itself takes more
         config = least
-    fit_micro_batch(config, settings, budget, program=program, text_bytes=text_bytes)
+    tried = _smallest(settings, config, program)
+    fit_micro_batch(config, tried, budget, program=program, text_bytes=text_bytes)
+
+
+def _smallest(settings: TrainSettings, config: GPTConfig, program: Program) -> TrainSettings:
+    """The settings with the smallest rung, if they leave it open."""
+    if settings.machine.offload != "auto":
+        return settings
+    return smallest_rung(settings, config, program)
 
 
 def expected_shape(settings: TrainSettings) -> GPTConfig:

@@ -116,14 +116,17 @@ def choose_rung(
         settings = replace_settings(settings, vram=str(limits.device_bytes))
     if program.device == "mps":
         rungs = RUNGS[:1]  # Apple's GPUs have no memory of their own to offload from
-    need = None
+    needs: list[Footprint] = []
     for tried in _with_rungs(settings, rungs):
         need = planned_bytes(config, tried, micro_batch=1, on_gpu=limits.on_gpu, program=program)
         if limits.hold(need):
             return tried
-    if need is None:
+        needs.append(need)
+    if not needs:
         raise UsageError("--offload auto: none of its rungs is possible with the other settings")
-    raise _nothing_fits(need, limits)
+    # A CPU has one memory; with a GPU the last rung takes least of both.
+    smallest = needs[-1] if limits.on_gpu else min(needs, key=lambda need: need.budget_bytes)
+    raise _nothing_fits(smallest, limits)
 
 
 def _with_rungs(settings: TrainSettings, rungs: Sequence[str]) -> Iterator[TrainSettings]:
@@ -136,9 +139,16 @@ def _with_rungs(settings: TrainSettings, rungs: Sequence[str]) -> Iterator[Train
             continue
 
 
-def smallest_rung(settings: TrainSettings) -> TrainSettings:
-    """The settings with the rung that takes least memory of those that go with them."""
-    return list(_with_rungs(settings, RUNGS))[-1]
+def smallest_rung(settings: TrainSettings, config: GPTConfig, program: Program) -> TrainSettings:
+    """The settings with the rung that takes least of a CPU's memory, of those that go with them.
+
+    None at all, where a step has many tokens and the model few parameters: rungs keep the inputs
+    of blocks for every row of a step.
+    """
+    return min(
+        _with_rungs(settings, RUNGS),
+        key=lambda tried: planned_bytes(config, tried, micro_batch=1, program=program).total_bytes,
+    )
 
 
 def _nothing_fits(need: Footprint, limits: Limits) -> BudgetError:
