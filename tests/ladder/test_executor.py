@@ -163,6 +163,30 @@ def test_what_tables_give_is_dropped_in_gpt2_alone(
     assert [share for _, share in dropped] == [0.5, 0.5] * drops
 
 
+@pytest.mark.parametrize("layout", ["qwen3", "gpt2"])
+def test_rows_of_many_lengths_are_continued_in_few_shapes(layout: str, tmp_path: Path) -> None:
+    """What fills them up is behind the token that is asked for, so it changes nothing."""
+    config = _config(layout=layout, context_length=150)
+    model, executor = _settled(config, "packed", tmp_path)
+    model.outline.eval()
+    ids = torch.randint(config.vocab_size, (1, 150), generator=torch.Generator().manual_seed(1))
+    shapes: set[torch.Size] = set()
+    hidden = executor.hidden
+
+    def noting(filled: torch.Tensor) -> torch.Tensor:
+        shapes.add(filled.shape)
+        return hidden(filled)
+
+    executor.hidden = noting  # pyright: ignore[reportAttributeAccessIssue]
+    for length in (1, 2, 63, 64, 65, 127, 129, 150):
+        found = executor.next_logits(ids[:, :length])
+        with executor._places.weights(executor._head) as tables:
+            matrix = tables[executor._head.matrices[0].name]
+            plain = torch.nn.functional.linear(hidden(ids[:, :length])[:, -1], matrix)
+        assert torch.allclose(found, plain.float(), atol=1e-4), length
+    assert shapes == {(1, 64), (1, 128), (1, 150)}
+
+
 def test_gradients_of_several_micro_batches_are_added_in_float32() -> None:
     matrices = [
         SimpleNamespace(name="a", where=slice(0, 2)),
