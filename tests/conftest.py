@@ -123,6 +123,7 @@ _LONGEST = (
     "tests/model/test_families.py",
     "tests/training/test_compiling.py",
     "tests/tokenizer/test_counting.py",
+    "tests/dataset/test_raycluster.py",
     "tests/equality/test_families.py",
     "tests/training/test_loop.py",
     "tests/planning/test_estimates.py",

@@ -101,7 +101,8 @@ def append_to_dataset(
         work_dir: Where workers of --engine files and ray meet, a folder of the shared disk, or
             for a dataset in a store also s3://, gs:// or az://; default: DATASET_DIR.work.
         ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
-            is part of; default: one on this machine, for as long as the command runs.
+            is part of; default: RAY_ADDRESS, or one on this machine, for as long as the command
+            runs.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
     """
@@ -604,7 +605,8 @@ def prepare_dataset(
         work_dir: Where workers of --engine files and ray meet, a folder of the shared disk or a
             prefix as s3://bucket/work; default: OUT_DIR.work.
         ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
-            is part of; default: one on this machine, for as long as the command runs.
+            is part of; default: RAY_ADDRESS, or one on this machine, for as long as the command
+            runs.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
     """
@@ -1067,8 +1069,9 @@ def train_tokenizer(
     skip_bad_inputs: bool = False,
     num_workers: int | None = None,
     memory: str | None = None,
-    engine: Literal['threads', 'files'] = 'threads',
+    engine: Literal['threads', 'files', 'ray'] = 'threads',
     work_dir: str | Path | None = None,
+    ray_address: str | None = None,
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> TrainedTokenizer:
@@ -1104,10 +1107,13 @@ def train_tokenizer(
         memory: Memory budget of the whole command, such as 2GiB; half of what is available by
             default.
         engine: threads: this process. files: any number of processes on machines that share a
-            disk, each started with this same command; they count together in --work-dir. The
-            result is the same.
-        work_dir: Where workers of --engine files meet, on the shared disk, or a prefix as
-            s3://bucket/work; default: OUT_DIR.work.
+            disk, each started with this same command; they count together in --work-dir. ray:
+            the same on every node of a Ray cluster. The result is the same.
+        work_dir: Where workers of --engine files and ray meet, on the shared disk, or a prefix
+            as s3://bucket/work; default: OUT_DIR.work.
+        ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
+            is part of; default: RAY_ADDRESS, or one on this machine, for as long as the command
+            runs.
         config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
         progress: False leaves out progress and notices.
     """

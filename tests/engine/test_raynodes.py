@@ -1,10 +1,11 @@
-"""Workers on the nodes of a Ray cluster: a stand-in for the rules, the real one where it is."""
+"""Workers on the nodes of a Ray cluster: a stand-in for the rules."""
 
 from __future__ import annotations
 
-import importlib.util
+import errno
+import os
+import socket
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,10 +128,14 @@ def test_workers_lost_everywhere_end_the_command(monkeypatch: pytest.MonkeyPatch
     ray = FakeRay({"a": (100, 1), "b": (100, 1)})
 
     def work(node: str) -> int:
-        raise LostError
+        raise LostError("Traceback:\n  in work\nModuleNotFoundError: No module named 'lowtide'\n")
 
-    with pytest.raises(UsageError, match="workers were lost on every node, 3 times on each"):
+    with pytest.raises(UsageError) as caught:
         run(ray, monkeypatch, work)
+    assert caught.value.message == (
+        "workers were lost on every node, 3 times on each; the last: ModuleNotFoundError: No "
+        "module named 'lowtide'"
+    )
     assert len(ray.started) == 6
 
 
@@ -140,6 +145,34 @@ def test_an_error_of_ours_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(DataError, match="no text in it"):
         run(FakeRay({"a": (100, 1)}), monkeypatch, work)
+
+
+def test_a_node_that_ends_with_an_error_is_left_out_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = FakeRay({"full": (100, 1), "b": (100, 1)})
+
+    def work(node: str) -> int:
+        if node == "full":
+            raise OSError(errno.ENOSPC, "no", "/scratch")
+        return 5
+
+    peak, notices, _ = run(ray, monkeypatch, work)
+    assert peak == 5 and [row[0] for row in ray.started] == ["full", "b"]
+    assert notices == [
+        "the worker on node full ended, others go on: /scratch: the disk is full"
+    ]  # fmt: skip
+
+
+def test_errors_on_every_node_are_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({"a": (100, 1), "b": (100, 1)})
+
+    def work(node: str) -> int:
+        raise DataError(f"no text for {node}")
+
+    with pytest.raises(DataError, match="no text for b"):
+        run(ray, monkeypatch, work)
+    assert len(ray.started) == 2
 
 
 def test_what_no_node_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,54 +188,13 @@ def test_what_no_node_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     assert ray.started == []
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.filterwarnings("ignore")
-def test_two_nodes_prepare_and_append_what_threads_do(tmp_path: Path) -> None:
-    from ray.cluster_utils import Cluster
-
-    from lowtide.dataset.appending import append_to_dataset
-    from lowtide.dataset.preparation import prepare_dataset
-
-    lines = "".join(f"line {number} of a text\n" for number in range(60_000))
-    (tmp_path / "a.txt").write_text(lines + "<|endoftext|>" + lines[:5000])
-    options: dict[str, Any] = {
-        "input_files": [tmp_path / "a.txt"],
-        "tokenization": "char",
-        "tokens_per_shard": 100_000,
-        "memory": "512MiB",
-    }
-    more = tmp_path / "b.txt"
-    more.write_text("".join(f"line {3 * number} of a text\n" for number in range(30_000)))
-    added: dict[str, Any] = {"input_files": [more], "memory": "512MiB"}
-    cluster = Cluster()
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=1, memory=1 << 30, object_store_memory=80 << 20)
-        import ray
-
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        prepare_dataset(out_dir=tmp_path / "ray", engine="ray", **options)
-        result = append_to_dataset(dataset_dir=tmp_path / "ray", engine="ray", **added)
-        again = append_to_dataset(dataset_dir=tmp_path / "ray", engine="ray", **added)
-        assert result.added_tokens > 100_000 and again.was_there
-        ray.shutdown()
-    finally:
-        cluster.shutdown()
-    prepare_dataset(out_dir=tmp_path / "threads", **options)
-    append_to_dataset(dataset_dir=tmp_path / "threads", **added)
-    found = {
-        folder: {
-            path.relative_to(tmp_path / folder): path.read_bytes()
-            for path in (tmp_path / folder).rglob("*")
-            if path.is_file() and path.name != "metrics.jsonl"
-        }
-        for folder in ("ray", "threads")
-    }
-    assert found["ray"] == found["threads"] and len(found["ray"]) > 10
-
-
-@pytest.mark.parametrize("address", [None, "ray://somewhere:1"])
-def test_ray_is_quiet_and_a_cluster_of_its_own_is_small(address: str | None) -> None:
+@pytest.mark.parametrize("address", [None, "auto", "named"])
+def test_ray_is_quiet_and_a_cluster_of_its_own_is_small(
+    monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")  # so that it is as it was afterwards
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
     given: list[dict[str, Any]] = []
     raynodes._connect(SimpleNamespace(init=lambda **options: given.append(options)), address)
     expected = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
@@ -210,6 +202,40 @@ def test_ray_is_quiet_and_a_cluster_of_its_own_is_small(address: str | None) -> 
         expected |= {"num_cpus": raynodes.usable_cores(), "include_dashboard": False}
         expected |= {"object_store_memory": raynodes._OBJECT_STORE_BYTES}
     assert given == [expected]
+    assert os.environ.get("RAY_USAGE_STATS_ENABLED") == ("0" if address is None else None)
+
+
+def test_the_cluster_that_the_environment_names_is_the_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    raynodes._connect(SimpleNamespace(init=lambda **options: given.append(options)), None)
+    assert given == [{"address": "auto", "log_to_driver": False, "logging_level": "ERROR"}]
+
+
+@pytest.mark.parametrize("form", ["{}:{}", "ray://{}:{}"])
+def test_an_address_is_tried_before_ray_waits_for_it(form: str) -> None:
+    given: list[Any] = []
+    ray: Any = SimpleNamespace(init=lambda **options: given.append(options["address"]))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = form.format(*server.getsockname())
+        raynodes._connect(ray, address)
+    with pytest.raises(UsageError, match=f"no Ray cluster answers at {address}: "):
+        raynodes._connect(ray, address)  # nobody listens there any more
+    assert given == [address]
+
+
+def test_what_ray_prints_is_not_taken_for_the_commands_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(node: str) -> int:
+        print("(raylet) a worker died")
+        return 1
+
+    run(FakeRay({"a": (100, 1)}), monkeypatch, work)
+    print("{}")
+    assert capsys.readouterr() == ("{}\n", "(raylet) a worker died\n")
 
 
 def nodes_of(rows: list[tuple[bool, dict[str, float]]], num_cpus: int | None = None) -> Any:
@@ -278,11 +304,12 @@ def test_a_cluster_that_was_started_here_is_ended(
     assert calls == ([] if was_there else ["here", "shutdown"])
 
 
-def test_an_address_where_nothing_answers_is_told() -> None:
+def test_an_address_where_nothing_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**options: Any) -> None:
         raise ConnectionError("refused")
 
     ray: Any = SimpleNamespace(init=init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for address, where in (("10.0.0.1", "10.0.0.1"), (None, "this machine")):
         with pytest.raises(UsageError) as caught:
             raynodes._connect(ray, address)

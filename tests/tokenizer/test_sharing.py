@@ -127,10 +127,12 @@ def test_no_text_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"work_dir": Path("w")}, "--work-dir is where workers of --engine files meet"),
+        ({"work_dir": Path("w")}, "--work-dir is where workers of --engine files and ray meet"),
         ({"engine": "files", "kind": "char", "out_dir": Path("o")}, "--kind char has none"),
         ({"engine": "files"}, "--engine files needs --out-dir"),
-        ({"engine": "spark"}, "is not one of threads, files"),
+        ({"engine": "ray"}, "--engine ray needs --out-dir"),
+        ({"engine": "files", "ray_address": "auto"}, "--ray-address is for --engine ray"),
+        ({"engine": "spark"}, "is not one of threads, files, ray"),
     ],
 )
 def test_flags_that_do_not_go_together(options: dict[str, Any], message: str) -> None:

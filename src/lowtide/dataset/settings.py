@@ -125,7 +125,7 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     s3://bucket/work; default: OUT_DIR.work."""
     ray_address: str | None = None
     """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
-    default: one on this machine, for as long as the command runs."""
+    default: RAY_ADDRESS, or one on this machine, for as long as the command runs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -259,7 +259,7 @@ class AppendSettings:
     in a store also s3://, gs:// or az://; default: DATASET_DIR.work."""
     ray_address: str | None = None
     """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
-    default: one on this machine, for as long as the command runs."""
+    default: RAY_ADDRESS, or one on this machine, for as long as the command runs."""
     block_bytes: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = limit(BLOCK_BYTES)
 
     def __post_init__(self) -> None:

@@ -11,11 +11,15 @@ folder, so a node that is lost costs what it was doing, and the result is the sa
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lowtide.errors import BudgetError, LowtideError, UsageError
+from lowtide.errors import BudgetError, LowtideError, UsageError, from_os_error
 from lowtide.memory import format_size, usable_cores
 from lowtide.packages import import_package
 
@@ -23,6 +27,7 @@ __all__ = ["run_on_ray"]
 
 _OBJECT_STORE_BYTES = 80 << 20  # the least that Ray starts with
 _POLL_SECONDS = 0.5
+_CONNECT_SECONDS = 20.0
 _MOST_LOSSES = 3
 """After this many lost workers on a node no other is started there."""
 
@@ -44,30 +49,42 @@ def run_on_ray(
     """
     ray: Any = import_package("ray", "--engine ray")
     was_there = ray.is_initialized()
-    if not was_there:
-        _connect(ray, address)
-    try:
-        return _Nodes(ray, work, num_cpus, memory_bytes, on_notice).run(on_poll)
-    finally:
+    # Ray prints what becomes of workers on stdout, where the result of a command belongs.
+    with contextlib.redirect_stdout(sys.stderr):
         if not was_there:
-            ray.shutdown()
+            _connect(ray, address)
+        try:
+            return _Nodes(ray, work, num_cpus, memory_bytes, on_notice).run(on_poll)
+        finally:
+            if not was_there:
+                ray.shutdown()
 
 
 def _connect(ray: Any, address: str | None) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    address = address or os.environ.get("RAY_ADDRESS") or None
     if address is None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
         options |= {
             "num_cpus": usable_cores(),
             "object_store_memory": _OBJECT_STORE_BYTES,
             "include_dashboard": False,
         }
     try:
+        _try_address(address or "")
         ray.init(address=address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"no Ray cluster answers at {address or 'this machine'}: {error}",
             next_step="start one with ray start --head, and give its address as --ray-address",
         ) from None
+
+
+def _try_address(address: str) -> None:
+    """Raise OSError where nobody listens at HOST:PORT, for which Ray would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
 
 
 @dataclass
@@ -82,6 +99,10 @@ class _Nodes:
     running: dict[Any, str] = field(default_factory=dict)
     """The node of each worker."""
     losses: dict[str, int] = field(default_factory=dict)
+    cause: str = ""
+    """Of the last loss, in Ray's words."""
+    error: LowtideError | None = None
+    """That the last worker ended with, of those that ended with one."""
     peaks: list[int] = field(default_factory=list)
     """Of workers that saw the end."""
 
@@ -91,8 +112,9 @@ class _Nodes:
             if not self.peaks:
                 self.start_missing()
             if not self.running:
-                raise UsageError(
-                    f"workers were lost on every node, {_MOST_LOSSES} times on each",
+                raise self.error or UsageError(
+                    f"workers were lost on every node, {_MOST_LOSSES} times on each; the last: "
+                    f"{self.cause}",
                     next_step="see Ray's logs; give less --memory, or fewer --processes",
                 )
             finished, _ = self.ray.wait(list(self.running), timeout=_POLL_SECONDS)
@@ -150,11 +172,22 @@ class _Nodes:
         except self.ray.exceptions.RayError as lost:
             self.losses[node] = self.losses.get(node, 0) + 1
             name = type(lost).__name__
+            self.cause = (str(lost).strip() or name).splitlines()[-1]
             self.on_notice(f"the worker on node {node[:8]} was lost ({name}): others go on")
             return
         if isinstance(result, LowtideError):
-            raise result
-        self.peaks.append(result)
+            self.leave_out(node, result)
+        else:
+            self.peaks.append(result)
+
+    def leave_out(self, node: str, error: LowtideError) -> None:
+        """Go on without a node: what is wrong there may be right elsewhere, as a disk."""
+        self.error = error
+        self.losses[node] = _MOST_LOSSES
+        if self.running:
+            place = "" if error.path is None else f"{error.path}: "
+            text = f"the worker on node {node[:8]} ended, others go on: {place}{error.message}"
+            self.on_notice(text)
 
 
 def _run_work(work: Callable[[], int]) -> int | LowtideError:
@@ -163,3 +196,5 @@ def _run_work(work: Callable[[], int]) -> int | LowtideError:
         return work()
     except LowtideError as error:
         return error
+    except OSError as error:
+        return from_os_error(error)

@@ -62,12 +62,16 @@ class TokenizerTrainingSettings:
     """Threads for counting; all cores by default."""
     memory: str | None = None
     """Memory budget of the whole command, such as 2GiB; half of what is available by default."""
-    engine: Literal["threads", "files"] = "threads"
+    engine: Literal["threads", "files", "ray"] = "threads"
     """threads: this process. files: any number of processes on machines that share a disk, each
-    started with this same command; they count together in --work-dir. The result is the same."""
+    started with this same command; they count together in --work-dir. ray: the same on every node
+    of a Ray cluster. The result is the same."""
     work_dir: Path | None = None
-    """Where workers of --engine files meet, on the shared disk, or a prefix as s3://bucket/work;
-    default: OUT_DIR.work."""
+    """Where workers of --engine files and ray meet, on the shared disk, or a prefix as
+    s3://bucket/work; default: OUT_DIR.work."""
+    ray_address: str | None = None
+    """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
+    default: RAY_ADDRESS, or one on this machine, for as long as the command runs."""
     limits: Annotated[CountingLimits, tyro.conf.Fixed, tyro.conf.Suppress] = limit(_LIMITS)
 
     def __post_init__(self) -> None:
@@ -96,19 +100,22 @@ class TokenizerTrainingSettings:
             raise UsageError(f"--processes {self.num_workers} must be at least 1, and 4096 at most")
 
     def _check_engine(self) -> None:
-        if self.engine not in ("threads", "files"):
-            raise UsageError(f"--engine {self.engine!r} is not one of threads, files")
-        if self.engine == "threads":
+        engine = self.engine
+        if engine not in ("threads", "files", "ray"):
+            raise UsageError(f"--engine {engine!r} is not one of threads, files, ray")
+        if self.ray_address is not None and engine != "ray":
+            raise UsageError("--ray-address is for --engine ray", next_step="add --engine ray")
+        if engine == "threads":
             if self.work_dir is not None:
                 raise UsageError(
-                    "--work-dir is where workers of --engine files meet",
+                    "--work-dir is where workers of --engine files and ray meet",
                     next_step="add --engine files, or leave --work-dir out",
                 )
             return
         if self.kind == "char":
             raise UsageError(
-                "--engine files counts pieces, and --kind char has none",
-                next_step="leave --engine files out",
+                f"--engine {engine} counts pieces, and --kind char has none",
+                next_step=f"leave --engine {engine} out",
             )
         if self.out_dir is None:
-            raise UsageError("--engine files needs --out-dir", next_step="--out-dir FOLDER")
+            raise UsageError(f"--engine {engine} needs --out-dir", next_step="--out-dir FOLDER")

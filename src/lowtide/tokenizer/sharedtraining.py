@@ -1,4 +1,4 @@
-"""Learn a tokenizer together with other workers that share a folder (`--engine files`).
+"""Learn a tokenizer together with other workers that share a folder (`--engine files`, `ray`).
 
 In:      text files, a work folder that all workers see
 Out:     the files that one worker would write
@@ -8,16 +8,18 @@ Memory:  as `training`; where workers meet in a store, a reader and an upload mo
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from lowtide import __version__
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputList, hash_inputs
 from lowtide.engine.leases import LEASE_SECONDS
 from lowtide.engine.plans import commit_plan
+from lowtide.engine.raycommands import run_workers
 from lowtide.engine.records import Records
 from lowtide.filenames import TOKENIZER_NAME, WORK_NAME
 from lowtide.files import hold_lock
-from lowtide.memory import MemoryBudget
+from lowtide.memory import MemoryBudget, process_peak_bytes
 from lowtide.progress import Progress
 from lowtide.stores.objects import UPLOAD_BYTES
 from lowtide.stores.paths import READER_BYTES, is_stored
@@ -36,9 +38,9 @@ from lowtide.tokenizer.trained import (
     keep_trained,
     load_finished,
 )
-from lowtide.tokenizer.training import FILE_BYTES, learn_from
+from lowtide.tokenizer.training import FILE_BYTES, learn_from, train_tokenizer
 
-__all__ = ["train_together"]
+__all__ = ["train_on_ray", "train_together"]
 
 
 def train_together(
@@ -57,7 +59,7 @@ def train_together(
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
     part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
-    records = Records(settings.work_dir or out_dir.with_name(out_dir.name + WORK_NAME))
+    records = Records(_work_folder(settings, out_dir))
     with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:
         counting_plan = plan_counting(settings, inputs, budget, progress, needed)
         make_counter = counting_plan.make_counter
@@ -97,6 +99,27 @@ def train_together(
             counting, learn, progress, is_finished=is_finished, lease_seconds=lease_seconds
         )
         records.remove(STAGES)
+    return _load_new(settings, inputs)
+
+
+def train_on_ray(settings: TokenizerTrainingSettings, inputs: InputList) -> TrainedTokenizer:
+    """Let a worker on every node of a Ray cluster count, and one of them learn."""
+    assert settings.out_dir is not None
+    with Progress("train-tokenizer") as progress:  # the budget is each worker's
+        run_workers(settings, _work_folder(settings, settings.out_dir), _train, progress)
+    return _load_new(settings, inputs)
+
+
+def _train(settings: TokenizerTrainingSettings) -> int:
+    train_tokenizer(settings)
+    return process_peak_bytes()
+
+
+def _work_folder(settings: TokenizerTrainingSettings, out_dir: Path) -> Path:
+    return settings.work_dir or out_dir.with_name(out_dir.name + WORK_NAME)
+
+
+def _load_new(settings: TokenizerTrainingSettings, inputs: InputList) -> TrainedTokenizer:
     finished = load_finished(settings, inputs)
     assert finished is not None
     return dataclasses.replace(finished, was_there=False)

@@ -102,7 +102,7 @@ def _describe(trained: TrainedTokenizer, out_dir: Path) -> str:
 
 def decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
     """The settings that the result depends on."""
-    free = ("out_dir", "num_workers", "memory", "input", "engine", "work_dir")
+    free = ("out_dir", "num_workers", "memory", "input", "engine", "work_dir", "ray_address")
     return {key: item for key, item in settings_as_json(settings).items() if key not in free}
 
 

@@ -72,10 +72,12 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
             # Left by a run that was killed after its last file, before it cleaned up.
             shutil.rmtree(settings.out_dir / WORK_NAME, ignore_errors=True)
             return finished
-    if settings.engine == "files":
-        from lowtide.tokenizer.sharedtraining import train_together  # imported only if it is used
+    if settings.engine != "threads":
+        from lowtide.tokenizer import sharedtraining  # imported only if it is used
 
-        return train_together(settings, inputs)
+        on_ray = settings.engine == "ray"
+        train = sharedtraining.train_on_ray if on_ray else sharedtraining.train_together
+        return train(settings, inputs)
     needed = reader_bytes(inputs, reading_options(settings))  # first: what it imports is program
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
