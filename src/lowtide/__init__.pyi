@@ -774,6 +774,8 @@ def train(
     cautious_decay: bool = False,
     embedding_rate: float | None = None,
     embedding_decay: float | None = None,
+    embedding_decay_to: Literal['zero', 'first'] = 'zero',
+    decay_schedule: Literal['rate', 'root'] = 'rate',
     spelling_rate: float = 0.0,
     beta1: float = 0.9,
     beta2: float = 0.95,
@@ -904,6 +906,11 @@ def train(
             of more tokens than the width.
         embedding_decay: Decay of embeddings and of the output matrix; --weight-decay if not
             given.
+        embedding_decay_to: Where decay draws the embedding: to zero, or to the rows that it
+            began with, such as counts (--first-embedding) or those of the model that is
+            adapted.
+        decay_schedule: The decay of a step falls with the learning rate, or with its root, so
+            that it stays stronger towards the end.
         spelling_rate: Let tokens that are spelled alike learn together: the learning rate of
             what they share, as a multiple of the embedding's; 1 suits the tide layout, 0.5
             others; 0 switches it off.

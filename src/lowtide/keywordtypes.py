@@ -173,6 +173,12 @@ class TrainKeywords(TypedDict, total=False):
     embedding_decay: float | None
     """Decay of embeddings and of the output matrix; --weight-decay if not given."""
 
+    embedding_decay_to: Literal['zero', 'first']
+    """Where decay draws the embedding: to zero, or to the rows that it began with, such as counts (--first-embedding) or those of the model that is adapted."""
+
+    decay_schedule: Literal['rate', 'root']
+    """The decay of a step falls with the learning rate, or with its root, so that it stays stronger towards the end."""
+
     spelling_rate: float
     """Let tokens that are spelled alike learn together: the learning rate of what they share, as a multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""
 

@@ -91,6 +91,8 @@ DEFAULTS = {
     "decay_fraction": 0.4,
     "weight_decay": 0.1,
     "cautious_decay": False,
+    "embedding_decay_to": "zero",
+    "decay_schedule": "rate",
     "spelling_rate": 0.0,
     "beta1": 0.9,
     "beta2": 0.95,

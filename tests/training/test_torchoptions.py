@@ -44,6 +44,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "ahead_weight": {"ahead_weight": 0.1},
     "average_over": {"average_over": 0.1},
     "spelling_rate": {"spelling_rate": 0.5},
+    "embedding_decay_to": {"embedding_decay_to": "first"},
+    "decay_schedule": {"decay_schedule": "root"},
     "vram": {"vram": "8GiB"},
 }
 

@@ -185,6 +185,8 @@ def planned_bytes(
     optimizer, update = _optimizer_bytes(config, settings.learning, count, settings.tokens_per_step)
     if settings.learning.average_over > 0:
         optimizer += 4 * count
+    if settings.learning.embedding_decay_to == "first":
+        optimizer += 4 * config.vocab_size * config.width
     if settings.learning.spelling_rate > 0:
         sharing = sharing_bytes(config)
         optimizer, update = optimizer + sharing.moments, max(update, sharing.step) + sharing.lists

@@ -40,6 +40,7 @@ _OWN_NETWORKS_ONLY: dict[str, tuple[Any, ...]] = {
     "ahead_weight": (0.0,),
     "compile_whole": (False,),
     "dropout": (0.0,),
+    "embedding_decay_to": ("zero",),
     "first_embedding": ("auto", "random"),
     "float8_blocks": (False,),
     "float8_head": (False,),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lowtide.errors import UsageError
 from lowtide.packages import import_package
-from lowtide.training.adamw import AdamW
+from lowtide.training.adamw import TO_FIRST, AdamW
 from lowtide.training.choosing import require_muons, require_same_moments
 from lowtide.training.distributed import is_divided, shard_like
 from lowtide.training.muon import Muon, matrix_splits
@@ -26,15 +26,20 @@ __all__ = ["LossScale", "OptimizerSet", "build_optimizers", "inner_matrices", "m
 # bitsandbytes keeps smaller tensors in 32 bits: norms and biases, a thousandth of the model.
 _SMALLEST_8BIT = 4096
 _MOMENTS = "moments."
+_TOKEN_TABLES = ("embedding.weight", "head.weight")  # of our networks: a row for each token
 
 
 class OptimizerSet:
     """The optimizers of one model, stepped, saved and loaded together."""
 
     def __init__(
-        self, optimizers: list[torch.optim.Optimizer], *, model: nn.Module | None = None
+        self,
+        optimizers: list[torch.optim.Optimizer],
+        *,
+        model: nn.Module | None = None,
+        decay_power: float = 1.0,
     ) -> None:
-        self.optimizers = optimizers
+        self.optimizers, self._decay_power = optimizers, decay_power
         named = {} if model is None else {id(p): name for name, p in model.named_parameters()}
         parameters = [p for optimizer in optimizers for p in _parameters(optimizer)]
         self._names = {
@@ -43,12 +48,18 @@ class OptimizerSet:
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group.setdefault("peak_lr", group["lr"])
+                group.setdefault("peak_decay", group.get("weight_decay", 0.0))
 
     def set_factor(self, factor: float) -> None:
-        """Set every learning rate to this share of its peak."""
+        """Set every learning rate to this share of its peak.
+
+        A step decays by rate times decay, which goes with the share to the power `decay_power`.
+        """
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak_lr"] * factor
+                if self._decay_power != 1 and factor > 0:
+                    group["weight_decay"] = group["peak_decay"] * factor ** (self._decay_power - 1)
 
     def set_momentum(self, momentum: float) -> None:
         """Set the momentum of Muon; AdamW's betas stay."""
@@ -202,6 +213,8 @@ def build_optimizers(
     cautious_decay: bool = False,
     embedding_rate: float = 1.0,
     embedding_decay: float | None = None,
+    decays_to_first: bool = False,
+    decay_power: float = 1.0,
     shared: SharedRows | None = None,
     inner: Iterable[nn.Parameter] | None = None,
 ) -> OptimizerSet:
@@ -209,8 +222,10 @@ def build_optimizers(
 
     With `muon`, matrices inside the blocks go to Muon, everything else to AdamW. The learning rate
     of embeddings and of the output matrix is `embedding_rate` times that of the others; with
-    `shared` their rows learn together as well. `inner` names the matrices inside; else those of
-    `model.blocks`, or of a module without blocks those of every nn.Linear but the last.
+    `shared` their rows learn together as well. `decays_to_first` draws the rows of the embedding to
+    where they began and not to zero; `decay_power` is OptimizerSet's. `inner` names the matrices
+    inside; else those of `model.blocks`, or of a module without blocks those of every nn.Linear but
+    the last.
     """
     if name not in ("adamw", "muon"):
         raise UsageError(f"optimizer {name!r} is not adamw or muon")
@@ -234,6 +249,7 @@ def build_optimizers(
             weight_decay=weight_decay,
             embedding_rate=embedding_rate,
             embedding_decay=weight_decay if embedding_decay is None else embedding_decay,
+            to_first=_named(model, _TOKEN_TABLES[:1]) if decays_to_first else [],
         ),
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
@@ -241,7 +257,7 @@ def build_optimizers(
     if use_8bit:
         adamw = _adamw_8bit(groups, learning_rate, betas)
     else:
-        tables = {} if shared is None else {id(p): shared for p in _token_tables(model)}
+        tables = {} if shared is None else {id(p): shared for p in _named(model, _TOKEN_TABLES)}
         adamw = AdamW(groups, lr=learning_rate, betas=betas, shared=tables)
     optimizers: list[torch.optim.Optimizer] = [adamw]
     if matrices:
@@ -254,7 +270,7 @@ def build_optimizers(
             cautious=cautious_decay,
         )
         optimizers.append(muon)
-    return OptimizerSet(optimizers, model=model)
+    return OptimizerSet(optimizers, model=model, decay_power=decay_power)
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
@@ -294,22 +310,22 @@ def _decayed_groups(
     weight_decay: float,
     embedding_rate: float,
     embedding_decay: float,
+    to_first: list[nn.Parameter],
 ) -> list[dict[str, Any]]:
-    """AdamW's matrices: one group, or two where embeddings learn or decay in their own way."""
-    if embedding_rate == 1 and embedding_decay == weight_decay:
+    """AdamW's matrices: one group, or more where embeddings learn or decay in their own way."""
+    if embedding_rate == 1 and embedding_decay == weight_decay and not to_first:
         return [{"params": matrices, "weight_decay": weight_decay}]
-    outer = [p for p in matrices if id(p) not in inner]
-    rate = learning_rate * embedding_rate
+    apart = inner | {id(p) for p in to_first}
+    own = {"weight_decay": embedding_decay, "lr": learning_rate * embedding_rate}
     return [
-        {"params": outer, "weight_decay": embedding_decay, "lr": rate},
+        {"params": to_first, **own, TO_FIRST: True},
+        {"params": [p for p in matrices if id(p) not in apart], **own},
         {"params": [p for p in matrices if id(p) in inner], "weight_decay": weight_decay},
     ]
 
 
-def _token_tables(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of our networks that have a row for each token."""
-    tables = {"embedding.weight", "head.weight"}
-    return [parameter for name, parameter in model.named_parameters() if name in tables]
+def _named(model: nn.Module, names: tuple[str, ...]) -> list[nn.Parameter]:
+    return [parameter for name, parameter in model.named_parameters() if name in names]
 
 
 def _adamw_8bit(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:

@@ -50,7 +50,7 @@ Rule = Literal["refused", "applied", "free"]
 _REFUSED = """
     layout num_layers width num_heads num_kv_heads mlp_width tie_weights target_params seq_len
     init_from_model add_tokens zero_init first_embedding seed optimizer use_8bit_optimizer
-    average_over spelling_rate
+    average_over spelling_rate embedding_decay_to
     tokenization vocab_size dtype val_fraction stride order
     text_field split use_streaming shuffle_buffer_size max_examples
     replay_dataset_dir replay_fraction
@@ -59,7 +59,7 @@ _APPLIED = """
     max_iters epochs max_hours tokens_per_param
     batch_size gradient_accumulation_steps
     learning_rate schedule warmup final_learning_rate decay_fraction
-    weight_decay cautious_decay embedding_rate embedding_decay ahead_weight
+    weight_decay cautious_decay decay_schedule embedding_rate embedding_decay ahead_weight
     beta1 beta2 momentum momentum_warmup grad_clip dropout max_bad_steps
     use_mixed_precision precision attention float8_head float8_blocks
     val_data_path eval_dataset_dir eval_interval eval_iters forgetting_tolerance stop_on_forgetting

@@ -255,6 +255,12 @@ class LearningSettings:
     given, 3 with --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
     embedding_decay: float | None = None
     """Decay of embeddings and of the output matrix; --weight-decay if not given."""
+    embedding_decay_to: Literal["zero", "first"] = "zero"
+    """Where decay draws the embedding: to zero, or to the rows that it began with, such as counts
+    (--first-embedding) or those of the model that is adapted."""
+    decay_schedule: Literal["rate", "root"] = "rate"
+    """The decay of a step falls with the learning rate, or with its root, so that it stays stronger
+    towards the end."""
     spelling_rate: float = 0.0
     """Let tokens that are spelled alike learn together: the learning rate of what they share, as a
     multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""

@@ -39,6 +39,7 @@ from lowtide.training.optimizers import (
     inner_matrices,
 )
 from lowtide.training.schedule import momentum_at
+from lowtide.training.settinggroups import LearningSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.sharedrows import SharedRows
 from lowtide.training.state import RunState
@@ -93,7 +94,7 @@ class Stepper:
         )
         self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         self.optimizers = (
-            OptimizerSet([given], model=own)
+            OptimizerSet([given], model=own, decay_power=_decay_power(learning))
             if given is not None
             else self._build_optimizers(own, optimizer, shared)
         )
@@ -207,6 +208,8 @@ class Stepper:
             cautious_decay=learning.cautious_decay,
             embedding_rate=embedding_rate(self._settings, self.model.config, name),
             embedding_decay=learning.embedding_decay,
+            decays_to_first=learning.embedding_decay_to == "first",
+            decay_power=_decay_power(learning),
             shared=shared,
         )
 
@@ -285,6 +288,10 @@ class Stepper:
         if computing.attention != "auto":
             stack.enter_context(sdpa_kernel(_ATTENTION[computing.attention], set_priority=True))
         return stack
+
+
+def _decay_power(learning: LearningSettings) -> float:
+    return 0.5 if learning.decay_schedule == "root" else 1.0
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

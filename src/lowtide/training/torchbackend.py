@@ -85,6 +85,11 @@ class _TorchBackend:
     ) -> Stepper:
         if isinstance(model, WrappedModule):
             refuse_options(settings)
+        if given is not None and settings.learning.embedding_decay_to == "first":
+            raise UsageError(
+                "embedding_decay_to is 'first', which needs an optimizer of lowtide",
+                next_step="leave embedding_decay_to out, or leave the optimizer out",
+            )
         cap_device_memory(group.device, settings.machine.vram)
         return Stepper(
             model,

@@ -38,6 +38,8 @@ _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "ahead_weight": _ABOVE_ZERO,
     "average_over": _ABOVE_ZERO,
     "spelling_rate": _ABOVE_ZERO,
+    "embedding_decay_to": ("first",),
+    "decay_schedule": ("root",),
     "vram": _GIVEN,
 }
 """By field the values that JAX cannot do: its compiler is always there and has its own kernels,
@@ -58,16 +60,18 @@ _NOT_OFFLOADED: dict[str, tuple[Any, ...] | str] = {
     "parallel": ("fsdp",),
     "average_over": _ABOVE_ZERO,
     "spelling_rate": _ABOVE_ZERO,
+    "embedding_decay_to": ("first",),
+    "decay_schedule": ("root",),
     "save_in_background": (True,),
 }
 """By field the values that --offload cannot do: blocks come one by one and have packed states of
 their own, which are saved out of their places."""
-_NOT_SHARED: dict[str, tuple[Any, ...] | str] = {
+_NOT_BESIDE_ROWS: dict[str, tuple[Any, ...] | str] = {
     "use_8bit_optimizer": (True,),
     "parallel": ("fsdp",),
 }
-"""By field the values that --spelling-rate cannot do: moments of what tokens share are in 32 bits
-and whole in every process."""
+"""By field the values that --spelling-rate and --embedding-decay-to first cannot do: what they keep
+beside the rows of the embedding is in 32 bits and whole in every process."""
 
 
 def refuse_options(settings: TrainSettings) -> None:
@@ -81,10 +85,13 @@ def refuse_options(settings: TrainSettings) -> None:
             f"{', '.join(found)}: not with --offload {offload}",
             next_step="leave it out, or leave --offload out",
         )
-    if settings.learning.spelling_rate > 0 and (found := _find(values, _NOT_SHARED)):
+    learning = settings.learning
+    beside = [f"--spelling-rate {learning.spelling_rate}"] * (learning.spelling_rate > 0)
+    beside += ["--embedding-decay-to first"] * (learning.embedding_decay_to == "first")
+    if beside and (found := _find(values, _NOT_BESIDE_ROWS)):
         raise UsageError(
-            f"{', '.join(found)}: not with --spelling-rate {settings.learning.spelling_rate}",
-            next_step="leave it out, or give --spelling-rate 0",
+            f"{', '.join(found)}: not with {' and '.join(beside)}",
+            next_step="leave it out, or give --spelling-rate 0 and --embedding-decay-to zero",
         )
     if settings.computing.backend != "jax":
         return
