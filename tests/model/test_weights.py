@@ -11,8 +11,18 @@ from lowtide.errors import DataError
 from lowtide.files import write_json
 from lowtide.model import weights
 from lowtide.model.config import GPTConfig
+from lowtide.model.families import FAMILIES
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import TensorFile, load_model, portable_tensors, save_weights
+from lowtide.model.inference import in_turns_bytes
+from lowtide.model.weights import (
+    TensorFile,
+    load_in_turns,
+    load_model,
+    portable_tensors,
+    save_weights,
+)
+
+from .networks import make_model
 
 SHAPES = {
     "qwen3": {"num_kv_heads": 2, "head_dim": 16, "tie_weights": True},
@@ -157,3 +167,27 @@ def test_a_name_that_is_no_text_is_opened_by_its_descriptor(tmp_path):
     file = TensorFile(path)
     assert sorted(file) == ["a", "b"] and len(file) == 2
     assert file["a"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("layout", FAMILIES)
+def test_a_network_whose_blocks_are_read_in_turns_computes_the_same(layout, tmp_path):
+    model = make_model(layout)
+    write(model, tmp_path)
+    whole, turns = load_model(tmp_path), load_in_turns(tmp_path)
+    ids = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        for rows in (ids, ids.flip(1), ids[:1, :7]):
+            assert torch.equal(turns(rows), whole(rows))
+            assert torch.equal(turns(rows, rows), whole(rows, rows))
+    places = {p.data_ptr(): 4 * p.numel() for p in turns.parameters()}
+    held, all_of_it = sum(places.values()), sum(4 * p.numel() for p in whole.parameters())
+    assert held <= in_turns_bytes(model.config) < all_of_it
+    if layout != "tide":
+        assert held == pytest.approx(in_turns_bytes(model.config), rel=0.01)
+
+
+def test_damaged_weights_are_not_read_in_turns(tmp_path):
+    write(make_model("qwen3"), tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"none")
+    with pytest.raises(DataError):
+        load_in_turns(tmp_path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.training import evaluating
 from lowtide.training.evaluating import EvaluateSettings
 
@@ -95,6 +96,7 @@ def evaluator(is_cpu: bool) -> Any:
     )
     return SimpleNamespace(
         networks=networks,
+        load_in_turns=None,
         sums=lambda network, place, tokenizer, batch_size: (network, place, batch_size),
         scorer=lambda network, place, batch_size: (network, place, batch_size),
     )
@@ -237,3 +239,36 @@ def test_datasets_and_tasks_have_names_of_their_own(dataset: str, task: str, fit
     with contextlib.nullcontext() if fits else refused:
         settings = EvaluateSettings("m", dataset_dir=(dataset,), tasks=(task,))
         assert list(settings.task_files()) == [task[0]]
+
+
+def test_blocks_are_read_in_turns_where_the_budget_does_not_hold_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes: list[str] = []
+    place: Any = "here"
+    progress: Any = SimpleNamespace(budget_bytes=77, note=notes.append)
+    able, unable = evaluator(True), evaluator(True)
+    able.load_in_turns = lambda folder: f"{folder} in turns"
+
+    def fit(config: Any, rows: int, budget: int, **options: Any) -> int:
+        if options["tokens"] > 9 and "weight_bytes" not in options:
+            raise BudgetError("too much")
+        if options["tokens"] > 99:
+            raise BudgetError("far too much")
+        return rows if "weight_bytes" in options else rows - 1
+
+    monkeypatch.setattr(evaluating, "fit_rows", fit)
+    monkeypatch.setattr(evaluating, "in_turns_bytes", lambda config: 3)
+    monkeypatch.setattr(evaluating, "program_here", lambda *given, **options: "program")
+    settings = EvaluateSettings("m", dataset_dir=("d",), backend="torch", device="cpu")
+    fitter = evaluating._Fitter(settings, CONFIG, able, place, progress, 5)
+    assert fitter(4, 9, 0) == 3
+    assert fitter.load(Path("m"), place) == "network of m" and not notes
+    with pytest.raises(BudgetError, match="far too much"):
+        fitter(4, 100, 0)
+    assert not notes
+    assert fitter(4, 10, 0) == 4
+    assert fitter.load(Path("m"), place) == "m in turns" and len(notes) == 1
+    assert fitter(4, 9, 0) == 4 and len(notes) == 1  # the others then, too
+    with pytest.raises(BudgetError, match=r"^too much"):
+        evaluating._Fitter(settings, CONFIG, unable, place, progress, 5)(4, 10, 0)

@@ -141,6 +141,7 @@ class _JaxEvaluator:
     """Losses and scores of networks of JAX; the methods are documented in Evaluator."""
 
     networks = NETWORKS
+    load_in_turns = None
 
     def sums(
         self, model: JaxGPT, place: JaxGroup, tokenizer: Tokenizer, *, batch_size: int

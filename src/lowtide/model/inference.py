@@ -27,6 +27,7 @@ __all__ = [
     "filled_tokens",
     "fit_context",
     "fit_rows",
+    "in_turns_bytes",
     "planned_bytes",
     "refuse_hopeless",
     "usual_tokens",
@@ -92,7 +93,7 @@ def planned_bytes(
     """The memory it takes to run `rows` rows of `tokens` tokens at once.
 
     `tokenizer_bytes` is what the tokenizer's files say that it takes, where they are known;
-    `weight_bytes` what weights take that are held as they are stored.
+    `weight_bytes` what weights take that are held as they are stored, or a block at a time.
     """
     if backend == "native":
         working = step_bytes(config, rows=rows, tokens=tokens) + _DRAWN_BYTES * config.vocab_size
@@ -120,12 +121,20 @@ def planned_bytes(
     # The logits, their logarithms, and what the C library keeps of the chunk before.
     logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
     return InferenceNeed(
-        weights=4 * count_parameters(config),
+        weights=weight_bytes or 4 * count_parameters(config),
         working=max(block + logits, 4 * config.vocab_size * config.width),
         cache=_cache_bytes(config, rows, tokens) if generates else 0,
         program=program.trained_bytes,
         tokenizer=max(config.vocab_size * TOKEN_BYTES, tokenizer_bytes),
     )
+
+
+def in_turns_bytes(config: GPTConfig) -> int:
+    """What the weights take where the blocks share the memory of one (weights.load_in_turns)."""
+    blocks = count_parameters(config, embeddings=False)
+    at_once = 2 if config.family.rereads_embedding else 1  # every second block of tide has less
+    tables = count_parameters(config) - blocks + 2 * config.width  # and the last norm
+    return 4 * (tables + at_once * -(-blocks // config.num_layers))
 
 
 def _cache_bytes(config: GPTConfig, rows: int, tokens: int) -> int:
@@ -226,6 +235,8 @@ def refuse_hopeless(
         folder = find_model_dir(model_name, checkpoints_dir)
         config = load_config(folder)
         held = held_bytes(folder, config) if backend == "native" else 0
+        if backend == "torch" and not generates:
+            held = in_turns_bytes(config)
     except DataError:
         return  # reported when it is loaded
     fit_rows(

@@ -8,10 +8,11 @@ Memory:  some rows of a tensor when loading; when saving, the portable copies of
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ __all__ = [
     "STORED_TYPES",
     "TensorFile",
     "find_model_dir",
+    "load_in_turns",
     "load_model",
     "load_network",
     "load_weights",
@@ -203,6 +205,61 @@ def load_network(
     model.reset_buffers()
     load_weights(model, folder, verify=False)
     return model.eval()
+
+
+def load_in_turns(folder: str | Path, *, note: Callable[[str], None] | None = None) -> GPT:
+    """Load a network on the CPU whose blocks share the memory of one.
+
+    Each is read from the files whenever it is computed, so a model that is larger than the memory
+    can be evaluated, with the same numbers.
+    """
+    folder = find_intact(folder, note=note)
+    config = load_config(folder)
+    require_weights(folder, config)
+    with torch.device("meta"):
+        model = GPT(config)
+    _allocate_once(model)
+    model.reset_buffers()
+    found = find_tensors(Path(folder), config)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for block, parts in itertools.groupby(_by_parameter(config), lambda part: _block_of(part.ours)):
+        places = [(_place(parameters[part.ours], part), found[part.name]) for part in parts]
+        if block is None:
+            _fill_all(places)
+        else:
+            model.blocks[block].register_forward_pre_hook(functools.partial(_fill_before, places))
+    return model.eval()
+
+
+def _block_of(name: str) -> int | None:
+    """The block that a parameter belongs to; None for tables, the last norm and the output."""
+    first, _, rest = name.partition(".")
+    return int(rest.partition(".")[0]) if first == "blocks" else None
+
+
+def _fill_all(places: Iterable[tuple[Tensor, StoredTensor]]) -> None:
+    for place, stored in places:
+        _fill(place, stored)
+
+
+def _fill_before(places: Iterable[tuple[Tensor, StoredTensor]], *_: object) -> None:
+    """As torch calls what comes before a module, with the module and its inputs."""
+    _fill_all(places)
+
+
+def _allocate_once(model: GPT) -> None:
+    """Allocate an outline's weights, one memory for those of equal name and shape in all blocks."""
+    shared: dict[tuple[str, torch.Size], torch.nn.Parameter] = {}
+    for block in [model, *model.blocks]:
+        for path, outline in list(block.named_parameters()):
+            if block is model and _block_of(path) is not None:
+                continue
+            weight = shared.get((path, outline.shape))
+            if weight is None:
+                weight = torch.nn.Parameter(torch.empty(outline.shape, dtype=outline.dtype))
+                shared[path, outline.shape] = weight
+            inner, _, name = path.rpartition(".")
+            setattr(block.get_submodule(inner), name, weight)
 
 
 class TorchNetworks:

@@ -2,7 +2,8 @@
 
 In:      EvaluateSettings
 Out:     EvalResult per dataset, TaskResult per file of questions
-Memory:  the network, some rows at once, logits in chunks
+Memory:  the network (on a CPU with little memory its tables and one block), some rows at once,
+         logits in chunks
 
 Neither backend is imported here: a machine needs only the one that is installed on it.
 """
@@ -17,13 +18,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lowtide.counts import counted
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.keywords import takes_keywords
 from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
-from lowtide.model.inference import budget_of, fit_rows, usual_tokens
+from lowtide.model.inference import budget_of, fit_rows, in_turns_bytes, usual_tokens
 from lowtide.model.networks import Networks
 from lowtide.model.program import program_here
 from lowtide.notebooks import ResultDict
@@ -59,6 +60,11 @@ class Evaluator(Protocol):
     """What a backend does for this command."""
 
     networks: Networks
+
+    @property
+    def load_in_turns(self) -> Callable[[Path], Any] | None:
+        """Loads a network whose blocks are read whenever they are computed; None: it cannot."""
+        ...
 
     def sums(self, model: Any, place: Any, tokenizer: Tokenizer, *, batch_size: int) -> EvalSums:
         """Losses of windows, added up where they are computed."""
@@ -115,7 +121,7 @@ def _evaluate_all(
 ) -> dict[str, EvalResult | TaskResult]:
     config = load_config(folder)
     named = settings.tokenization or folder
-    fit = _fitter(settings, config, evaluator, place, progress, vocabulary_bytes(named))
+    fit = _Fitter(settings, config, evaluator, place, progress, vocabulary_bytes(named))
     tokenizer = Tokenizer.load(named)
     require_vocabulary(tokenizer, config, folder)
     if settings.dataset_dir and (settings.seq_len or 0) > config.context_length:
@@ -129,7 +135,7 @@ def _evaluate_all(
         rows = fit(rows, seq_len, fetched_bytes(settings))
         if rows < settings.batch_size:
             progress.note(f"{counted(rows, 'row')} at once keep the budget")
-    model = _Loaded(evaluator, evaluator.networks.load(folder, place), place, tokenizer)
+    model = _Loaded(evaluator, fit.load(folder, place), place, tokenizer)
     results: dict[str, EvalResult | TaskResult] = ResultDict()
     for entry in settings.dataset_dir:
         name, equals, path = entry.partition("=")
@@ -198,42 +204,58 @@ def fetched_bytes(settings: EvaluateSettings) -> int:
     return buffer_bytes() if any(map(is_store_url, settings.dataset_dir)) else 0
 
 
-_Fit = Callable[[int, int, int], int]
-"""Returns how many rows the budget holds: of rows at most, of tokens each, beside other bytes."""
+class _Fitter:
+    """How many rows the budget holds, and whether it holds all weights at once.
 
+    The program is measured now, before weights and tokenizer are loaded, which count separately.
+    """
 
-def _fitter(
-    settings: EvaluateSettings,
-    config: GPTConfig,
-    evaluator: Evaluator,
-    place: Any,
-    progress: Progress,
-    tokenizer_bytes: int,
-) -> _Fit:
-    """Measure the program now, before weights and tokenizer are loaded, which count separately."""
-    if not evaluator.networks.is_cpu(place):
-        return lambda rows, tokens, other_bytes: rows
-    backend = settings.chosen_backend()
-    program = program_here(0, device=settings.device, backend=backend)
+    def __init__(
+        self,
+        settings: EvaluateSettings,
+        config: GPTConfig,
+        evaluator: Evaluator,
+        place: Any,
+        progress: Progress,
+        tokenizer_bytes: int,
+    ) -> None:
+        self._config, self._evaluator, self._progress = config, evaluator, progress
+        self._load_in_turns: Callable[[Path], Any] | None = None
+        self._options: dict[str, Any] | None = None  # on a GPU, which has a memory of its own
+        if evaluator.networks.is_cpu(place):
+            backend = settings.chosen_backend()
+            program = program_here(0, device=settings.device, backend=backend)
+            self._options = {"program": program, "is_running": True, "backend": backend}
+            self._options["tokenizer_bytes"] = tokenizer_bytes
 
-    def fit(rows: int, tokens: int, other_bytes: int) -> int:
-        return fit_rows(
-            config,
-            rows,
-            progress.budget_bytes or 0,
-            tokens=tokens,
-            program=program,
-            is_running=True,
-            text_bytes=other_bytes,
-            backend=backend,
-            tokenizer_bytes=tokenizer_bytes,
-        )
+    def __call__(self, rows: int, tokens: int, other_bytes: int) -> int:
+        """The rows that fit, of at most `rows`, of `tokens` tokens each, beside other bytes."""
+        if self._options is None:
+            return rows
+        budget = self._progress.budget_bytes or 0
+        options: dict[str, Any] = {**self._options, "tokens": tokens, "text_bytes": other_bytes}
+        if self._load_in_turns is None:
+            try:
+                return fit_rows(self._config, rows, budget, **options)
+            except BudgetError:
+                if self._evaluator.load_in_turns is None:
+                    raise
+        options["weight_bytes"] = in_turns_bytes(self._config)
+        fitting = fit_rows(self._config, rows, budget, **options)
+        if self._load_in_turns is None:
+            self._progress.note("the budget does not hold all weights: blocks are read in turns")
+            self._load_in_turns = self._evaluator.load_in_turns
+        return fitting
 
-    return fit
+    def load(self, folder: Path, place: Any) -> Any:
+        """The network, as the rows were found to fit."""
+        if self._load_in_turns is not None:
+            return self._load_in_turns(folder)
+        return self._evaluator.networks.load(folder, place)
 
 
 def _measure_tasks(
-    settings: EvaluateSettings, tokenizer: Tokenizer, config: GPTConfig, fit: _Fit
+    settings: EvaluateSettings, tokenizer: Tokenizer, config: GPTConfig, fit: _Fitter
 ) -> dict[str, _Task]:
     """Look through all questions, and choose how many choices are computed at once.
 

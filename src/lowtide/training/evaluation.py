@@ -11,6 +11,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import NETWORKS
+from lowtide.model.weights import NETWORKS, load_in_turns
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.likelihood import Score, Scorer, TextIds
 from lowtide.training.results import (
@@ -187,6 +188,9 @@ class _TorchEvaluator:
     """Losses and answers of torch's networks; the methods are documented in Evaluator."""
 
     networks = NETWORKS
+
+    def load_in_turns(self, folder: Path) -> GPT:
+        return load_in_turns(folder)
 
     def sums(
         self, model: GPT, place: torch.device, tokenizer: Tokenizer, *, batch_size: int
