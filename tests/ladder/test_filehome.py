@@ -235,9 +235,10 @@ def test_the_room_of_the_disk_is_looked_at_first(
 def test_a_scratch_file_that_ended_early_is_named(home: FileHome, monkeypatch: Any) -> None:
     home.wait()
     monkeypatch.setattr(os, "preadv", lambda *given: 0)
-    with pytest.raises(LowtideError, match="the scratch file ended early"):
+    with pytest.raises(LowtideError, match="ended early; the last checkpoint") as failed:
         home.get("b")
     home._ring.held.clear()
+    assert "the same command again" in str(failed.value.next_step)
 
 
 @pytest.mark.parametrize("code", [None, errno.EINVAL])

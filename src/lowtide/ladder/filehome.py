@@ -82,7 +82,11 @@ class FileHome:
         while done < place.size:
             count = os.preadv(self._file, [place[done:].data], self._offsets[key] + done)
             if count <= 0:
-                raise LowtideError("the scratch file ended early", path=self._path)
+                raise LowtideError(
+                    "the scratch file ended early; the last checkpoint is whole",
+                    path=self._path,
+                    next_step="give the same command again, on another disk with --offload-dir",
+                )
             done += count
 
     def get(self, key: Hashable) -> Tensor:
