@@ -22,8 +22,9 @@ using Addresses = std::vector<Address>;
 using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // vocabulary, width, heads, key/value heads, head_dim, inner width, inputs of gates, kind of norm of
-// heads, whether norms are layer norms, stand behind, and whether the MLP is gated
-using Sizes = std::array<size_t, 11>;
+// heads, whether norms are layer norms, stand behind, whether the MLP is gated, and whether heads find
+// nothing along their own token's value
+using Sizes = std::array<size_t, 12>;
 using Kinds = std::vector<uint8_t>;
 constexpr size_t kLayerParts = 20, kLargest = size_t{1} << 22;
 
@@ -57,10 +58,20 @@ Decoder make_decoder(const Sizes& sizes, float eps, float cap, const std::vector
   require(checked_product(sizes[2] + 2 * sizes[3], sizes[4]) <= kLargest, "heads are too many");
   require(windows.size() == layers.size(), "each layer has a window, or 0");
   require(kinds.size() == layers.size(), "each layer has kinds of numbers");
-  const DecoderShape shape{
-      sizes[0],      sizes[1],      sizes[2],      sizes[3], sizes[4],
-      sizes[5],      sizes[6],      eps,           cap,      static_cast<HeadNorm>(sizes[7]),
-      sizes[8] != 0, sizes[9] != 0, sizes[10] != 0};
+  const DecoderShape shape{sizes[0],
+                           sizes[1],
+                           sizes[2],
+                           sizes[3],
+                           sizes[4],
+                           sizes[5],
+                           sizes[6],
+                           eps,
+                           cap,
+                           static_cast<HeadNorm>(sizes[7]),
+                           sizes[8] != 0,
+                           sizes[9] != 0,
+                           sizes[10] != 0,
+                           sizes[11] != 0};
   std::vector<DecoderLayer> made;
   for (const Addresses& parts : layers) {
     const DecoderLayer layer = make_layer(parts, kinds[made.size()], windows[made.size()]);

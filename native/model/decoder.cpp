@@ -128,6 +128,9 @@ void Decoder::attend(const DecoderLayer& layer, const DecoderTables& tables, flo
       float* const found = found_.data() + i * head_dim;
       look_up(heads_.data() + row * joint + head * head_dim, keys + place, values + place,
               length - begin, head_dim, found);
+      if (shape_.without_own_values) {
+        remove_part(values + place + (length - 1 - begin) * head_dim, found, head_dim);
+      }
       if (layer.head_gate != nullptr) {
         for (size_t j = 0; j < head_dim; ++j) found[j] *= gates_[i];
       }

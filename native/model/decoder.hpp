@@ -23,7 +23,7 @@ struct DecoderShape {
   size_t vocab_size, width, num_heads, num_kv_heads, head_dim, mlp_width, gate_inputs;
   float eps, cap;
   HeadNorm head_norm;
-  bool has_layer_norm, norms_after, is_gated;
+  bool has_layer_norm, norms_after, is_gated, without_own_values;
 };
 
 // Null where a network has no such part.

@@ -259,6 +259,19 @@ void add_row(const float* y, float* x, size_t width) {
 }
 
 LOWTIDE_CLONES
+void remove_part(const float* own, float* x, size_t n) {
+  float product = 0.0f, squares = 0.0f;
+#pragma omp simd reduction(+ : product, squares)
+  for (size_t j = 0; j < n; ++j) {
+    product += own[j] * x[j];
+    squares += own[j] * own[j];
+  }
+  const float share = product / std::max(squares, 1e-24f);
+#pragma omp simd
+  for (size_t j = 0; j < n; ++j) x[j] -= share * own[j];
+}
+
+LOWTIDE_CLONES
 void mix_row(const float* mix, const float* start, float* x, size_t n) {
   const float own = mix[0], other = mix[1];
 #pragma omp simd

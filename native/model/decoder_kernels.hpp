@@ -34,7 +34,8 @@ void turn_head(float* x, const float* cos, const float* sin, size_t head_dim);
 void look_up(const float* query, const float* keys, const float* values, size_t length,
              size_t head_dim, float* found);
 
-void add_row(const float* y, float* x, size_t width);                    // x += y
+void add_row(const float* y, float* x, size_t width);    // x += y
+void remove_part(const float* own, float* x, size_t n);  // x less its part along `own`
 void mix_row(const float* mix, const float* start, float* x, size_t n);  // x = m0 x + m1 start
 void cap_row(float cap, float* x, size_t width);                         // cap * tanh(x / cap)
 // Gates 2 * sigmoid(x) in place.

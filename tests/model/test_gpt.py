@@ -226,9 +226,10 @@ def test_dropout_is_where_blocks_add_and_in_gpt2_where_gpt2_has_it():
         assert model.blocks[0].attention.dropout == (0.5 if layout == "gpt2" else 0.0)
 
 
-def test_the_tide_layout_is_what_its_definition_says():
+@pytest.mark.parametrize("without_own", [True, False])
+def test_the_tide_layout_is_what_its_definition_says(without_own):
     torch.manual_seed(3)
-    config = GPTConfig(50, 16, 2, 48, 3, layout="tide")
+    config = GPTConfig(50, 16, 2, 48, 3, layout="tide", without_own_values=without_own)
     model = GPT(config).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -249,7 +250,12 @@ def test_the_tide_layout_is_what_its_definition_says():
             assert inner.start_values is None
         scores = query @ key.mT / 4.0
         scores = scores.masked_fill(torch.ones(16, 16, dtype=torch.bool).triu(1), -torch.inf)
-        found = (scores.softmax(-1) @ value).transpose(1, 2)
+        found = scores.softmax(-1) @ value
+        if without_own:
+            along = (found * value).sum(-1) / value.square().sum(-1)
+            found = found - along[..., None] * value
+            assert (found * value).sum(-1).abs().max() < 1e-10
+        found = found.transpose(1, 2)
         found = found * (2 * torch.sigmoid(inner.head_gate(gates)))[..., None]
         x = x + inner.output(found.flatten(2))
         x = x + block.mlp(block.mlp_norm(x))

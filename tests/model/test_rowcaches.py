@@ -134,7 +134,7 @@ def test_what_lies_outside_is_refused(changes, message):
 
 
 def test_networks_that_cannot_be_are_refused():
-    sizes = [8, 8, 2, 2, 4, 8, 8, 0, 0, 0, 1]
+    sizes = [8, 8, 2, 2, 4, 8, 8, 0, 0, 0, 1, 0]
     layer = [1] * 12 + [0] * 8
     for parts, kinds, message in (
         ([[1]], [[0]], "20 parts"),

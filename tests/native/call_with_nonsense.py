@@ -722,7 +722,7 @@ def call_model() -> None:
 
 
 def call_decoder(at: int) -> None:
-    sizes = [8, 4, 2, 1, 2, 4, 4, 0, 0, 0, 1]
+    sizes = [8, 4, 2, 1, 2, 4, 4, 0, 0, 0, 1, 1]
     layer = [at] * 12 + [0] * 8
     kinds = [0] * 20
     for place, number in itertools.product(range(len(sizes)), (*FEW, 1 << 40)):

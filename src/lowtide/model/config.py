@@ -84,6 +84,9 @@ class GPTConfig:
     """Layers, from 0 on, that look no further than the window."""
     logit_cap: float | None = None
     """Size that logits approach but never reach (tide only); 15 there if not given, 0 for none."""
+    without_own_values: bool | None = None
+    """Take out of what a head finds what points along the token's own value (tide only); true there
+    if not given."""
     others: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Fields of a config.json that do not decide the network (ids of special tokens and the like),
     which are written back as they are."""
@@ -99,6 +102,11 @@ class GPTConfig:
         self._require(0.0 <= self.norm_eps < 1.0, "norm_eps", "from 0 to below 1")
         if self.logit_cap is None:
             object.__setattr__(self, "logit_cap", self.family.logit_cap)
+        rereads = self.family.rereads_embedding
+        if self.without_own_values is None:
+            object.__setattr__(self, "without_own_values", rereads)
+        own = rereads or not self.without_own_values
+        self._require(own, "without_own_values", f"false in the {self.layout} layout")
         capped = self.family.logit_cap > 0 or self.logit_cap == 0
         self._require(capped, "logit_cap", f"0 in the {self.layout} layout")
         self._require(0.0 <= self.cap < math.inf, "logit_cap", "0 or more, and finite")

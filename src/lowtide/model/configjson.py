@@ -24,6 +24,7 @@ _REPLACED = (
     "mlp_bias", "n_inner", "use_sliding_window",
 )  # fmt: skip
 _CAP = "final_logit_softcapping"
+_WITHOUT_OWN = "without_own_values"
 _MOST_LAYERS = 1 << 10  # more are refused by their number
 _ROPE_FIELDS = (
     "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
@@ -139,6 +140,7 @@ def _read_rotary(fields: Mapping[str, Any], layout: FamilyName) -> GPTConfig:
         sliding_window=window,
         window_layers=layers,
         logit_cap=fields.get(_CAP, 0.0) if family.logit_cap else 0.0,
+        without_own_values=family.rereads_embedding and _flag(fields, _WITHOUT_OWN),
     )
 
 
@@ -220,6 +222,7 @@ def _write_rotary(config: GPTConfig) -> dict[str, Any]:
         "dtype": "float32",
         **({"mlp_bias": config.mlp_bias} if family.mlp_bias is None else {}),
         **({_CAP: config.cap} if family.logit_cap else {}),
+        **({_WITHOUT_OWN: config.without_own_values} if family.rereads_embedding else {}),
         **family.extra_fields,
     }
 

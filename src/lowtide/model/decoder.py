@@ -61,6 +61,7 @@ class DecoderNetwork:
             *(config.head_dim, config.mlp_width, num_gate_inputs(config)),
             _HEAD_NORMS.index(family.query_key_norm),
             *(family.norm == "layer", family.norms_after, family.gated_mlp),
+            bool(config.without_own_values),
         )
         layers = [
             [self._part(layer, name) for name in _PARTS] for layer in range(config.num_layers)

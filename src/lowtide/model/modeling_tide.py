@@ -1,8 +1,8 @@
 """lowtide's tide layout for transformers: load the folder this lies in with trust_remote_code=True.
 
 A Qwen3 network in which every block sees the embedding of its tokens again: mixed into the stream,
-added to the values of every second block, and with a gate for each head. Needs torch and
-transformers only.
+added to the values of every second block, and with a gate for each head, which may find nothing
+along its own token's value. Needs torch and transformers only.
 """
 
 # pyright: basic
@@ -40,6 +40,7 @@ class TideConfig(PretrainedConfig):
         rope_theta: float = 10000.0,
         tie_word_embeddings: bool = True,
         final_logit_softcapping: float = 0.0,
+        without_own_values: bool = False,
         **others: Any,
     ) -> None:
         self.vocab_size = vocab_size
@@ -54,6 +55,7 @@ class TideConfig(PretrainedConfig):
         self.rope_theta = rope_theta
         self.tie_word_embeddings = tie_word_embeddings
         self.final_logit_softcapping = final_logit_softcapping
+        self.without_own_values = without_own_values
         super().__init__(**others)
 
 
@@ -78,7 +80,7 @@ class TideAttention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=False)
         self.q_norm = TideRMSNorm(self.head_dim, config.rms_norm_eps)
         self.k_norm = TideRMSNorm(self.head_dim, config.rms_norm_eps)
-        inputs = min(GATE_INPUTS, width)
+        inputs, self.without_own = min(GATE_INPUTS, width), config.without_own_values
         self.head_gate = nn.Linear(inputs, self.heads)
         if layer % 2 == 1:
             self.start_v_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=False)
@@ -97,12 +99,15 @@ class TideAttention(nn.Module):
         value = self._split(self.v_proj(x))
         if self.layer % 2 == 1:
             value = value + opened(self.value_gate, x) * self._split(self.start_v_proj(start))
+        own = F.normalize(value, dim=-1).repeat_interleave(self.heads // self.kv_heads, 1)
         if cache is not None:
             key, value = cache.update(key, value, self.layer)
         key, value = (
             part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (key, value)
         )
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        if self.without_own:
+            found = found - (found * own).sum(-1, keepdim=True) * own
         return self.o_proj((found * opened(self.head_gate, x)).transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:

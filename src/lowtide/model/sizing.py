@@ -178,6 +178,8 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         # The stream before the embedding is mixed in, heads before their gates, and in every second
         # block what is added to the values.
         narrow += [width, query, key / 2]
+    if config.without_own_values:
+        narrow += [query, query]  # what was found, and the directions that are taken out of it
     return [between * size for size in narrow] + [number * float(size) for size in wide]
 
 

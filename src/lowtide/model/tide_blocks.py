@@ -5,15 +5,18 @@ is spent on remembering which token it was. Here every block is given the embedd
 
     x       -> mix[0] * x + mix[1] * start           before the block; two numbers a block
     values  -> values + gate * (start_values @ normed start)      in every second block
-    heads   -> heads * gate                           what each head found, before they are joined
+    heads   -> heads - own part                       what each head found, less what points along
+    heads   -> heads * gate                           the token's own value; before they are joined
 
-A gate is twice a sigmoid, so it begins at 1, of a linear function of the first 32 numbers of the
-block's normed input: one number for each head and token. All of it is done token by token, so
-decoding with a cache needs nothing more.
+A block sees a token itself without its heads, which are there for what other tokens say: so they
+find nothing along its own value (exclusive self-attention). A gate is twice a sigmoid, so it begins
+at 1, of a linear function of the first 32 numbers of the block's normed input: one number for each
+head and token. All of it is done token by token, so decoding with a cache needs nothing more.
 
 In:      the residual stream [B, T, D] and the embedding of the same tokens
 Out:     the residual stream
-Memory:  as a block of the qwen3 layout, and the embedding, the added values and the ungated heads
+Memory:  as a block of the qwen3 layout, and the embedding, the added values, the ungated heads and
+         the directions of own values
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class TideAttention(Attention):
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__(config, layer)
-        inputs = num_gate_inputs(config)
+        inputs, self.without_own = num_gate_inputs(config), config.without_own_values
         self.head_gate = nn.Linear(inputs, config.num_heads)
         self.start_values = self.value_gate = None
         if has_start_values(layer):
@@ -63,7 +66,18 @@ class TideAttention(Attention):
         if self.start_values is not None and self.value_gate is not None:
             added = self.start_values(start).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             value = value + _open(self.value_gate, x) * added
-        return self.join(self.attend(query, key, value, cache) * _open(self.head_gate, x))
+        found = self.attend(query, key, value, cache)
+        if self.without_own:
+            found = _without_own(found, value)
+        return self.join(found * _open(self.head_gate, x))
+
+
+def _without_own(found: Tensor, value: Tensor) -> Tensor:
+    """What heads found [B, H, T, E] less its part along each token's own value [B, K, T, E]."""
+    own = F.normalize(value, dim=-1)
+    if found.shape[1] != value.shape[1]:
+        own = own.repeat_interleave(found.shape[1] // value.shape[1], dim=1)
+    return found - (found * own).sum(dim=-1, keepdim=True) * own
 
 
 def _open(gate: nn.Linear, x: Tensor) -> Tensor:
