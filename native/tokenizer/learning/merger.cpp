@@ -12,7 +12,7 @@ namespace lowtide {
 
 namespace {
 constexpr size_t kCompactionFloor = 1 << 17;
-constexpr size_t kWordsAtOnce = 128;  // that a thread takes
+constexpr size_t kWordsAtOnce = 512;  // that a thread takes
 constexpr size_t kPatience = 200;     // microseconds; large merges follow each other closely
 }  // namespace
 
