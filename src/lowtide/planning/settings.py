@@ -14,7 +14,7 @@ from lowtide.memory import format_size, parse_size
 from lowtide.model.families import Layout
 from lowtide.settings import build_settings, read_config_file, require
 from lowtide.stores.urls import is_store_url, show_path
-from lowtide.training.settinggroups import OptimizerName
+from lowtide.training.learningsettings import OptimizerName
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["PlanSettings", "parse_count"]

@@ -13,8 +13,9 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.families import FAMILIES
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
+from lowtide.training.learningsettings import LearningSettings
 from lowtide.training.schedule import default_learning_rate
-from lowtide.training.settinggroups import SHAPE_FIELDS, LearningSettings, ModelSettings
+from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings

@@ -32,14 +32,10 @@ from lowtide.tokenizer.needs import vocabulary_bytes
 from lowtide.training.activations import cpu_activations, gpu_activations, jax_activations
 from lowtide.training.choosing import begins_at_counts, choose_optimizer
 from lowtide.training.firstembedding import first_embedding_bytes
+from lowtide.training.learningsettings import LearningSettings
 from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.offloading import RUNGS, OffloadBytes, offload_bytes
-from lowtide.training.settinggroups import (
-    ComputeSettings,
-    DataSettings,
-    LearningSettings,
-    MachineSettings,
-)
+from lowtide.training.settinggroups import ComputeSettings, DataSettings, MachineSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.spelling import search_bytes, sharing_bytes
 

@@ -27,8 +27,9 @@ from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.weights import STORED_TYPES, TensorFile
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.choosing import choose_optimizer
+from lowtide.training.learningsettings import LearningSettings
 from lowtide.training.optimizers import inner_matrices, moment_bytes
-from lowtide.training.settinggroups import LearningSettings, OutputSettings
+from lowtide.training.settinggroups import OutputSettings
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["WrappedModule", "refuse_options", "wrap_module"]

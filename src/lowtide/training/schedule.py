@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from lowtide.training.settinggroups import LearningSettings, LengthSettings
+    from lowtide.training.learningsettings import LearningSettings
+    from lowtide.training.settinggroups import LengthSettings
 
 __all__ = [
     "RunLength",

@@ -9,15 +9,14 @@ what a change of it means for a run that goes on.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from lowtide.memory import parse_size
 from lowtide.model.families import Layout
 from lowtide.settings import import_when_used, require
-from lowtide.training.schedule import Schedule
+from lowtide.training.settingchecks import at_least_one, below_one, more_than_zero, zero_or_more
 
 if TYPE_CHECKING:
     import tyro
@@ -30,44 +29,16 @@ __all__ = [
     "ComputeSettings",
     "DataSettings",
     "EvaluationSettings",
-    "LearningSettings",
     "LengthSettings",
     "MachineSettings",
     "ModelSettings",
-    "OptimizerName",
     "OutputSettings",
     "ReplaySettings",
     "RunSettings",
     "SavingSettings",
 ]
 
-OptimizerName = Literal["auto", "muon", "adamw"]
-
 SHAPE_FIELDS = ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width")
-
-
-def _at_least_one(group: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(group, name)
-        require(value is None or value >= 1, name, value, "at least 1")
-
-
-def _more_than_zero(group: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(group, name)
-        require(value is None or 0 < value < math.inf, name, value, "more than 0, and finite")
-
-
-def _zero_or_more(group: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(group, name)
-        require(value is None or 0 <= value < math.inf, name, value, "0 or more, and finite")
-
-
-def _below_one(group: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(group, name)
-        require(0 <= value < 1, name, value, "from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -118,9 +89,9 @@ class DataSettings:
     """Compare the files of ids with their checksums beside the run, and stop at a damaged one."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "shuffle_buffer_size")
-        _more_than_zero(self, "stride", "max_examples", "vocab_size")
-        _below_one(self, "val_fraction")
+        at_least_one(self, "shuffle_buffer_size")
+        more_than_zero(self, "stride", "max_examples", "vocab_size")
+        below_one(self, "val_fraction")
         parse_size(self.cache_size)
         learned = self.vocab_size is not None and self.tokenization is not None
         require(not learned, "vocab_size", self.vocab_size, "no --tokenization beside it")
@@ -184,9 +155,9 @@ class ModelSettings:
     """Tokens in a row, and the context of the model."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "seq_len", *SHAPE_FIELDS)
-        _more_than_zero(self, "target_params")
-        _below_one(self, "dropout")
+        at_least_one(self, "seq_len", *SHAPE_FIELDS)
+        more_than_zero(self, "target_params")
+        below_one(self, "dropout")
 
 
 @dataclass(frozen=True)
@@ -204,7 +175,7 @@ class LengthSettings:
     """Tokens per parameter to train on when neither steps nor epochs are given."""
 
     def __post_init__(self) -> None:
-        _more_than_zero(self, "max_iters", "epochs", "max_hours", "tokens_per_param")
+        more_than_zero(self, "max_iters", "epochs", "max_hours", "tokens_per_param")
         both = self.max_iters is not None and self.epochs is not None
         require(not both, "max_iters", self.max_iters, "no --epochs beside it")
 
@@ -220,96 +191,12 @@ class BatchSettings:
     """Micro-batches per step: a step sees batch-size times this many rows, on any devices."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "batch_size", "gradient_accumulation_steps")
+        at_least_one(self, "batch_size", "gradient_accumulation_steps")
 
     @property
     def rows_per_step(self) -> int:
         """Rows of one step, whatever the number of processes."""
         return self.batch_size * self.gradient_accumulation_steps
-
-
-@dataclass(frozen=True)
-class LearningSettings:
-    """How weights are changed: optimizer, learning rate, decay, clipping."""
-
-    optimizer: OptimizerName = "auto"
-    """muon: matrices by Muon, the rest by AdamW; auto: muon where its arithmetic costs little."""
-    use_8bit_optimizer: bool = False
-    """Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter instead of 8."""
-    learning_rate: float | None = None
-    """Peak learning rate; chosen by the number of parameters if not given."""
-    schedule: Schedule = "cosine"
-    """Shape of the learning rate after warm-up; linear-decay: constant, then down to the end."""
-    warmup: float = 0.05
-    """Warm-up: steps, or below 1 a share of the run."""
-    final_learning_rate: float = 0.1
-    """Learning rate at the end, as a share of the peak."""
-    decay_fraction: float = 0.4
-    """Share of the run over which linear-decay goes down."""
-    weight_decay: float = 0.1
-    """Decay of matrices; gains and biases have none."""
-    cautious_decay: bool = False
-    """Muon: decay only weights that the step makes smaller anyway."""
-    embedding_rate: float | None = None
-    """Learning rate of embeddings and of the output matrix, as a multiple of the others'; 1 if not
-    given, 3 with --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
-    embedding_decay: float | None = None
-    """Decay of embeddings and of the output matrix; --weight-decay if not given."""
-    embedding_decay_to: Literal["zero", "first"] = "zero"
-    """Where decay draws the embedding: to zero, or to the rows that it began with, such as counts
-    (--first-embedding) or those of the model that is adapted."""
-    decay_schedule: Literal["rate", "root"] = "rate"
-    """The decay of a step falls with the learning rate, or with its root, so that it stays stronger
-    towards the end."""
-    spelling_rate: float = 0.0
-    """Let tokens that are spelled alike learn together: the learning rate of what they share, as a
-    multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""
-    beta1: float = 0.9
-    """Decay of AdamW's first moment."""
-    beta2: float = 0.95
-    """Decay of AdamW's second moment."""
-    ahead_weight: float = 0.0
-    """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by
-    two thirds of the run; losses that are shown are the next token's."""
-    average_over: float = 0.0
-    """Save, evaluate and sample from a running average of the weights over this share of the run;
-    0.1 helps where text is seen several times."""
-    momentum: float = 0.95
-    """Momentum of Muon."""
-    momentum_warmup: int = 0
-    """Steps in which Muon's momentum rises to --momentum from 0.1 below it."""
-    zero_init: bool = False
-    """Begin with blocks that add nothing: their output matrices are zero."""
-    first_embedding: Literal["auto", "random", "cooccurrence"] = "auto"
-    """Where the embedding begins: at random, or at counts of which tokens stand together; auto:
-    counts with --target-params up to 30M and a vocabulary of more tokens than the width."""
-    grad_clip: float = 1.0
-    """Largest norm of the gradient; 0 switches clipping off."""
-    max_bad_steps: int = 20
-    """Steps in a row with a loss or gradient that is not finite, after which training stops."""
-    seed: int = 1337
-    """Decides the first weights, the order of the data and dropout."""
-
-    def __post_init__(self) -> None:
-        _at_least_one(self, "max_bad_steps")
-        _more_than_zero(self, "learning_rate", "embedding_rate")
-        _below_one(self, "beta1", "beta2")
-        _zero_or_more(
-            self,
-            "warmup",
-            "momentum_warmup",
-            "weight_decay",
-            "grad_clip",
-            "embedding_decay",
-            "spelling_rate",
-        )
-        weight, final, share = self.ahead_weight, self.final_learning_rate, self.decay_fraction
-        require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")
-        over = self.average_over
-        require(0 <= over <= 1, "average_over", over, "from 0 to 1: a share of the run")
-        require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")
-        require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
-        require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")
 
 
 @dataclass(frozen=True)
@@ -340,7 +227,7 @@ class ComputeSettings:
     """Tokens whose logits exist at once; chosen by vocabulary and device if not given."""
 
     def __post_init__(self) -> None:
-        _more_than_zero(self, "loss_chunk_tokens")
+        more_than_zero(self, "loss_chunk_tokens")
         half = self.use_mixed_precision and self.precision != "fp16"
         for name in ("float8_head", "float8_blocks"):
             wanted = getattr(self, name)
@@ -375,7 +262,7 @@ class MachineSettings:
     """Where --offload disk and disk-all keep their scratch files; the run's folder if not given."""
 
     def __post_init__(self) -> None:
-        _zero_or_more(self, "num_workers")
+        zero_or_more(self, "num_workers")
         apart = self.offload_dir is None or self.offload in ("disk", "disk-all", "auto")
         require(apart, "offload_dir", str(self.offload_dir), "--offload disk or disk-all beside it")
         if self.vram is not None:
@@ -399,8 +286,8 @@ class EvaluationSettings:
     """Stop when forgetting is seen at two evaluations in a row; the best weights are in best/."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "eval_interval", "eval_iters")
-        _zero_or_more(self, "forgetting_tolerance")
+        at_least_one(self, "eval_interval", "eval_iters")
+        zero_or_more(self, "forgetting_tolerance")
 
     def datasets(self) -> dict[str, Path]:
         """Return the named evaluation datasets; a bare folder is "general"."""
@@ -424,7 +311,7 @@ class ReplaySettings:
     """Share of rows taken from --replay-dataset-dir."""
 
     def __post_init__(self) -> None:
-        _below_one(self, "replay_fraction")
+        below_one(self, "replay_fraction")
 
 
 @dataclass(frozen=True)
@@ -439,7 +326,7 @@ class SavingSettings:
     """Write checkpoints from a copy while training goes on; on a GPU only if not given."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "save_interval", "keep_checkpoints")
+        at_least_one(self, "save_interval", "keep_checkpoints")
 
 
 @dataclass(frozen=True)
@@ -462,5 +349,5 @@ class OutputSettings:
     """Show where each of the first steps is, and all stacks when nothing moves for a while."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "log_interval")
-        _zero_or_more(self, "sample_tokens")
+        at_least_one(self, "log_interval")
+        zero_or_more(self, "sample_tokens")

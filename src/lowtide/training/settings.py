@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from lowtide.aliases import COLUMN_FLAG
 from lowtide.packages import choose_backend
 from lowtide.settings import build_settings, import_when_used, require
+from lowtide.training.learningsettings import LearningSettings
 from lowtide.training.settinggroups import (
     BatchSettings,
     ComputeSettings,
     DataSettings,
     EvaluationSettings,
-    LearningSettings,
     LengthSettings,
     MachineSettings,
     ModelSettings,

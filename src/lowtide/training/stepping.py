@@ -29,6 +29,7 @@ from lowtide.training.choosing import choose_optimizer, embedding_rate, peak_lea
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
+from lowtide.training.learningsettings import LearningSettings
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.modules import WrappedModule
 from lowtide.training.oldstates import load_moments
@@ -39,7 +40,6 @@ from lowtide.training.optimizers import (
     inner_matrices,
 )
 from lowtide.training.schedule import momentum_at
-from lowtide.training.settinggroups import LearningSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.sharedrows import SharedRows
 from lowtide.training.state import RunState

@@ -9,7 +9,7 @@ from lowtide.errors import UsageError
 from lowtide.flags import flag_name
 from lowtide.flatsettings import setting_values
 from lowtide.model.families import FAMILIES
-from lowtide.training.settinggroups import OptimizerName
+from lowtide.training.learningsettings import OptimizerName
 
 if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings

@@ -1,0 +1,101 @@
+"""How weights are changed: the settings of optimizers, as one group of those of `lowtide train`.
+
+No torch here, so that help is quick; settinggroups.py has the other groups, and how to add one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lowtide.settings import require
+from lowtide.training.schedule import Schedule
+from lowtide.training.settingchecks import at_least_one, below_one, more_than_zero, zero_or_more
+
+__all__ = ["LearningSettings", "OptimizerName"]
+
+OptimizerName = Literal["auto", "muon", "adamw"]
+
+
+@dataclass(frozen=True)
+class LearningSettings:
+    """How weights are changed: optimizer, learning rate, decay, clipping."""
+
+    optimizer: OptimizerName = "auto"
+    """muon: matrices by Muon, the rest by AdamW; auto: muon where its arithmetic costs little."""
+    use_8bit_optimizer: bool = False
+    """Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter instead of 8."""
+    learning_rate: float | None = None
+    """Peak learning rate; chosen by the number of parameters if not given."""
+    schedule: Schedule = "cosine"
+    """Shape of the learning rate after warm-up; linear-decay: constant, then down to the end."""
+    warmup: float = 0.05
+    """Warm-up: steps, or below 1 a share of the run."""
+    final_learning_rate: float = 0.1
+    """Learning rate at the end, as a share of the peak."""
+    decay_fraction: float = 0.4
+    """Share of the run over which linear-decay goes down."""
+    weight_decay: float = 0.1
+    """Decay of matrices; gains and biases have none."""
+    cautious_decay: bool = False
+    """Muon: decay only weights that the step makes smaller anyway."""
+    embedding_rate: float | None = None
+    """Learning rate of embeddings and of the output matrix, as a multiple of the others'; 1 if not
+    given, 3 with --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
+    embedding_decay: float | None = None
+    """Decay of embeddings and of the output matrix; --weight-decay if not given."""
+    embedding_decay_to: Literal["zero", "first"] = "zero"
+    """Where decay draws the embedding: to zero, or to the rows that it began with, such as counts
+    (--first-embedding) or those of the model that is adapted."""
+    decay_schedule: Literal["rate", "root"] = "rate"
+    """The decay of a step falls with the learning rate, or with its root, so that it stays stronger
+    towards the end."""
+    spelling_rate: float = 0.0
+    """Let tokens that are spelled alike learn together: the learning rate of what they share, as a
+    multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""
+    beta1: float = 0.9
+    """Decay of AdamW's first moment."""
+    beta2: float = 0.95
+    """Decay of AdamW's second moment."""
+    ahead_weight: float = 0.0
+    """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by
+    two thirds of the run; losses that are shown are the next token's."""
+    average_over: float = 0.0
+    """Save, evaluate and sample from a running average of the weights over this share of the run;
+    0.1 helps where text is seen several times."""
+    momentum: float = 0.95
+    """Momentum of Muon."""
+    momentum_warmup: int = 0
+    """Steps in which Muon's momentum rises to --momentum from 0.1 below it."""
+    zero_init: bool = False
+    """Begin with blocks that add nothing: their output matrices are zero."""
+    first_embedding: Literal["auto", "random", "cooccurrence"] = "auto"
+    """Where the embedding begins: at random, or at counts of which tokens stand together; auto:
+    counts with --target-params up to 30M and a vocabulary of more tokens than the width."""
+    grad_clip: float = 1.0
+    """Largest norm of the gradient; 0 switches clipping off."""
+    max_bad_steps: int = 20
+    """Steps in a row with a loss or gradient that is not finite, after which training stops."""
+    seed: int = 1337
+    """Decides the first weights, the order of the data and dropout."""
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "max_bad_steps")
+        more_than_zero(self, "learning_rate", "embedding_rate")
+        below_one(self, "beta1", "beta2")
+        zero_or_more(
+            self,
+            "warmup",
+            "momentum_warmup",
+            "weight_decay",
+            "grad_clip",
+            "embedding_decay",
+            "spelling_rate",
+        )
+        weight, final, share = self.ahead_weight, self.final_learning_rate, self.decay_fraction
+        require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")
+        over = self.average_over
+        require(0 <= over <= 1, "average_over", over, "from 0 to 1: a share of the run")
+        require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")
+        require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
+        require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")
