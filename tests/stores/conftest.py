@@ -279,7 +279,7 @@ def moto(_moto: str, server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> st
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long a store was waited for, without waiting."""
     seconds: list[float] = []
-    monkeypatch.setattr(objects, "_sleep", seconds.append)
+    monkeypatch.setattr(objects, "_sleep", lambda waited, ended: seconds.append(waited))
     return seconds
 
 

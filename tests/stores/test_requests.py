@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,7 +52,7 @@ class Answers:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What would be waited, without the part that is drawn."""
     found: list[float] = []
-    monkeypatch.setattr(objects, "_sleep", found.append)
+    monkeypatch.setattr(objects, "_sleep", lambda seconds, ended: found.append(seconds))
     monkeypatch.setattr(objects.random, "uniform", lambda low, high: high)
     return found
 
@@ -59,7 +60,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def make(*answers: Any) -> tuple[Store, Answers]:
     store = object.__new__(Store)
     asked = Answers(*answers)
-    store._obstore, store._client = asked, None  # pyright: ignore
+    store._obstore, store._client, store._down = asked, None, threading.Event()  # pyright: ignore
     return store, asked
 
 
@@ -358,8 +359,46 @@ def test_waits_are_not_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[float, float]] = []
     slept: list[float] = []
     monkeypatch.setattr(objects.random, "uniform", lambda *given: drawn.append(given) or 0.5)
-    monkeypatch.setattr(objects, "_sleep", slept.append)
+    monkeypatch.setattr(objects, "_sleep", lambda seconds, ended: slept.append(seconds))
     for attempt in (1, 2, 3, 20):
-        objects._wait(attempt, URL, "lost")
+        objects._wait(attempt, URL, "lost", threading.Event())
     assert drawn == [(0.6, 1.0)] * 4
     assert slept == pytest.approx([0.1, 0.2, 0.4, 15.0])
+
+
+def test_a_store_that_was_given_up_is_asked_once_until_it_answers(waits: list[float]) -> None:
+    lost = [ConnectionError("lost")] * 11
+    store, asked = make(*lost, row(), *lost[:10])
+    with pytest.raises(StoreDownError, match="in 10 attempts over"):
+        store.head(URL)
+    assert len(waits) == 9
+    with pytest.raises(StoreDownError, match="in 1 attempts over"):  # others need not try as long
+        store.find_time(URL)
+    assert len(waits) == 9 and len(asked.asked) == 11
+    assert store.head(URL).size == 5
+    with pytest.raises(StoreDownError, match="in 10 attempts over"):
+        store.head(URL)
+
+
+def test_a_refusal_is_an_answer(waits: list[float]) -> None:
+    lost = [ConnectionError("lost")] * 10
+    store, _ = make(*lost, ValueError("status code: 404"), *lost)
+    for words in ("in 10 attempts", "no such object", "in 10 attempts"):
+        with pytest.raises(DataError, match=words):
+            store.head(URL)
+
+
+def test_one_attempt_that_fails_gives_nothing_up(waits: list[float]) -> None:
+    store, _ = make(ConnectionError("lost"), ConnectionError("lost"), row())
+    with pytest.raises(StoreDownError, match="in 1 attempts"):
+        store.replace(URL, b"", "x")
+    assert store.head(URL).size == 5 and len(waits) == 1
+
+
+def test_who_waits_is_woken_when_another_gives_up() -> None:
+    down = threading.Event()
+    waiting = threading.Thread(target=objects._sleep, args=(1000.0, down))
+    waiting.start()
+    down.set()
+    waiting.join(60)
+    assert not waiting.is_alive()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,9 @@ class Store:
 
     def __init__(self, root: StoreURL) -> None:
         self._root = root
+        self._down = threading.Event()
+        """Set when a request was given up, until one is answered: others are tried once then, and
+        a program whose reader has ended with an error does not wait for other threads of it."""
         self._obstore = import_package("obstore", f"{root.scheme}://", path=str(root))
         self._client = self._retrying(root, lambda: self._connect(root))
 
@@ -155,7 +159,7 @@ class Store:
                 info, found = self.read_whole(url, most_bytes=max(len(data), 1 << 20))
                 return info.tag if bytes(found) == data else None
             except ObjectMissingError:  # two at once, and neither came through; or removed again
-                _wait(attempt, url, "created elsewhere at the same moment")
+                _wait(attempt, url, "created elsewhere at the same moment", self._down)
         raise DataError("this object was stored and removed again and again", path=str(url))
 
     def replace(self, url: StoreURL, data: bytes, tag: str) -> str | None:
@@ -180,7 +184,8 @@ class Store:
                 return None
             if info.tag != tag:
                 return info.tag if self._holds(info, data) else None
-            _wait(attempt, url, "replaced elsewhere at the same moment")  # S3: neither came through
+            # S3: neither came through.
+            _wait(attempt, url, "replaced elsewhere at the same moment", self._down)
         raise DataError("this object could not be replaced", path=str(url))
 
     def _holds(self, info: ObjectInfo, data: bytes) -> bool:
@@ -305,21 +310,29 @@ class Store:
         attempts: int = _ATTEMPTS,
     ) -> ResultT:
         """Call `ask` until it answers; errors that will not pass are raised at once, as our own."""
-        began, reason = time.monotonic(), ""
+        began, reason, attempt = time.monotonic(), "", 0
         for attempt in range(1, attempts + 1):
             try:
-                return ask()
+                answer = ask()
             except LowtideError:
+                self._down.clear()
                 raise
             except Exception as error:  # obstore's own share no narrower class with OSError
                 refusal = find_refusal(error, url, writes=writes)
                 if refusal is not None:
+                    self._down.clear()
                     raise refusal from None
                 reason = describe_reason(error)
-            if attempt < attempts:
-                _wait(attempt, url, reason)
+            else:
+                self._down.clear()
+                return answer
+            if attempt == attempts or self._down.is_set():
+                break
+            _wait(attempt, url, reason, self._down)
+        if attempts > 1:
+            self._down.set()
         raise StoreDownError(
-            f"no answer from the store in {attempts} attempts over "
+            f"no answer from the store in {attempt} attempts over "
             f"{time.monotonic() - began:.0f} s: {reason}",
             path=str(url),
             next_step="check the network and that the store is up, then give the same command "
@@ -364,13 +377,13 @@ def _tag(row: Any) -> str:
     return str(row["e_tag"] or "").strip('"')
 
 
-def _sleep(seconds: float) -> None:
-    time.sleep(seconds)
+def _sleep(seconds: float, ended: threading.Event) -> None:
+    ended.wait(seconds)
 
 
-def _wait(attempt: int, url: StoreURL, reason: str) -> None:
-    """Wait twice as long each time, and not all processes alike."""
+def _wait(attempt: int, url: StoreURL, reason: str, ended: threading.Event) -> None:
+    """Wait twice as long each time, and not all processes alike; no longer than until `ended`."""
     seconds = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (attempt - 1)) * random.uniform(0.6, 1.0)
     if seconds >= _TOLD_WAIT_S:
         warn(f"{url}: {reason}; attempt {attempt} of {_ATTEMPTS}, the next in {seconds:.0f} s")
-    _sleep(seconds)
+    _sleep(seconds, ended)
