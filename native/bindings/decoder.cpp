@@ -5,11 +5,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "bindings/bindings.hpp"
@@ -97,7 +100,7 @@ using TableKinds = std::array<uint8_t, 2>;  // of the first two; the others are 
 void step(Decoder& decoder, const Tables& tables, const TableKinds& kinds, size_t num_positions,
           const Addresses& keys, const Addresses& values, size_t num_rows, size_t capacity,
           const Numbers& ids, const Numbers& positions, const Numbers& slots, Address logits,
-          size_t num_logits, size_t num_threads) {
+          size_t num_logits, size_t num_threads, const std::optional<nb::callable>& before_layer) {
   require_threads(num_threads);
   const DecoderShape& shape = decoder.shape();
   require(tables[0] && tables[1] && tables[3] && logits, "a table has no address");
@@ -121,6 +124,13 @@ void step(Decoder& decoder, const Tables& tables, const TableKinds& kinds, size_
     require(inside(positions(i), std::min(capacity, num_positions)), "a position has no room");
     require(inside(slots(i), num_rows), "a row is not in the cache");
   }
+  std::function<void(size_t)> before;  // has a plain pointer to what the caller holds
+  if (before_layer) {
+    before = [call = nb::handle(*before_layer)](size_t layer) {
+      const nb::gil_scoped_acquire hold;
+      call(layer);
+    };
+  }
   const nb::gil_scoped_release unlocked;
   std::vector<float*> key_rooms, value_rooms;
   for (const Address address : keys) key_rooms.push_back(reinterpret_cast<float*>(address));
@@ -131,7 +141,7 @@ void step(Decoder& decoder, const Tables& tables, const TableKinds& kinds, size_
                             weights(tables[6])};
   const DecoderCache cache{key_rooms.data(), value_rooms.data(), capacity};
   decoder.step(found, cache, ids.data(), positions.data(), slots.data(), count,
-               reinterpret_cast<float*>(logits), num_logits, num_threads);
+               reinterpret_cast<float*>(logits), num_logits, num_threads, before);
 }
 
 }  // namespace

@@ -154,7 +154,8 @@ void Decoder::run_mlp(const DecoderLayer& layer, const float* x, float* y) {
 
 void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const int64_t* ids,
                    const int64_t* positions, const int64_t* slots, size_t count, float* logits,
-                   size_t num_logits, size_t num_threads) {
+                   size_t num_logits, size_t num_threads,
+                   const std::function<void(size_t)>& before_layer) {
   positions_ = positions;
   slots_ = slots;
   count_ = count;
@@ -181,6 +182,7 @@ void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const
   }
   for (size_t index = 0; index < layers_.size(); ++index) {
     const DecoderLayer& layer = layers_[index];
+    if (before_layer) before_layer(index);
     for (size_t i = 0; is_mixed && i < count; ++i) {
       mix_row(layer.mix, start_.data() + i * width, x_.data() + i * width, width);
     }

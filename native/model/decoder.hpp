@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "model/decoder_kernels.hpp"
@@ -54,10 +55,12 @@ class Decoder {
 
   // Reads ids [count] at their positions, into rows `slots` of the cache; several of one row where
   // they follow each other. The logits of the tokens after the last `num_logits` of them go to
-  // [num_logits, vocab_size].
+  // [num_logits, vocab_size]. `before_layer`, if there is one, is called with the number of each
+  // layer before it is computed: layers that share their memory are read there.
   void step(const DecoderTables& tables, const DecoderCache& cache, const int64_t* ids,
             const int64_t* positions, const int64_t* slots, size_t count, float* logits,
-            size_t num_logits, size_t num_threads);
+            size_t num_logits, size_t num_threads,
+            const std::function<void(size_t)>& before_layer = nullptr);
 
   size_t num_layers() const { return layers_.size(); }
   const DecoderShape& shape() const { return shape_; }

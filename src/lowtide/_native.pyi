@@ -707,6 +707,7 @@ class Decoder:
         logits: int,
         num_logits: int,
         num_threads: int,
+        before_layer: Callable[[int], None] | None,
         /,
     ) -> None: ...
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lowtide import packages
+from lowtide.errors import BudgetError
 from lowtide.generation import generating, settings
 from lowtide.generation.settings import GenerateSettings
 from lowtide.packages import MissingPackageError, choose_backend
@@ -101,6 +102,35 @@ def test_as_much_is_written_at_once_as_the_budget_holds(
     calls = [("context", ("config", 77), {**shared, "wanted": 50})]
     calls += [("rows", ("config", rows, 77), {**shared, **more})] if rows > 1 else []
     assert asked == calls
+
+
+@pytest.mark.parametrize(("backend", "smallest"), [("native", 7), ("native", 99), ("torch", 7)])
+def test_layers_are_read_in_turns_where_the_budget_holds_no_more(monkeypatch, backend, smallest):
+    noted = []
+
+    def fit(config, budget, *, weight_bytes, **options):
+        if weight_bytes > budget or backend == "torch":
+            raise BudgetError(f"{weight_bytes} do not fit")
+        return 40
+
+    monkeypatch.setattr(generating, "fit_context", fit)
+    monkeypatch.setattr(generating, "fit_rows", lambda config, rows, budget, **options: 2)
+    monkeypatch.setattr(generating, "vocabulary_bytes", lambda folder: 11)
+    monkeypatch.setattr(generating, "held_bytes", lambda folder, config: 88)
+    monkeypatch.setattr(generating, "turns_bytes", lambda folder, config: smallest)
+    monkeypatch.setattr(generating, "longest_prompt", lambda settings: 30)
+    given = SimpleNamespace(chosen_backend=lambda: backend, max_new_tokens=20)
+    progress = SimpleNamespace(budget_bytes=77, note=noted.append)
+    rooms = generating._Room(40, 1), generating._Room(40, 2)
+    for room in rooms:
+        fitting = (given, room, "config", "folder", "program", progress)
+        if backend == "torch" or smallest > 77:
+            with pytest.raises(BudgetError):
+                generating._fit_budget(*fitting)
+            continue
+        assert generating._fit_budget(*fitting) == generating._Room(40, room.rows, in_turns=True)
+    said = ["the budget does not hold all weights: layers are read for every token"] * 2
+    assert noted == (said if backend == "native" and smallest == 7 else [])
 
 
 class NotingWriter:

@@ -9,7 +9,13 @@ import torch
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
 from lowtide.model.decoder import PROMPT_ROWS, DecoderSteps, turn_tables
-from lowtide.model.decoderweights import NETWORKS, held_bytes, load_decoder
+from lowtide.model.decoderweights import (
+    NETWORKS,
+    held_bytes,
+    load_decoder,
+    load_decoder_in_turns,
+    turns_bytes,
+)
 from lowtide.model.families import FAMILIES
 from lowtide.model.gpt import rotary_tables
 from lowtide.model.rope import RopeScaling
@@ -58,6 +64,40 @@ def test_stored_numbers_give_the_logits_of_the_same_numbers_in_float32(layout, d
         rtol=1e-4,
         atol=1e-4,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", FAMILIES)
+def test_layers_that_share_a_place_compute_the_same(layout, dtype, tmp_path):
+    folder = save(tmp_path / "model", make_model(layout), DTYPES[dtype][0])
+    whole, turns = load_decoder(folder), load_decoder_in_turns(folder)
+    places = {w.ctypes.data: w.nbytes for w in turns._weights.values()}
+    assert turns_bytes(folder, turns.config) == sum(places.values())
+    assert sum(places.values()) < held_bytes(folder, whole.config)
+    ids = np.random.default_rng(0).integers(0, 61, 20).tolist()
+    both = DecoderSteps(whole, 2, prompt_rows=7), DecoderSteps(turns, 2, prompt_rows=7)
+    for steps in both:
+        steps.cache.reserve(32)
+    first, second = (steps.read({1: ids, 0: ids[:3]}) for steps in both)
+    assert all(np.array_equal(first[slot], second[slot]) for slot in (0, 1))
+    first, second = (steps.step([1, 0], [5, 6]) for steps in both)
+    assert np.array_equal(first, second)
+
+
+def test_a_file_that_goes_while_layers_are_read_is_an_error(tmp_path):
+    folder = save(tmp_path / "model", make_model("qwen3"), torch.float32)
+    steps = DecoderSteps(load_decoder_in_turns(folder), 1)
+    steps.read({0: [1, 2]})
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError):
+        steps.step([0], [3])
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        steps.step([0], [3])
+    file.write_bytes(data)
+    steps.step([0], [3])
 
 
 def test_special_numbers_of_float16_are_widened_exactly(tmp_path):

@@ -171,7 +171,7 @@ def test_what_is_looked_at_before_a_framework_is_loaded(monkeypatch, tmp_path, o
         "find_program": lambda device, backend: program,
         "find_model_dir": lambda name, folder: folder / name,
         "load_config": lambda folder: config,
-        "held_bytes": lambda folder, config: 22,
+        "turns_bytes": lambda folder, config: 22,
         "vocabulary_bytes": lambda name: 11 if name == tmp_path / "m" else 33,
         "fit_rows": lambda *given, **more: asked.append((given, more)),
     }.items():
@@ -184,7 +184,7 @@ def test_what_is_looked_at_before_a_framework_is_loaded(monkeypatch, tmp_path, o
         "tokens": tokens, "program": program, "generates": options.get("generates", False),
         "text_bytes": options.get("text_bytes", 0), "backend": backend,
         "tokenizer_bytes": 33 if "tokenization" in options else 11,
-        # An evaluation may read its blocks in turns.
+        # Blocks may be read in turns, but where torch writes text.
         "weight_bytes": 22 if backend == "native" else
         0 if options.get("generates") else inference.in_turns_bytes(config),
     }  # fmt: skip

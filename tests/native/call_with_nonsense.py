@@ -758,6 +758,7 @@ def call_decoder(at: int) -> None:
         "logits": at,
         "num_logits": 1,
         "num_threads": 1,
+        "before_layer": None,
     }
     call("Decoder.step", decoder.step, *good.values())
     fields = ("num_positions", "num_rows", "capacity", "num_logits", "num_threads")

@@ -2,7 +2,8 @@
 
 In:      GenerateSettings
 Out:     pieces of text to print
-Memory:  the network, a cache of keys and values, texts that wait for an earlier one
+Memory:  the network (of native code with little memory its tables and one layer), a cache of keys
+         and values, texts that wait for an earlier one
 
 No backend is imported here: a machine needs only the one that is installed on it.
 """
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lowtide.counts import counted
+from lowtide.errors import BudgetError
 from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
 from lowtide.generation.settings import GenerateSettings
 from lowtide.generation.textstreams import note_unknown
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
-from lowtide.model.decoderweights import held_bytes
+from lowtide.model.decoderweights import held_bytes, load_decoder_in_turns, turns_bytes
 from lowtide.model.inference import budget_of, fit_context, fit_rows
 from lowtide.model.networks import Networks
 from lowtide.model.program import Program, program_here
@@ -92,7 +94,9 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
         room = _Room(config.context_length, min(settings.batch_size, total, writer.most_rows))
         if writer.networks.is_cpu(place):
             room = _fit_budget(settings, room, config, folder, program, progress)
-        model = writer.networks.load(folder, place)
+        model = (
+            load_decoder_in_turns(folder) if room.in_turns else writer.networks.load(folder, place)
+        )
         with progress.phase("generate", total=total, unit="texts") as phase:
             pieces = writer.stream(
                 model,
@@ -116,6 +120,8 @@ class _Room:
 
     context: int
     rows: int
+    in_turns: bool = False
+    """Whether layers are in memory one after the other, because the budget does not hold all."""
 
 
 def _fit_budget(
@@ -128,37 +134,28 @@ def _fit_budget(
 ) -> _Room:
     """As much of the room as the budget holds on a CPU; what is left out is said."""
     backend, budget = settings.chosen_backend(), progress.budget_bytes or 0
-    tokenizer_bytes = vocabulary_bytes(folder)
-    held = held_bytes(folder, config) if backend == "native" else 0
     tokens = min(room.context, longest_prompt(settings) + settings.max_new_tokens)
-    context = fit_context(
-        config,
-        budget,
-        program=program,
-        backend=backend,
-        tokenizer_bytes=tokenizer_bytes,
-        weight_bytes=held,
-        wanted=tokens,
-    )
+    options: dict[str, Any] = {"program": program, "backend": backend}
+    options["tokenizer_bytes"] = vocabulary_bytes(folder)
+    options["weight_bytes"] = held_bytes(folder, config) if backend == "native" else 0
+    in_turns = False
+    try:
+        context = fit_context(config, budget, wanted=tokens, **options)
+    except BudgetError:
+        if backend != "native":
+            raise
+        options["weight_bytes"], in_turns = turns_bytes(folder, config), True
+        context = fit_context(config, budget, wanted=tokens, **options)
+        progress.note("the budget does not hold all weights: layers are read for every token")
     if context < room.context:
         progress.note(f"{context:,} tokens of {room.context:,} keep the budget")
     if room.rows <= 1:
-        return _Room(context, room.rows)
-    rows = fit_rows(
-        config,
-        room.rows,
-        budget,
-        tokens=min(context, tokens),
-        program=program,
-        is_running=True,
-        generates=True,
-        backend=backend,
-        tokenizer_bytes=tokenizer_bytes,
-        weight_bytes=held,
-    )
+        return _Room(context, room.rows, in_turns)
+    options |= {"tokens": min(context, tokens), "is_running": True, "generates": True}
+    rows = fit_rows(config, room.rows, budget, **options)
     if rows < room.rows:
         progress.note(f"the budget has room for {counted(rows, 'text')} at once")
-    return _Room(context, rows)
+    return _Room(context, rows, in_turns)
 
 
 def _told(tokenizer: Tokenizer, prompts: Iterator[Prompt]) -> Iterator[Prompt]:

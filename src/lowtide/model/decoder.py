@@ -13,7 +13,7 @@ decoder.cpp reads the arrays where they lie.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,21 @@ _PARTS = (
 
 
 class DecoderNetwork:
-    """Weights under the names of our parameters, and the native code over them."""
+    """Weights under the names of our parameters, and the native code over them.
+
+    `before_layer` is called with the number of each layer before it is computed: where layers share
+    their memory it reads the layer's weights.
+    """
 
     def __init__(
-        self, config: GPTConfig, weights: Mapping[str, Array], *, num_workers: int | None = None
+        self,
+        config: GPTConfig,
+        weights: Mapping[str, Array],
+        *,
+        num_workers: int | None = None,
+        before_layer: Callable[[int], None] | None = None,
     ) -> None:
-        self.config = config
+        self.config, self._before_layer = config, before_layer
         self._num_workers = num_workers or usable_cores()
         family = config.family
         self._weights = dict(weights)  # kept as long as their addresses are used
@@ -121,6 +130,7 @@ class DecoderNetwork:
             _address(logits),
             num_logits,
             self._num_workers,
+            self._before_layer,
         )
         return logits
 

@@ -2,7 +2,7 @@
 
 In:      a folder with config.json and safetensors, of any family
 Out:     DecoderNetwork; the bytes it will hold, before it is loaded
-Memory:  the weights, and a megabyte of those that are converted or turned
+Memory:  the weights, or in turns the tables and one layer; a megabyte of what is converted
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lowtide.model.tensorfiles import (
 )
 from lowtide.model.tensors import ModelTensor, iter_tensors
 
-__all__ = ["NETWORKS", "held_bytes", "load_decoder"]
+__all__ = ["NETWORKS", "held_bytes", "load_decoder", "load_decoder_in_turns", "turns_bytes"]
 
 _WIDE = ("gate.weight", "positions.weight")  # small matrices, whose numbers are always float32
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
@@ -41,28 +41,100 @@ def load_decoder(folder: Path) -> DecoderNetwork:
     Weights that are not what the run wrote are named, and the newest checkpoint that is whole is
     taken.
     """
+    config, found = _look_into(folder)
+    weights: dict[str, Array] = {}
+    for ours, parts in _by_parameter(config).items():
+        weights[ours] = _make_place(ours, parts, found)
+        _fill_parameter(weights[ours], parts, found)
+    return DecoderNetwork(config, weights)
+
+
+def load_decoder_in_turns(folder: Path) -> DecoderNetwork:
+    """The same with all layers in the memory of one: each is read again whenever it is computed.
+
+    So text of a model that is larger than the memory can be written; every token reads all of it.
+    """
+    config, found = _look_into(folder)
+    weights: dict[str, Array] = {}
+    shared: dict[object, Array] = {}
+    layers: dict[int, list[tuple[Array, list[ModelTensor]]]] = defaultdict(list)
+    for ours, parts in _by_parameter(config).items():
+        layer, name = _layer_of(ours)
+        if layer is None:
+            weights[ours] = _make_place(ours, parts, found)
+            _fill_parameter(weights[ours], parts, found)
+            continue
+        key = _shared_key(name, ours, parts, found)
+        if key not in shared:
+            shared[key] = _make_place(ours, parts, found)
+        weights[ours] = shared[key]
+        layers[layer].append((shared[key], parts))
+
+    def read(layer: int) -> None:
+        for place, parts in layers[layer]:
+            _fill_parameter(place, parts, found)
+
+    return DecoderNetwork(config, weights, before_layer=read)
+
+
+def _look_into(folder: Path) -> tuple[GPTConfig, Mapping[str, StoredTensor]]:
+    """The config of a folder that is whole, and where its tensors are."""
     folder = find_intact(folder)
     config = load_config(folder)
     require_weights(folder, config)
+    return config, find_tensors(folder, config)
+
+
+def _make_place(ours: str, parts: list[ModelTensor], found: Mapping[str, StoredTensor]) -> Array:
+    rows = sum(part.shape[-1 if part.transposed else 0] for part in parts)
+    inner = parts[0].shape[:-1] if parts[0].transposed else parts[0].shape[1:]
+    return np.empty((rows, *inner), _DTYPES[_held_kind(ours, parts, found)])
+
+
+def _fill_parameter(
+    weight: Array, parts: list[ModelTensor], found: Mapping[str, StoredTensor]
+) -> None:
+    for part in parts:
+        place = weight if part.rows is None else weight[part.rows]
+        _fill(place.T if part.transposed else place, found[part.name])
+
+
+def _layer_of(ours: str) -> tuple[int | None, str]:
+    """The layer of a parameter and its name there; None for what is outside of layers."""
+    first, _, rest = ours.partition(".")
+    layer, _, name = rest.partition(".")
+    return (int(layer), name) if first == "blocks" else (None, ours)
+
+
+def _shared_key(
+    name: str, ours: str, parts: list[ModelTensor], found: Mapping[str, StoredTensor]
+) -> tuple[object, ...]:
+    """Alike for parameters of several layers that can be in one place."""
+    return name, _held_kind(ours, parts, found), *(part.shape for part in parts)
+
+
+def turns_bytes(folder: Path, config: GPTConfig) -> int:
+    """What the weights take that `load_decoder_in_turns` holds."""
     found = find_tensors(folder, config)
-    weights: dict[str, Array] = {}
+    held: dict[object, int] = {}
     for ours, parts in _by_parameter(config).items():
-        rows = sum(part.shape[-1 if part.transposed else 0] for part in parts)
-        inner = parts[0].shape[:-1] if parts[0].transposed else parts[0].shape[1:]
-        weight = weights[ours] = np.empty((rows, *inner), _DTYPES[_held_kind(ours, parts, found)])
-        for part in parts:
-            place = weight if part.rows is None else weight[part.rows]
-            _fill(place.T if part.transposed else place, found[part.name])
-    return DecoderNetwork(config, weights)
+        layer, name = _layer_of(ours)
+        key = ours if layer is None else _shared_key(name, ours, parts, found)
+        held[key] = _parameter_bytes(ours, parts, found)
+    return sum(held.values())
 
 
 def held_bytes(folder: Path, config: GPTConfig) -> int:
     """What the weights of a folder take when they are loaded."""
     found = find_tensors(folder, config)
     return sum(
-        ITEM_BYTES[_held_kind(ours, parts, found)] * sum(math.prod(part.shape) for part in parts)
-        for ours, parts in _by_parameter(config).items()
+        _parameter_bytes(ours, parts, found) for ours, parts in _by_parameter(config).items()
     )
+
+
+def _parameter_bytes(ours: str, parts: list[ModelTensor], found: Mapping[str, StoredTensor]) -> int:
+    size = ITEM_BYTES[_held_kind(ours, parts, found)]
+    return size * sum(math.prod(part.shape) for part in parts)
 
 
 def _by_parameter(config: GPTConfig) -> dict[str, list[ModelTensor]]:

@@ -13,7 +13,7 @@ from lowtide.errors import BudgetError, DataError
 from lowtide.memory import default_budget_bytes, format_size, parse_size
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.decoder import step_bytes
-from lowtide.model.decoderweights import held_bytes
+from lowtide.model.decoderweights import turns_bytes
 from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
 from lowtide.tokenizer.needs import vocabulary_bytes
@@ -234,7 +234,7 @@ def refuse_hopeless(
     try:
         folder = find_model_dir(model_name, checkpoints_dir)
         config = load_config(folder)
-        held = held_bytes(folder, config) if backend == "native" else 0
+        held = turns_bytes(folder, config) if backend == "native" else 0
         if backend == "torch" and not generates:
             held = in_turns_bytes(config)
     except DataError:
