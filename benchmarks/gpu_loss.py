@@ -6,6 +6,9 @@ timed over the first twenty, and the schedule ends with the clock.
 
     python benchmarks/gpu_loss.py "baseline" --seconds 178
     python benchmarks/gpu_loss.py "smaller batch" --set batch_size=32 learning_rate=2e-3 seed=1
+    python benchmarks/gpu_loss.py "as it comes" --preset fastest-small-data --set seed=2
+    python benchmarks/gpu_loss.py "small" --preset small-data --layers 8 --width 512 --steps 640 \
+        --tokens 6250000 --set batch_size=32 dropout=0.05
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import torch
 
 from gpu import CONTEXT, SHAPES, append_row, make_steps
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.settings import read_preset
 from lowtide.training.results import RunEvaluator
 from lowtide.training.schedule import RunLength
 from lowtide.training.settings import TrainSettings
@@ -46,6 +51,10 @@ RECIPE: dict[str, Any] = {
     "log_interval": 100,
 }
 TIMED_STEPS = 20
+# Of a preset: what a run of minutes does not take from it.
+OF_LONG_RUNS = ("max_hours", "eval_interval", "save_interval")
+OF_THE_SHAPE = ("layout", "num_layers", "width", "num_heads", "seq_len")
+HEAD_DIM = 128
 
 
 def timed(ready: Steps, steps: int) -> float:
@@ -114,11 +123,46 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
     return changes
 
 
+def preset_recipe(name: str, layers: int | None, width: int | None) -> tuple[GPTConfig, Any]:
+    """The shape of a preset, or a smaller one of its layout, and its other settings."""
+    values = read_preset(name, for_settings=TrainSettings)
+    for left_out in OF_LONG_RUNS:
+        values.pop(left_out, None)
+    shape = {field: values.pop(field) for field in OF_THE_SHAPE if field in values}
+    width = width or shape["width"]
+    config = SHAPES["qwen3, 6 heads"].replace(
+        num_layers=layers or shape["num_layers"],
+        width=width,
+        num_heads=width // HEAD_DIM,
+        head_dim=0,
+        mlp_width=0,
+        num_kv_heads=0,
+        layout=shape.get("layout", "qwen3"),
+        logit_cap=None,
+        without_own_values=None,
+    )
+    return config, {**values, "eval_iters": RECIPE["eval_iters"]}
+
+
+def first_tokens(path: Path, count: int | None) -> Path:
+    """A file of the first tokens of another, or that one itself."""
+    if count is None:
+        return path
+    part = path.with_name(f"{path.stem}-{count}{path.suffix}")
+    with path.open("rb") as file:
+        part.write_bytes(file.read(2 * count))
+    return part
+
+
 def main() -> None:
     """Run one case and keep its row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--shape", default="qwen3, 6 heads")
+    parser.add_argument("--preset", help="its shape and settings instead of --shape and ours")
+    parser.add_argument("--layers", type=int, help="with --preset: another depth")
+    parser.add_argument("--width", type=int, help="with --preset: another width, heads of 128")
+    parser.add_argument("--tokens", type=int, help="train on the first so many only")
     parser.add_argument("--seconds", type=float, default=178.0)
     parser.add_argument("--steps", type=int, help="a number of steps instead of seconds")
     parser.add_argument("--points", type=int, default=6)
@@ -128,9 +172,13 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    settings = {**RECIPE, **parse_changes(options.set)}
-    config = SHAPES[options.shape].replace(dropout=settings.get("dropout", 0.0))
-    ready, whole = make_steps(config, options.data, **settings)
+    config, recipe = SHAPES[options.shape], RECIPE
+    if options.preset:
+        config, recipe = preset_recipe(options.preset, options.layers, options.width)
+    settings = {**recipe, **parse_changes(options.set)}
+    config = config.replace(dropout=settings.get("dropout", 0.0))
+    data = first_tokens(options.data, options.tokens)
+    ready, whole = make_steps(config, data, **settings)
     val = TokenDataset(options.val_data, split="all", seq_len=CONTEXT, dtype="uint16")
     row = train_for(
         ready, whole, val, seconds=options.seconds, steps=options.steps, points=options.points
@@ -139,7 +187,12 @@ def main() -> None:
     append_row(
         options.out,
         "loss",
-        {"name": options.name, "shape": options.shape, "settings": settings, **row},
+        {
+            "name": options.name,
+            "shape": [config.layout, config.num_layers, config.width, config.num_heads],
+            "settings": settings,
+            **row,
+        },
     )
 
 
