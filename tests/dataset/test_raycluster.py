@@ -45,6 +45,7 @@ def grow() -> Iterator[GrowFunction]:
 
     before = set(psutil.Process().children(recursive=True))
     with tempfile.TemporaryDirectory(prefix="lt") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)  # also of a file that names the newest cluster
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # they would wait for all other tests
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # kills for what other tests take
@@ -52,7 +53,7 @@ def grow() -> Iterator[GrowFunction]:
 
         def grow(count: int) -> None:
             while len(cluster.list_all_nodes()) < count:
-                cluster.add_node(temp_dir=folder, **NODE)
+                cluster.add_node(**NODE)
             if not ray.is_initialized():
                 ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 

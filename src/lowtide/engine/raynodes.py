@@ -72,7 +72,8 @@ def _connect(ray: Any, address: str | None) -> None:
         }
     try:
         _try_address(address or "")
-        ray.init(address=address, **options)
+        # "local": without it Ray would take any cluster that runs on this machine.
+        ray.init(address=address or "local", **options)
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"no Ray cluster answers at {address or 'this machine'}: {error}",
