@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from lowtide.errors import UsageError
@@ -15,6 +14,7 @@ from lowtide.training.modules import wrap_module
 from lowtide.training.settings import train_settings
 
 from .conftest import VOCAB
+from .stopping import fit_whole_and_in_parts, run_files
 
 
 def test_the_weight_of_a_step():
@@ -74,12 +74,6 @@ def test_parameters_in_half_precision_are_refused():
         WeightAverage(nn.Linear(2, 2).bfloat16(), 0.1)
 
 
-def run_files(trainer):
-    """The tensors of a run's newest checkpoint: weights, and all that a resume needs."""
-    folder = trainer.run.newest_dir()
-    return load_file(folder / "model.safetensors"), load_file(folder / "state.safetensors")
-
-
 def test_the_average_is_saved_evaluated_and_left_in_the_network(make_trainer):
     options = {"max_iters": 30, "eval_interval": 100, "learning_rate": 3e-2, "average_over": 0.3}
     trainer = make_trainer(**options)
@@ -100,28 +94,7 @@ def test_the_average_is_saved_evaluated_and_left_in_the_network(make_trainer):
 
 def test_a_run_that_goes_on_has_the_average_of_one_never_stopped(make_trainer):
     options = {"eval_interval": 100, "learning_rate": 3e-2, "average_over": 0.3, "max_iters": 24}
-    whole = make_trainer("whole", **options)
-    whole.fit()
-    stop = {"on_step": stop_after(11)}
-    parts = make_trainer("parts", **options, **stop)
-    with pytest.raises(_StoppedError):
-        parts.fit()
-    make_trainer("parts", **options).fit()
-    for one, other in zip(run_files(whole), run_files(parts), strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-class _StoppedError(Exception):
-    pass
-
-
-def stop_after(steps):
-    def on_step(event):
-        if event.step == steps:
-            raise _StoppedError
-
-    return on_step
+    fit_whole_and_in_parts(make_trainer, options)
 
 
 def test_a_run_keeps_its_averages(make_trainer):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lowtide.errors import UsageError
 from lowtide.training.adamw import TO_FIRST, AdamW
@@ -13,6 +12,7 @@ from lowtide.training.sharedrows import SharedRows
 from lowtide.training.spelling import find_spelling
 
 from .conftest import VOCAB
+from .stopping import fit_whole_and_in_parts, run_files
 
 SHAPE = (6, 4)
 
@@ -105,33 +105,11 @@ def test_decay_goes_with_a_power_of_the_rate(power):
     assert torch.equal(table, kept)
 
 
-class _StoppedError(Exception):
-    pass
-
-
-def _stop(event):
-    if event.step == 11:
-        raise _StoppedError
-
-
-def run_files(trainer):
-    folder = trainer.run.newest_dir()
-    return load_file(folder / "model.safetensors"), load_file(folder / "state.safetensors")
-
-
 def test_a_run_that_goes_on_is_as_one_never_stopped(make_trainer):
     options = {"max_iters": 16, "embedding_decay_to": "first", "decay_schedule": "root"}
     options |= {"embedding_decay": 2.0, "average_over": 0.2, "optimizer": "muon"}
-    whole = make_trainer("whole", **options)
-    first = whole.model.embedding.weight.detach().clone()
-    whole.fit()
-    with pytest.raises(_StoppedError):
-        make_trainer("parts", **options, on_step=_stop).fit()
-    parts = make_trainer("parts", **options)
-    parts.fit()
-    for one, other in zip(run_files(whole), run_files(parts), strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    first = make_trainer("first", **options).model.embedding.weight.detach().clone()
+    whole = fit_whole_and_in_parts(make_trainer, options)
     assert torch.equal(run_files(whole)[1]["moments.embedding.weight.first"], first)
     others = [("zero", "root"), ("first", "rate")]
     for to, schedule in others:

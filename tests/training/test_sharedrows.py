@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import Tokenizer
@@ -16,6 +15,7 @@ from lowtide.training.sharedrows import SharedRows
 from lowtide.training.spelling import find_spelling, sharing_bytes
 
 from .conftest import VOCAB
+from .stopping import fit_whole_and_in_parts, run_files
 
 WORDS = [b"nation", b" Nation", b" nations", b"notion", b" motion", b"emotion", b"the"]
 WORDS += [b"", b"\x00", *(b" word%d" % number for number in range(300)), b""]
@@ -104,33 +104,11 @@ def tokenizer():
     return Tokenizer.from_characters("abcdefghijklmnopqABCDEFGHIJKLMNOPQ.")
 
 
-def run_files(trainer):
-    folder = trainer.run.newest_dir()
-    return load_file(folder / "model.safetensors"), load_file(folder / "state.safetensors")
-
-
-class _StoppedError(Exception):
-    pass
-
-
-def _stop(event):
-    if event.step == 11:
-        raise _StoppedError
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_run_that_goes_on_is_as_one_never_stopped(make_trainer, tokenizer, tied):
     config = {"tie_weights": tied}
     options = {"max_iters": 16, "spelling_rate": 1.0, "tokenizer": tokenizer, "config": config}
-    whole = make_trainer("whole", **options)
-    whole.fit()
-    with pytest.raises(_StoppedError):
-        make_trainer("parts", **options, on_step=_stop).fit()
-    parts = make_trainer("parts", **options)
-    parts.fit()
-    for one, other in zip(run_files(whole), run_files(parts), strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    whole = fit_whole_and_in_parts(make_trainer, options)
     plain = make_trainer("plain", **{**options, "spelling_rate": 0.0})
     plain.fit()
     names = {name for name in run_files(whole)[1] if "shared" in name}
