@@ -68,7 +68,7 @@ def export(folder, out_dir, **options):
     return export_model(model_name=str(folder), out_dir=out_dir, to="gguf", **options)
 
 
-def write_pieces(folder, tokenizer, kind):
+def write_pieces(folder, tokenizer, kind, **options):
     """Write a file of a model with many pieces a tensor."""
     contents = describe_gguf(
         folder,
@@ -79,7 +79,7 @@ def write_pieces(folder, tokenizer, kind):
         name="m",
     )
     path = folder.parent / "model.gguf"
-    write_gguf(path, contents, piece_numbers=1000)
+    write_gguf(path, contents, piece_numbers=1000, **options)
     return path
 
 
@@ -361,3 +361,20 @@ def test_a_network_is_described_by_all_its_sizes(kind, number):
     learned = gguf_module._shape_pairs(config.replace(layout="gpt2", num_kv_heads=4), kind, "m")
     assert learned["gpt2.attention.layer_norm_epsilon"] == config.norm_eps
     assert not any(".rope." in name for name in learned)
+
+
+def test_weights_that_are_replaced_meanwhile_are_refused(tmp_path, tokenizers):
+    """As when the run saves another checkpoint: no file of two of them is left."""
+    folder, seen = tmp_path / "m", []
+    write_model(folder, tokenizers["char"], layout="llama")
+    path = folder / "model.safetensors"
+
+    def on_bytes(count):
+        if not seen:
+            path.with_suffix(".other").write_bytes(path.read_bytes())
+            path.with_suffix(".other").replace(path)
+        seen.append(count)
+
+    with pytest.raises(DataError, match="replaced while they were read"):
+        write_pieces(folder, tokenizers["char"], "f32", on_bytes=on_bytes)
+    assert seen and not (tmp_path / "model.gguf").exists()

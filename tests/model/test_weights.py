@@ -186,6 +186,22 @@ def test_a_network_whose_blocks_are_read_in_turns_computes_the_same(layout, tmp_
         assert held == pytest.approx(in_turns_bytes(model.config), rel=0.01)
 
 
+def test_blocks_are_those_of_the_file_that_was_there_at_first(tmp_path):
+    """As when a run saves another checkpoint while a model is evaluated."""
+    model = make_model("qwen3")
+    write(model, tmp_path)
+    turns, ids = load_in_turns(tmp_path), torch.arange(9)[None]
+    with torch.no_grad():
+        known = turns(ids)
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    other = tmp_path / "other.safetensors"
+    save_weights(other, portable_tensors(model.state_dict(), model.config))
+    other.replace(tmp_path / "model.safetensors")
+    with torch.no_grad():
+        assert torch.equal(turns(ids), known)
+
+
 def test_damaged_weights_are_not_read_in_turns(tmp_path):
     write(make_model("qwen3"), tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"none")

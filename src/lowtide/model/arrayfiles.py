@@ -18,6 +18,7 @@ import numpy as np
 from lowtide.files import atomic_path, checksum_file
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
+from lowtide.model.heldfiles import unchanged
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tensorfiles import StoredTensor, find_tensors, header_bytes, read_header
 from lowtide.model.tensors import iter_tensors
@@ -141,9 +142,10 @@ def iter_weights(folder: Path, config: GPTConfig) -> Iterator[tuple[str, slice, 
     All of them are found and compared with the config first.
     """
     found = find_tensors(folder, config)
-    for part in iter_tensors(config):
-        array = _map(found[part.name]).astype(np.float32, copy=False)
-        yield part.ours, part.rows or slice(None), array.T if part.transposed else array
+    with unchanged(found.values()):
+        for part in iter_tensors(config):
+            array = _map(found[part.name]).astype(np.float32, copy=False)
+            yield part.ours, part.rows or slice(None), array.T if part.transposed else array
 
 
 def iter_portable(

@@ -18,6 +18,7 @@ from lowtide.errors import UsageError
 from lowtide.model.checksums import find_intact
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.decoder import Array, DecoderNetwork
+from lowtide.model.heldfiles import HeldFiles
 from lowtide.model.tensorfiles import (
     ITEM_BYTES,
     PIECE_NUMBERS,
@@ -27,7 +28,7 @@ from lowtide.model.tensorfiles import (
     require_weights,
     to_float32,
 )
-from lowtide.model.tensors import ModelTensor, iter_tensors
+from lowtide.model.tensors import ModelTensor, iter_tensors, layer_of
 
 __all__ = ["NETWORKS", "held_bytes", "load_decoder", "load_decoder_in_turns", "turns_bytes"]
 
@@ -42,10 +43,10 @@ def load_decoder(folder: Path) -> DecoderNetwork:
     taken.
     """
     config, found = _look_into(folder)
-    weights: dict[str, Array] = {}
+    weights, held = dict[str, Array](), HeldFiles(found.values())
     for ours, parts in _by_parameter(config).items():
         weights[ours] = _make_place(ours, parts, found)
-        _fill_parameter(weights[ours], parts, found)
+        _fill_parameter(weights[ours], parts, found, held)
     return DecoderNetwork(config, weights)
 
 
@@ -55,14 +56,14 @@ def load_decoder_in_turns(folder: Path) -> DecoderNetwork:
     So text of a model that is larger than the memory can be written; every token reads all of it.
     """
     config, found = _look_into(folder)
-    weights: dict[str, Array] = {}
+    weights, held = dict[str, Array](), HeldFiles(found.values())
     shared: dict[object, Array] = {}
     layers: dict[int, list[tuple[Array, list[ModelTensor]]]] = defaultdict(list)
     for ours, parts in _by_parameter(config).items():
-        layer, name = _layer_of(ours)
+        layer, name = layer_of(ours)
         if layer is None:
             weights[ours] = _make_place(ours, parts, found)
-            _fill_parameter(weights[ours], parts, found)
+            _fill_parameter(weights[ours], parts, found, held)
             continue
         key = _shared_key(name, ours, parts, found)
         if key not in shared:
@@ -72,7 +73,7 @@ def load_decoder_in_turns(folder: Path) -> DecoderNetwork:
 
     def read(layer: int) -> None:
         for place, parts in layers[layer]:
-            _fill_parameter(place, parts, found)
+            _fill_parameter(place, parts, found, held)
 
     return DecoderNetwork(config, weights, before_layer=read)
 
@@ -92,18 +93,11 @@ def _make_place(ours: str, parts: list[ModelTensor], found: Mapping[str, StoredT
 
 
 def _fill_parameter(
-    weight: Array, parts: list[ModelTensor], found: Mapping[str, StoredTensor]
+    weight: Array, parts: list[ModelTensor], found: Mapping[str, StoredTensor], held: HeldFiles
 ) -> None:
     for part in parts:
         place = weight if part.rows is None else weight[part.rows]
-        _fill(place.T if part.transposed else place, found[part.name])
-
-
-def _layer_of(ours: str) -> tuple[int | None, str]:
-    """The layer of a parameter and its name there; None for what is outside of layers."""
-    first, _, rest = ours.partition(".")
-    layer, _, name = rest.partition(".")
-    return (int(layer), name) if first == "blocks" else (None, ours)
+        _fill(place.T if part.transposed else place, found[part.name], held)
 
 
 def _shared_key(
@@ -118,7 +112,7 @@ def turns_bytes(folder: Path, config: GPTConfig) -> int:
     found = find_tensors(folder, config)
     held: dict[object, int] = {}
     for ours, parts in _by_parameter(config).items():
-        layer, name = _layer_of(ours)
+        layer, name = layer_of(ours)
         key = ours if layer is None else _shared_key(name, ours, parts, found)
         held[key] = _parameter_bytes(ours, parts, found)
     return sum(held.values())
@@ -151,21 +145,20 @@ def _held_kind(ours: str, parts: Iterable[ModelTensor], found: Mapping[str, Stor
     return kinds.pop() if is_matrix and len(kinds) == 1 and kinds < _DTYPES.keys() else "F32"
 
 
-def _fill(place: Array, stored: StoredTensor) -> None:
+def _fill(place: Array, stored: StoredTensor, held: HeldFiles) -> None:
     """Copy a stored tensor to its place, some rows at a time."""
     is_same = place.dtype == _DTYPES.get(stored.kind)
     step = max(1, PIECE_NUMBERS // max(1, math.prod(stored.shape[1:])))
-    with stored.path.open("rb", buffering=0) as file:
-        file.seek(stored.offset)
-        for first in range(0, stored.shape[0], step):
-            rows = place[first : first + step]
-            if is_same and rows.flags.c_contiguous:
-                read_exactly(file, rows.reshape(-1).view(np.uint8).data, stored)
-                continue
-            data = bytearray(rows.size * ITEM_BYTES[stored.kind])
-            read_exactly(file, data, stored)
-            numbers = np.frombuffer(data, place.dtype) if is_same else to_float32(data, stored.kind)
-            rows[...] = numbers.reshape(rows.shape)
+    file = held.at(stored)
+    for first in range(0, stored.shape[0], step):
+        rows = place[first : first + step]
+        if is_same and rows.flags.c_contiguous:
+            read_exactly(file, rows.reshape(-1).view(np.uint8).data, stored)
+            continue
+        data = bytearray(rows.size * ITEM_BYTES[stored.kind])
+        read_exactly(file, data, stored)
+        numbers = np.frombuffer(data, place.dtype) if is_same else to_float32(data, stored.kind)
+        rows[...] = numbers.reshape(rows.shape)
 
 
 class DecoderNetworks:

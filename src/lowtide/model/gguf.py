@@ -27,6 +27,7 @@ from lowtide.files import atomic_path, checksum_file
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
 from lowtide.model.ggufvocabulary import describe_vocabulary
+from lowtide.model.heldfiles import unchanged
 from lowtide.model.quantization import BLOCK, quantize_q4_0, quantize_q8_0
 from lowtide.model.rope import frequencies
 from lowtide.model.tensorfiles import (
@@ -133,7 +134,8 @@ def write_gguf(
 ) -> None:
     """Write a file, atomically, its checksum first; `on_bytes` is told how many more are there."""
     with atomic_path(path) as partial:
-        with partial.open("r+b") as file:
+        stored = [row.stored for row in contents.rows if row.stored is not None]
+        with partial.open("r+b") as file, unchanged(stored):
             file.write(_header(contents.pairs, contents.rows))
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             for row in contents.rows:

@@ -99,7 +99,7 @@ class TideAttention(nn.Module):
         value = self._split(self.v_proj(x))
         if self.layer % 2 == 1:
             value = value + opened(self.value_gate, x) * self._split(self.start_v_proj(start))
-        own = F.normalize(value, dim=-1).repeat_interleave(self.heads // self.kv_heads, 1)
+        own = value
         if cache is not None:
             key, value = cache.update(key, value, self.layer)
         key, value = (
@@ -107,6 +107,7 @@ class TideAttention(nn.Module):
         )
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         if self.without_own:
+            own = F.normalize(own, dim=-1).repeat_interleave(self.heads // self.kv_heads, 1)
             found = found - (found * own).sum(-1, keepdim=True) * own
         return self.o_proj((found * opened(self.head_gate, x)).transpose(1, 2).flatten(2))
 

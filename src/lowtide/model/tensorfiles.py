@@ -23,6 +23,7 @@ from lowtide.filenames import WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from lowtide.files import atomic_path, checksum_file, read_json
 from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
+from lowtide.model.heldfiles import unchanged
 from lowtide.model.sizing import count_parameters
 from lowtide.model.tensors import HEAD, iter_tensors, portable_shapes
 
@@ -114,7 +115,7 @@ def copy_tensors(
     # As the library orders them: wide numbers first, then by name.
     order = sorted(wanted, key=lambda name: (-ITEM_BYTES[kinds[name]], name))
     with atomic_path(path) as partial:
-        with partial.open("r+b") as file:
+        with partial.open("r+b") as file, unchanged(wanted.values()):
             file.write(header_bytes({name: (kinds[name], shapes[name]) for name in order}))
             for name in order:
                 row, kind = wanted[name], kinds[name]

@@ -15,6 +15,7 @@ from lowtide.model.tide import added_tensors
 __all__ = [
     "ModelTensor",
     "iter_tensors",
+    "layer_of",
     "layer_tensors",
     "portable_shapes",
     "query_key_norm_sizes",
@@ -120,3 +121,14 @@ def _split(
 def portable_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a network's tensors, as transformers has them."""
     return {tensor.name: tensor.shape for tensor in iter_tensors(config)}
+
+
+def layer_of(ours: str) -> tuple[int | None, str]:
+    """The layer of our parameter and its name there; None for what is outside of layers.
+
+    >>> layer_of("blocks.3.mlp.down.weight"), layer_of("embedding.weight")
+    ((3, 'mlp.down.weight'), (None, 'embedding.weight'))
+    """
+    first, _, rest = ours.partition(".")
+    layer, _, name = rest.partition(".")
+    return (int(layer), name) if first == "blocks" else (None, ours)

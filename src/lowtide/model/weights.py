@@ -26,6 +26,7 @@ from lowtide.model.checksums import find_intact, verify_folder
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
+from lowtide.model.heldfiles import HeldFiles
 from lowtide.model.tensorfiles import (
     ITEM_BYTES,
     PIECE_NUMBERS,
@@ -34,7 +35,7 @@ from lowtide.model.tensorfiles import (
     read_exactly,
     require_weights,
 )
-from lowtide.model.tensors import ModelTensor, iter_tensors
+from lowtide.model.tensors import ModelTensor, iter_tensors, layer_of
 
 __all__ = [
     "NETWORKS",
@@ -108,24 +109,23 @@ def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None
     if verify:
         verify_folder(folder)
     found = find_tensors(Path(folder), model.config)
-    state = model.state_dict()
+    state, held = model.state_dict(), HeldFiles(found.values())
     for part in iter_tensors(model.config):
-        _fill(_place(state[part.ours], part), found[part.name])
+        _fill(_place(state[part.ours], part), found[part.name], held)
 
 
 @torch.no_grad()
-def _fill(place: Tensor, stored: StoredTensor) -> None:
+def _fill(place: Tensor, stored: StoredTensor, held: HeldFiles) -> None:
     """Copy a stored tensor to its place, some rows at a time."""
     row_numbers = math.prod(stored.shape[1:])
     step = max(1, PIECE_NUMBERS // max(1, row_numbers))
-    with stored.path.open("rb", buffering=0) as file:
-        file.seek(stored.offset)
-        for first in range(0, stored.shape[0], step):
-            rows = place[first : first + step]
-            data = bytearray(rows.numel() * ITEM_BYTES[stored.kind])
-            read_exactly(file, data, stored)
-            if data:
-                rows.copy_(torch.frombuffer(data, dtype=_TYPES[stored.kind]).view(rows.shape))
+    file = held.at(stored)
+    for first in range(0, stored.shape[0], step):
+        rows = place[first : first + step]
+        data = bytearray(rows.numel() * ITEM_BYTES[stored.kind])
+        read_exactly(file, data, stored)
+        if data:
+            rows.copy_(torch.frombuffer(data, dtype=_TYPES[stored.kind]).view(rows.shape))
 
 
 @contextlib.contextmanager
@@ -221,30 +221,24 @@ def load_in_turns(folder: str | Path, *, note: Callable[[str], None] | None = No
     _allocate_once(model)
     model.reset_buffers()
     found = find_tensors(Path(folder), config)
+    held = HeldFiles(found.values())
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for block, parts in itertools.groupby(_by_parameter(config), lambda part: _block_of(part.ours)):
+    for block, parts in itertools.groupby(
+        _by_parameter(config), lambda part: layer_of(part.ours)[0]
+    ):
         places = [(_place(parameters[part.ours], part), found[part.name]) for part in parts]
         if block is None:
-            _fill_all(places)
+            _fill_all(places, held)
         else:
-            model.blocks[block].register_forward_pre_hook(functools.partial(_fill_before, places))
+            hook = functools.partial(_fill_all, places, held)
+            model.blocks[block].register_forward_pre_hook(hook)
     return model.eval()
 
 
-def _block_of(name: str) -> int | None:
-    """The block that a parameter belongs to; None for tables, the last norm and the output."""
-    first, _, rest = name.partition(".")
-    return int(rest.partition(".")[0]) if first == "blocks" else None
-
-
-def _fill_all(places: Iterable[tuple[Tensor, StoredTensor]]) -> None:
+def _fill_all(places: Iterable[tuple[Tensor, StoredTensor]], held: HeldFiles, *_: object) -> None:
+    """Also as torch calls what comes before a module, with the module and its inputs."""
     for place, stored in places:
-        _fill(place, stored)
-
-
-def _fill_before(places: Iterable[tuple[Tensor, StoredTensor]], *_: object) -> None:
-    """As torch calls what comes before a module, with the module and its inputs."""
-    _fill_all(places)
+        _fill(place, stored, held)
 
 
 def _allocate_once(model: GPT) -> None:
@@ -252,7 +246,7 @@ def _allocate_once(model: GPT) -> None:
     shared: dict[tuple[str, torch.Size], torch.nn.Parameter] = {}
     for block in [model, *model.blocks]:
         for path, outline in list(block.named_parameters()):
-            if block is model and _block_of(path) is not None:
+            if block is model and layer_of(path)[0] is not None:
                 continue
             weight = shared.get((path, outline.shape))
             if weight is None:
