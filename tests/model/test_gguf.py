@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
 from lowtide.model import gguf as gguf_module
 from lowtide.model import ggufvocabulary
