@@ -366,7 +366,7 @@ def test_a_network_is_described_by_all_its_sizes(kind, number):
 def test_weights_that_are_replaced_meanwhile_are_refused(tmp_path, tokenizers):
     """As when the run saves another checkpoint: no file of two of them is left."""
     folder, seen = tmp_path / "m", []
-    write_model(folder, tokenizers["char"], layout="llama")
+    write_model(folder, tokenizers["gpt2"], layout="llama")
     path = folder / "model.safetensors"
 
     def on_bytes(count):
@@ -376,5 +376,5 @@ def test_weights_that_are_replaced_meanwhile_are_refused(tmp_path, tokenizers):
         seen.append(count)
 
     with pytest.raises(DataError, match="replaced while they were read"):
-        write_pieces(folder, tokenizers["char"], "f32", on_bytes=on_bytes)
+        write_pieces(folder, tokenizers["gpt2"], "f32", on_bytes=on_bytes)
     assert seen and not (tmp_path / "model.gguf").exists()
