@@ -13,8 +13,9 @@ head: heads are independent, and one matrix over all of them would tie them toge
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from lowtide.model.blocks import Attention, SwiGLU
 from lowtide.training.adamw import EagerOptimizer
 from lowtide.training.distributed import cut_like, is_divided
+from lowtide.training.muonkernels import has_muon_kernels, subtract_updates, write_updates
 from lowtide.training.muonnumbers import NORM_MARGIN, POLAR_EXPRESS, ROW_MEMORY, STACK_BYTES
 
 if TYPE_CHECKING:
@@ -86,16 +88,22 @@ class Muon(EagerOptimizer):
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
                 continue
-            updates = self._momentum(parameters, group["momentum"], divisor, skip)
-            stacks: dict[tuple[int, ...], list[_Part]] = {}
-            for parameter, update in zip(parameters, updates, strict=True):
-                for part in self._parts(parameter, update):
-                    stacks.setdefault(tuple(part.update.shape), []).append(part)
-            del updates
+            by_kernels = not is_divided(parameters[0]) and has_muon_kernels(parameters)
+            updates = (
+                {} if by_kernels else self._momentum(parameters, group["momentum"], divisor, skip)
+            )
+            stacks: dict[tuple[int, int], list[_Part]] = {}
+            for parameter in parameters:
+                for part in self._parts(parameter):
+                    stacks.setdefault((part.num_rows, parameter.shape[1]), []).append(part)
             for shape, parts in stacks.items():
                 limit = max(1, self._stack_bytes // (4 * shape[0] * shape[1]))
                 for first in range(0, len(parts), limit):
-                    _apply(group, parts[first : first + limit], keep)
+                    stacked = parts[first : first + limit]
+                    if by_kernels:
+                        self._apply_by_kernels(group, shape, _runs(stacked), divisor, skip)
+                    else:
+                        _apply(group, stacked, updates, keep)
 
     def _momentum(
         self,
@@ -103,13 +111,10 @@ class Muon(EagerOptimizer):
         momentum: float,
         divisor: Tensor | None,
         skip: Tensor | None,
-    ) -> list[Tensor]:
-        """Update the momenta; return the whole (never sharded) Nesterov updates."""
+    ) -> dict[int, Tensor]:
+        """Update the momenta; give the Nesterov updates, whole and never sharded, by ids."""
         gradients = [p.grad for p in parameters if p.grad is not None]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if "momentum" not in self.state[parameter]:
-                self.state[parameter]["momentum"] = torch.zeros_like(gradient)
-        buffers: list[Tensor] = [self.state[parameter]["momentum"] for parameter in parameters]
+        buffers = [self._momentum_of(parameter) for parameter in parameters]
         updates: list[Tensor] = _torch._foreach_div(gradients, 1.0 if divisor is None else divisor)
         if skip is not None:
             # A bad gradient is replaced by the momentum, which then stays as it is.
@@ -118,46 +123,118 @@ class Muon(EagerOptimizer):
                 update.copy_(torch.where(bad, buffer, update))
         _torch._foreach_lerp_(buffers, updates, 1 - momentum)
         _torch._foreach_lerp_(updates, buffers, momentum)
-        return [u.full_tensor() if is_divided(u) else u for u in updates]
+        whole = [u.full_tensor() if is_divided(u) else u for u in updates]
+        return {id(p): update for p, update in zip(parameters, whole, strict=True)}
 
-    def _parts(self, parameter: nn.Parameter, update: Tensor) -> list[_Part]:
+    def _momentum_of(self, parameter: nn.Parameter) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            assert parameter.grad is not None
+            state["momentum"] = torch.zeros_like(parameter.grad)
+        return state["momentum"]
+
+    def _parts(self, parameter: nn.Parameter) -> list[_Part]:
         """The matrices of a parameter; the mean squares of its rows are whole in every process."""
         state = self.state[parameter]
         if "rows" not in state:
-            state["rows"] = update.new_zeros((update.shape[0], 1))
-        parts: list[_Part] = []
-        start = 0
-        for rows in self._splits[id(parameter)]:
-            where = slice(start, start + rows)
-            parts.append(_Part(parameter, where, update[where], state["rows"][where]))
-            start += rows
-        return parts
+            state["rows"] = torch.zeros(
+                (parameter.shape[0], 1), dtype=parameter.dtype, device=parameter.device
+            )
+        ends = itertools.accumulate(self._splits[id(parameter)], initial=0)
+        between = itertools.pairwise(ends)
+        return [_Part(parameter, start, end, state["rows"]) for start, end in between]
+
+    def _apply_by_kernels(
+        self,
+        group: dict[str, Any],
+        shape: tuple[int, int],
+        runs: list[_Part],
+        divisor: Tensor | None,
+        skip: Tensor | None,
+    ) -> None:
+        """The whole step of matrices of equal shape, their momenta included, in two passes."""
+        first = runs[0].parameter
+        divisor = torch.ones((), device=first.device) if divisor is None else divisor
+        skip = torch.zeros((), device=first.device) if skip is None else skip
+        stack = first.new_empty((sum(r.num_rows for r in runs), shape[1]), dtype=_dtype(first))
+        pieces = stack.split([run.num_rows for run in runs])
+        for run, piece in zip(runs, pieces, strict=True):
+            assert run.parameter.grad is not None
+            write_updates(
+                run.of(run.parameter.grad).contiguous(),
+                run.of(self._momentum_of(run.parameter)),
+                piece,
+                beta=group["momentum"],
+                divisor=divisor,
+                skip=skip,
+            )
+        updates = orthogonalize(stack.view(-1, *shape))
+        factors = even_rows(updates, [run.of(run.rows) for run in runs], 1 - skip)
+        factors.mul_((1 - skip) * (group["lr"] * _size(shape)))
+        sizes = [run.num_rows for run in runs]
+        steps, scales = (t.reshape(len(stack), -1).split(sizes) for t in (updates, factors))
+        for run, step, scale in zip(runs, steps, scales, strict=True):
+            subtract_updates(
+                run.of(run.parameter.detach()),
+                step,
+                scale,
+                decay=group["lr"] * group["weight_decay"],
+                skip=skip,
+                cautious=group["cautious"],
+            )
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One matrix of a (perhaps fused) parameter, and what its momentum asks for."""
+    """One matrix of a (perhaps fused) parameter, or several that follow each other."""
 
     parameter: nn.Parameter
-    where: slice
-    update: Tensor
+    start: int
+    end: int
     rows: Tensor
-    """Running means of the squares of each row of the orthogonal update."""
+    """Running means of the squares of each row of the orthogonal update, of the parameter."""
+
+    @property
+    def num_rows(self) -> int:
+        return self.end - self.start
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The same rows of a tensor as long as the parameter."""
+        return tensor[self.start : self.end]
 
 
-def _apply(group: dict[str, Any], parts: list[_Part], keep: Tensor | float) -> None:
+def _runs(parts: list[_Part]) -> list[_Part]:
+    """Parts that follow each other in one parameter, together: they are done in one go."""
+    runs: list[_Part] = []
+    for part in parts:
+        if runs and runs[-1].parameter is part.parameter and runs[-1].end == part.start:
+            runs[-1] = replace(runs[-1], end=part.end)
+        else:
+            runs.append(part)
+    return runs
+
+
+def _size(shape: tuple[int, ...]) -> float:
+    """What brings an orthogonal update to the size of AdamW's."""
+    return 0.2 * max(shape) ** 0.5
+
+
+def _apply(
+    group: dict[str, Any], parts: list[_Part], whole: dict[int, Tensor], keep: Tensor | float
+) -> None:
     """Make the updates of equal shapes orthogonal, all at once, and subtract them."""
-    updates = orthogonalize(torch.stack([part.update for part in parts]))
-    factors = even_rows(updates, [part.rows for part in parts], keep)
-    size = 0.2 * max(updates.shape[1:]) ** 0.5
-    steps = updates.float().mul_(factors.mul_(group["lr"] * size * keep)).unbind()
+    updates = orthogonalize(torch.stack([part.of(whole[id(part.parameter)]) for part in parts]))
+    factors = even_rows(updates, [part.of(part.rows) for part in parts], keep)
+    size = group["lr"] * _size(updates.shape[1:])
+    steps = updates.float().mul_(factors.mul_(size * keep)).unbind()
     decay = group["lr"] * group["weight_decay"] * keep
     cautious: bool = group["cautious"]
     if is_divided(parts[0].parameter):
         for part, step in zip(parts, steps, strict=True):
-            _apply_sharded(part.parameter, part.where, step, decay, cautious=cautious)  # pyright: ignore[reportArgumentType]
+            where = slice(part.start, part.end)
+            _apply_sharded(part.parameter, where, step, decay, cautious=cautious)  # pyright: ignore[reportArgumentType]
         return
-    targets = [part.parameter[part.where] for part in parts]
+    targets = [part.of(part.parameter) for part in parts]
     if cautious:
         for target, step in zip(targets, steps, strict=True):
             target.mul_(1 - decay * (target * step >= 0))
@@ -174,8 +251,9 @@ def even_rows(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> Tens
     """
     squares = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float32)
     squares = squares.square_().div_(updates.shape[-1])
-    means = torch.stack(rows).lerp_(squares, (1 - ROW_MEMORY) * squares.new_ones(()) * keep)
-    _torch._foreach_copy_(rows, list(means.unbind()))
+    means = torch.cat(rows).view_as(squares)
+    means = means.lerp_(squares, (1 - ROW_MEMORY) * squares.new_ones(()) * keep)
+    _torch._foreach_copy_(rows, list(means.view(-1, 1).split([len(row) for row in rows])))
     factors = means.clamp_(min=1e-20).rsqrt_()
     after = (squares * factors.square()).sum(dim=-2, keepdim=True)
     norm = squares.sum(dim=-2, keepdim=True) / after.clamp(min=1e-20)
@@ -203,9 +281,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     short, long = sorted(matrices.shape[1:])
     if not matrices.is_cuda and 2 * long >= 3 * short:
         return _orthogonalize_squares(matrices.float())
-    # bfloat16 is what matrix units are fast at and is enough here; CPUs mostly emulate it.
-    dtype = torch.bfloat16 if matrices.is_cuda else torch.float32
-    x = matrices.to(dtype)
+    x = matrices.to(_dtype(matrices))
     x = x / _upper_norm(x)
     tall = x.shape[-2] >= x.shape[-1]
     for a, b, c in POLAR_EXPRESS:
@@ -213,6 +289,11 @@ def orthogonalize(matrices: Tensor) -> Tensor:
         polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, *((x, polynomial) if tall else (polynomial, x)), beta=a)
     return x
+
+
+def _dtype(matrices: Tensor) -> torch.dtype:
+    """bfloat16 is what matrix units are fast at and is enough here; CPUs mostly emulate it."""
+    return torch.bfloat16 if matrices.is_cuda else torch.float32
 
 
 def _upper_norm(x: Tensor) -> Tensor:
