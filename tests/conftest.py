@@ -109,6 +109,9 @@ _TOGETHER = {
         "tests/model/test_kernels.py",
         "tests/model/test_float8.py",
         "tests/model/test_rotation.py",
+        "tests/training/test_partkernels.py",
+        "tests/training/test_muonkernels.py",
+        "tests/model/test_headkernels.py",
         "tests/ladder/test_packing.py",
     ),
 }

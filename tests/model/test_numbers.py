@@ -135,6 +135,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "GPT.compile_blocks(whole)": False,
     },
     "model.growing": {"_MOST_TOKENS": 131_072, "_LONGEST": 1_024, "_SHOWN": 3},
+    "model.headkernels": {
+        "_FORWARD_NUMBERS": 2_048,
+        "_FORWARD_WARPS": 8,
+        "_BACKWARD_NUMBERS": 2_048,
+        "_BACKWARD_WARPS": 4,
+        "_LEAST_NORM": 1e-12,
+    },
     "model.inference": {
         "_MARGIN": 1.1,
         "LONGEST_USUAL": 4_096,

@@ -16,7 +16,7 @@ head and token. All of it is done token by token, so decoding with a cache needs
 In:      the residual stream [B, T, D] and the embedding of the same tokens
 Out:     the residual stream
 Memory:  as a block of the qwen3 layout, and the embedding, the added values, the ungated heads and
-         the directions of own values
+         the directions of own values; by the kernels of a GPU (headkernels) without the directions
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from torch import Tensor, nn
 
 from lowtide.model.blocks import Attention, Cache, NormedLinear, RMSNorm, SwiGLU, drop
 from lowtide.model.config import GPTConfig
+from lowtide.model.headkernels import gated_without_own
+from lowtide.model.rotation import has_fused_rotation
 from lowtide.model.tide import has_start_values, num_gate_inputs
 
 __all__ = ["TideBlock"]
@@ -67,6 +69,8 @@ class TideAttention(Attention):
             added = self.start_values(start).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             value = value + _open(self.value_gate, x) * added
         found = self.attend(query, key, value, cache)
+        if self.without_own and cache is None and has_fused_rotation(found, self.head_dim):
+            return self.output(gated_without_own(found, value, _logits(self.head_gate, x)))
         if self.without_own:
             found = _without_own(found, value)
         return self.join(found * _open(self.head_gate, x))
@@ -82,8 +86,13 @@ def _without_own(found: Tensor, value: Tensor) -> Tensor:
 
 def _open(gate: nn.Linear, x: Tensor) -> Tensor:
     """How far each head is open for each token: [B, heads, T, 1], from 0 to 2."""
-    opened = 2 * torch.sigmoid(gate(x[..., : gate.in_features]))
+    opened = 2 * torch.sigmoid(_logits(gate, x))
     return opened.transpose(1, 2)[..., None]
+
+
+def _logits(gate: nn.Linear, x: Tensor) -> Tensor:
+    """What the sigmoid of a gate is taken of: [B, T, heads]."""
+    return gate(x[..., : gate.in_features])
 
 
 class TideBlock(nn.Module):
