@@ -166,6 +166,13 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "OptimizerSet.__init__(decay_power)": 1.0,
         "LossScale.__init__(initial)": 65536.0,
     },
+    "training.partkernels": {
+        "_STRETCH": 128,
+        "PartBlocks.columns": 128,
+        "PartBlocks.rows": 8,
+        "PartBlocks.num_warps": 1,
+        "list_on_gpu(stretch)": 128,
+    },
     "training.probe": {"_VOCABULARY": 62},
     "training.questions": {
         "_SHORT_LINE": 262_144,
