@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -149,9 +150,10 @@ def first_tokens(path: Path, count: int | None) -> Path:
     if count is None:
         return path
     part = path.with_name(f"{path.stem}-{count}{path.suffix}")
+    written = part.with_name(f"{part.name}.{os.getpid()}")
     with path.open("rb") as file:
-        part.write_bytes(file.read(2 * count))
-    return part
+        written.write_bytes(file.read(2 * count))
+    return written.replace(part)  # another run may be reading the same tokens
 
 
 def main() -> None:
