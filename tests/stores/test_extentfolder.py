@@ -62,6 +62,8 @@ def test_room_is_made_up_to_the_last_byte(folder: ExtentFolder) -> None:
         assert there(folder) == {min(left)}  # what is no farther away stays
         with pytest.raises(BudgetError, match="is full of what is being read") as refused:
             folder.make_room(count, folder.max_bytes)
+        wanted = -(-(count.bytes + folder.max_bytes) // (1 << 20))
+        assert f"give --cache-size {wanted}MiB or more" in str(refused.value)
         assert "8.0 KiB are in use" in str(refused.value) and not there(folder)
 
 

@@ -210,7 +210,8 @@ class ExtentFolder:
             f"the cache of {format_size(self.max_bytes)} is full of what is being read or cannot "
             f"be removed: {format_size(count.bytes)} are in use",
             path=self.path,
-            next_step="give a larger --cache-size, or a --cache-dir that no other run uses",
+            next_step=f"give --cache-size {-(-(count.bytes + size) // (1 << 20))}MiB or more, or a "
+            "--cache-dir that no other run uses",
         )
 
     def evict(
