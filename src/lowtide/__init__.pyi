@@ -778,7 +778,7 @@ def train(
     decay_schedule: Literal['rate', 'root'] = 'rate',
     spelling_rate: float = 0.0,
     beta1: float = 0.9,
-    beta2: float = 0.95,
+    beta2: float | None = None,
     ahead_weight: float = 0.0,
     average_over: float = 0.0,
     momentum: float = 0.95,
@@ -915,7 +915,8 @@ def train(
             what they share, as a multiple of the embedding's; 1 suits the tide layout, 0.5
             others; 0 switches it off.
         beta1: Decay of AdamW's first moment.
-        beta2: Decay of AdamW's second moment.
+        beta2: Decay of AdamW's second moment; 0.95 if not given, 0.99 with --target-params up
+            to 30M, Muon and a vocabulary of more tokens than the width.
         ahead_weight: Learn the tokens after the next one too, at this weight and half of it,
             falling to nothing by two thirds of the run; losses that are shown are the next
             token's.

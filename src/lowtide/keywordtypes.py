@@ -185,8 +185,8 @@ class TrainKeywords(TypedDict, total=False):
     beta1: float
     """Decay of AdamW's first moment."""
 
-    beta2: float
-    """Decay of AdamW's second moment."""
+    beta2: float | None
+    """Decay of AdamW's second moment; 0.95 if not given, 0.99 with --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
 
     ahead_weight: float
     """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by two thirds of the run; losses that are shown are the next token's."""

@@ -301,7 +301,7 @@ def test_the_numbers_of_a_step(taken: float, counted: int) -> None:
         cautious_decay=True, optimizer="muon", seed=5,
     )  # fmt: skip
     stand_in: Any = SimpleNamespace(
-        _settings=settings, _steps=torch.tensor(taken, dtype=torch.float64),
+        _settings=settings, _betas=(0.75, 0.5), _steps=torch.tensor(taken, dtype=torch.float64),
         state=SimpleNamespace(step=8), _kinds=["PackedAdamW", "PackedMuon"],
     )  # fmt: skip
     stand_in._seed = lambda: LadderEngine._seed(stand_in)

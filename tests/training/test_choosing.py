@@ -6,6 +6,7 @@ from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import count_parameters, suitable_vocabulary
 from lowtide.training.choosing import (
+    adam_betas,
     begins_at_counts,
     choose_optimizer,
     embedding_rate,
@@ -106,6 +107,20 @@ def test_small_models_by_a_count_begin_at_counts_and_learn_embeddings_faster():
 def test_a_vocabulary_that_is_no_larger_than_the_width_is_left_as_it_was():
     sizes = {size: small(config=WORDS.replace(vocab_size=size)) for size in (128, 129)}
     assert sizes == {128: (False, 1.0), 129: (True, 3.0)}
+
+
+def betas(optimizer="muon", **options):
+    """How much of its moments AdamW keeps for a small model."""
+    settings = train_settings(**{"target_params": 30_000_000, **options})
+    return adam_betas(settings, WORDS, optimizer)
+
+
+def test_second_moments_of_small_models_have_a_longer_memory():
+    assert betas() == betas(dataset_id="stories") == (0.9, 0.99)
+    for other in ({"target_params": 30_000_001}, {"init_from_model": "base"}):
+        assert betas(**other) == betas("adamw") == (0.9, 0.95)
+    assert betas(beta1=0.8, beta2=0.5) == betas("adamw", beta1=0.8, beta2=0.5) == (0.8, 0.5)
+    assert betas(beta2=0.0) == (0.9, 0.0)
 
 
 def test_what_is_asked_for_beats_what_suits_a_small_model():

@@ -29,6 +29,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "training.choosing": {
         "_SMALL_PARAMETERS": 30_000_000,
         "_SMALL_EMBEDDING_RATE": 3.0,
+        "_BETA2": 0.95,
+        "_SMALL_BETA2": 0.99,
         "choose_optimizer(has_matrices)": True,
     },
     "training.diagnostics": {

@@ -112,16 +112,17 @@ def test_runs_keep_what_newer_versions_would_choose_otherwise(tmp_path):
     def kept(before, **now):
         (tmp_path / "settings.json").write_text(json.dumps({"model_name": "run", **before}))
         learning = continued_settings(tmp_path, train_settings(**now)).learning
-        return learning.embedding_rate, learning.first_embedding
+        return learning.embedding_rate, learning.first_embedding, learning.beta2
 
-    older = {"embedding_rate": 1.0, "first_embedding": "random"}
-    assert kept(older, target_params=1000000) == (1.0, "random")
-    assert kept({}, target_params=1000000) == (1.0, "auto")
-    assert kept({"embedding_rate": None, "first_embedding": "cooccurrence"}) == (
+    older = {"embedding_rate": 1.0, "first_embedding": "random", "beta2": 0.95}
+    assert kept(older, target_params=1000000) == (1.0, "random", 0.95)
+    assert kept({}, target_params=1000000) == (1.0, "auto", None)
+    assert kept({"embedding_rate": None, "first_embedding": "cooccurrence", "beta2": None}) == (
         None,
         "cooccurrence",
+        None,
     )
-    assert kept(older, embedding_rate=2.0) == (2.0, "random")
+    assert kept(older, embedding_rate=2.0, beta2=0.9) == (2.0, "random", 0.9)
     with pytest.raises(UsageError, match="first_embedding is cooccurrence, this run has random"):
         kept(older, first_embedding="cooccurrence")
 

@@ -95,7 +95,6 @@ DEFAULTS = {
     "decay_schedule": "rate",
     "spelling_rate": 0.0,
     "beta1": 0.9,
-    "beta2": 0.95,
     "ahead_weight": 0.0,
     "average_over": 0.0,
     "momentum": 0.95,

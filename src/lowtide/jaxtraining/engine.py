@@ -30,6 +30,7 @@ from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import (
+    adam_betas,
     choose_optimizer,
     embedding_rate,
     peak_learning_rate,
@@ -146,7 +147,7 @@ class JaxEngine:
             optimizer,
             use_8bit=learning.use_8bit_optimizer,
             weight_decay=learning.weight_decay,
-            betas=(learning.beta1, learning.beta2),
+            betas=adam_betas(settings, config, optimizer),
             cautious=learning.cautious_decay,
             embedding_rate=embedding_rate(settings, config, optimizer),
             embedding_decay=learning.embedding_decay,

@@ -30,6 +30,7 @@ from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import (
+    adam_betas,
     choose_optimizer,
     embedding_rate,
     peak_learning_rate,
@@ -82,6 +83,7 @@ class LadderEngine:
         self._smalls = model.smalls
         self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         self._embedding_rate = embedding_rate(settings, model.config, optimizer)
+        self._betas = adam_betas(settings, model.config, optimizer)
         self._executor = Executor(
             model.outline,
             self._places,
@@ -180,15 +182,12 @@ class LadderEngine:
         return hash((self._settings.learning.seed, self.state.step)) & 0xFFFFFFFF
 
     def _numbers(self, factor: Tensor, goes: Tensor, rate: float, decay: float) -> StepNumbers:
-        settings = self._settings
         # If the first step is skipped there are no corrections yet; those of one step do no harm.
         steps = self._steps.clamp(min=1.0)
-        first = 1 - torch.pow(settings.learning.beta1, steps)
-        second = 1 - torch.pow(settings.learning.beta2, steps)
+        first, second = (1 - torch.pow(beta, steps) for beta in self._betas)
         kept = torch.full_like(factor, 1 - rate * decay)
         scalars = torch.stack([factor, goes, rate / first, second.rsqrt(), kept]).float()
-        betas = settings.learning.beta1, settings.learning.beta2
-        return StepNumbers(*betas, _EPS, self._seed(), scalars)
+        return StepNumbers(*self._betas, _EPS, self._seed(), scalars)
 
     def _move_smalls(self, numbers: StepNumbers) -> None:
         smalls = self._smalls

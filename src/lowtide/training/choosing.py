@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lowtide.training.settings import TrainSettings
 
 __all__ = [
+    "adam_betas",
     "begins_at_counts",
     "choose_optimizer",
     "embedding_rate",
@@ -36,6 +37,7 @@ __all__ = [
 # measured.
 _SMALL_PARAMETERS = 30_000_000
 _SMALL_EMBEDDING_RATE = 3.0
+_BETA2, _SMALL_BETA2 = 0.95, 0.99
 
 
 def choose_optimizer(
@@ -101,6 +103,17 @@ def embedding_rate(
     if settings.learning.embedding_rate is not None:
         return settings.learning.embedding_rate
     return _SMALL_EMBEDDING_RATE if optimizer == "muon" and _is_small(settings, config) else 1.0
+
+
+def adam_betas(
+    settings: TrainSettings, config: GPTConfig | ModuleConfig, optimizer: str
+) -> tuple[float, float]:
+    """How much of AdamW's moments stays from step to step; the second, given or for a size."""
+    beta1, beta2 = settings.learning.beta1, settings.learning.beta2
+    if beta2 is not None:
+        return beta1, beta2
+    slow = optimizer == "muon" and _is_small(settings, config)
+    return beta1, _SMALL_BETA2 if slow else _BETA2
 
 
 def begins_at_counts(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> bool:

@@ -55,8 +55,9 @@ class LearningSettings:
     multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""
     beta1: float = 0.9
     """Decay of AdamW's first moment."""
-    beta2: float = 0.95
-    """Decay of AdamW's second moment."""
+    beta2: float | None = None
+    """Decay of AdamW's second moment; 0.95 if not given, 0.99 with --target-params up to 30M, Muon
+    and a vocabulary of more tokens than the width."""
     ahead_weight: float = 0.0
     """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by
     two thirds of the run; losses that are shown are the next token's."""

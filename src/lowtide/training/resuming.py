@@ -93,6 +93,7 @@ _ANY: dict[str, str | None] = {
     "optimizer": "auto",
     "first_embedding": "auto",
     "embedding_rate": None,
+    "beta2": None,
 }
 _CHOSEN_ONCE = [name for name in _ANY if RESUME_RULES[name] == "refused"]
 # Left out and written out, it is the same.

@@ -35,4 +35,4 @@ def below_one(group: Any, *names: str) -> None:
     """Refuse what is no share: below 0, or 1 and more."""
     for name in names:
         value = getattr(group, name)
-        require(0 <= value < 1, name, value, "from 0 to below 1")
+        require(value is None or 0 <= value < 1, name, value, "from 0 to below 1")

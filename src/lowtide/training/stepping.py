@@ -25,7 +25,12 @@ from lowtide.model.weights import TensorFile
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.averaging import WeightAverage
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import choose_optimizer, embedding_rate, peak_learning_rate
+from lowtide.training.choosing import (
+    adam_betas,
+    choose_optimizer,
+    embedding_rate,
+    peak_learning_rate,
+)
 from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
@@ -202,7 +207,7 @@ class Stepper:
             name=name,
             learning_rate=self.learning_rate,
             weight_decay=learning.weight_decay,
-            betas=(learning.beta1, learning.beta2),
+            betas=adam_betas(self._settings, self.model.config, name),
             use_8bit=learning.use_8bit_optimizer,
             momentum=learning.momentum,
             cautious_decay=learning.cautious_decay,
