@@ -20,6 +20,7 @@ from lowtide.dataset.settings import (
 from lowtide.errors import UsageError
 from lowtide.flags import read_plain_flags
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
+from lowtide.training.settings import TrainSettings
 
 NEEDED = ["--input-files", "a.txt", "--out-dir", "out"]
 
@@ -101,6 +102,28 @@ def test_what_is_read_is_what_tyro_would_read(words: list[str]) -> None:
 )
 def test_anything_else_is_left_to_tyro(words: list[str]) -> None:
     assert read_plain_flags(PrepareSettings, words) is None
+
+
+SWITCH = "--save-in-background"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([SWITCH], True),
+        (["--no-save-in-background"], False),
+        (["--no_save_in_background", "--optimizer", "muon"], False),
+        (["--optimizer", "muon", SWITCH, "--max-iters", "3"], True),
+        (["--optimizer", "muon"], None),
+    ],
+)
+def test_a_switch_that_may_be_left_open_needs_no_value(
+    words: list[str], expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--input-file", "a.txt", *words]
+    for read in (arguments.parse_settings, lambda *given, **_: read_by_tyro(*given, monkeypatch)):
+        settings = read(TrainSettings, words, program="x", summary="x")
+        assert settings.saving.save_in_background is expected
 
 
 def test_kinds_of_fields_that_are_not_read_here() -> None:

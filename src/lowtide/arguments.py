@@ -25,6 +25,7 @@ from lowtide.flags import (
     read_path,
     read_plain_flags,
     repeat_flags,
+    spell_switches,
     stray_word,
 )
 from lowtide.flatsettings import groups_of, setting_fields
@@ -92,7 +93,7 @@ def _parse_by_tyro(
     with _quoting(cls, words):
         return tyro.cli(
             cls,
-            args=words,
+            args=spell_switches(cls, words),
             config=(tyro.conf.OmitArgPrefixes,),  # flags have no group in their names
             default=default,
             prog=program,

@@ -11,6 +11,7 @@ for the few kinds of fields that are not read here.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,7 @@ __all__ = [
     "read_plain_flags",
     "repeat_flags",
     "settings_as_flags",
+    "spell_switches",
     "stray_word",
     "write_flags",
 ]
@@ -33,6 +35,7 @@ __all__ = [
 _POSITIONAL = "Annotated[", ", tyro.conf.Positional]"
 _MANY = "tuple[", ", ...]"
 _WORDS = "Literal[", "]"
+_OPEN_SWITCH, _TRUTHS = "bool | None", ("True", "False", "None")
 _REPEATED = "UseAppendAction"  # a flag that is given once for each of its values
 
 
@@ -182,6 +185,29 @@ def repeat_flags(cls: type[Any], words: list[str]) -> list[str]:
                 found.append(flag)
             num_given += 1
         found.append(word)
+    return found
+
+
+def spell_switches(cls: type[Any], words: list[str]) -> list[str]:
+    """The words with a value behind each switch that may be left open, which tyro wants.
+
+    >>> @dataclasses.dataclass
+    ... class Settings:
+    ...     fast: bool | None = None
+    >>> spell_switches(Settings, ["--fast", "--no-fast", "--fast", "False"])
+    ['--fast', 'True', '--fast', 'False', '--fast', 'False']
+    """
+    fields = setting_fields(cls).items()
+    open_flags = {flag_name(name) for name, field in fields if field.type == _OPEN_SWITCH}
+    found: list[str] = []
+    for word, after in itertools.pairwise([*words, "-"]):
+        flag = word.replace("_", "-")
+        if flag in open_flags and after not in _TRUTHS:
+            found += [flag, "True"]
+        elif flag.startswith("--no-") and "--" + flag[5:] in open_flags:
+            found += ["--" + flag[5:], "False"]
+        else:
+            found.append(word)
     return found
 
 
