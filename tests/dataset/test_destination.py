@@ -111,8 +111,29 @@ def test_metadata_is_created_once_and_uploaded_where_it_is_large(
     assert caught.value.message == "another dataset was finished here meanwhile"
     assert store.contents["out/dataset_metadata.json"] == b"another"
     path.write_bytes(bytes((8 << 20) + 1))
+    with pytest.raises(UsageError, match="another dataset was finished here meanwhile"):
+        place.finish(tmp_path)
+    assert store.contents.pop("out/dataset_metadata.json") == b"another"
     place.finish(tmp_path)
     assert len(store.contents["out/dataset_metadata.json"]) == (8 << 20) + 1
+
+
+def test_a_shard_is_here_with_both_its_files(store: MemoryStore, tmp_path: Path) -> None:
+    names = [Path("train") / SHARD, Path("val") / OTHER]
+    (tmp_path / "train").mkdir()
+    (tmp_path / "val").mkdir()
+    stored = open_destination(StorePath("s3://bucket/out"))
+    for place, put in (
+        (stored, lambda name: store.put(f"out/{name}", b"")),
+        (open_destination(tmp_path), lambda name: (tmp_path / name).touch()),
+    ):
+        assert place.find_missing([]) is None
+        assert place.find_missing(names) == names[0]
+        for name in (names[0], layout.documents_path(names[0]), layout.documents_path(names[1])):
+            put(name)
+        assert place.find_missing(names) == names[1]
+        put(names[1])
+        assert place.find_missing(names) is None
 
 
 def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path: Path) -> None:
@@ -136,3 +157,16 @@ def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path:
     store.calls.clear()
     stored.remove_other_shards([kept])
     assert "delete" not in {call[0] for call in store.calls}
+
+
+def test_shards_beside_a_finished_dataset_are_never_removed(store: MemoryStore) -> None:
+    """A worker that was stopped for long goes on when the dataset is there, and has grown."""
+    place = open_destination(StorePath("s3://bucket/out"))
+    added = f"out/train/{OTHER}"
+    store.put(added, b"")
+    store.put("out/dataset_metadata.json", b"{}")
+    place.remove_other_shards([Path("train") / SHARD])
+    assert added in store.contents
+    del store.contents["out/dataset_metadata.json"]
+    place.remove_other_shards([Path("train") / SHARD])
+    assert added not in store.contents

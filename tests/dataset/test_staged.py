@@ -378,6 +378,26 @@ def test_shards_that_no_work_made_are_not_touched(corpus: Path) -> None:
     assert (out_dir / "train" / "shard_00000.bin").read_bytes() == b"mine"
 
 
+def test_shards_in_another_folder_make_no_dataset(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of workers that meet in one place, and have an --out-dir of their own each."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    work = corpus.parent / "work"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(running, "write_dataset", stop)
+        prepare_dataset(settings_of(corpus.parent / "a", corpus, engine="files", work_dir=work))
+    other = corpus.parent / "b"
+    with pytest.raises(DataError, match="is not here, but a worker on this work has written it"):
+        prepare_dataset(settings_of(other, corpus, engine="files", work_dir=work))
+    assert not other.exists() and work.exists()
+    prepare_dataset(settings_of(corpus.parent / "a", corpus, engine="files", work_dir=work))
+    assert snapshot(corpus.parent / "a") == by_threads(corpus)
+
+
 def test_a_folder_of_the_users_is_no_work_folder(corpus: Path) -> None:
     (corpus.parent / "mine").mkdir()
     (corpus.parent / "mine" / "letter.txt").write_text("dear")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +15,22 @@ from typing import Any
 import pytest
 
 from lowtide.engine import shared, workstate
+from lowtide.engine.heldoutputs import hold_output
 from lowtide.engine.leases import (
+    MOST_FAILURES,
     Leases,
     list_failures,
     list_leases,
     note_failure,
     note_loss,
 )
+from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task
 from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import DataError
+from lowtide.files import hold_lock
 from lowtide.stores.paths import StorePath
 
 
@@ -285,7 +291,21 @@ def test_only_a_folder_with_a_plan_and_stages_is_one_of_work(tmp_path: Path) -> 
     assert is_work_folder(tmp_path) is True
     (tmp_path / "plan.json").unlink()
     assert is_work_folder(tmp_path) is False
+    (tmp_path / "plan.json").write_text("not JSON")
+    assert is_work_folder(tmp_path) is True
+    Records(tmp_path).remove(["one"])
     assert is_work_folder(StorePath("s3://bucket")) is False  # nobody asks in a whole bucket
+
+
+def test_work_is_shown_before_its_first_stage_and_after_its_last(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    commit_plan({"verb": "prepare"}, records)
+    assert is_work_folder(tmp_path) is True
+    first, *rest = describe_work(tmp_path).splitlines()
+    assert first == f"{tmp_path}: work of lowtide that is not finished"
+    assert rest == ["  no stage    none has begun, or all are done and being removed"]
+    records.agree_on_count("one", 1)
+    assert "none has begun" not in describe_work(tmp_path)
 
 
 class Place:
@@ -412,6 +432,51 @@ def test_what_becomes_of_one_task(
     assert attempted == ([Task("one", 3)] if ran else [])
     assert run.done == ({3} if noted else set())
     assert list(found) == []
+
+
+def test_an_output_that_others_hold_is_waited_for_and_blames_no_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that is only stopped keeps the lock of what it writes when its lease is gone."""
+    out = tmp_path / "out"
+    held = contextlib.ExitStack()
+    held.enter_context(hold_lock(out, create_folder=True))
+
+    def write(index: int) -> None:
+        if len(stage.ran) > 2 * MOST_FAILURES:
+            held.close()
+        with hold_output(out, create_folder=True):
+            pass
+
+    stage = Numbers("one", 1, Records(tmp_path / "work"), write)
+    run_shared([stage], stage.records, num_workers=1, on_stage=ignore, shortest_pause=1e-6)
+    assert len(stage.ran) == 2 * MOST_FAILURES + 1
+    assert list_failures(tmp_path / "work") == {} and list_leases(tmp_path / "work") == {}
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"{out}: this worker waits: another lowtide command is at work here")
+
+
+def test_after_a_signal_no_other_task_begins(tmp_path: Path) -> None:
+    heard = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        heard.set()
+        raise KeyboardInterrupt
+
+    def stop_at_the_third(index: int) -> None:
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert heard.wait(30)
+
+    stage = Numbers("one", 200, Records(tmp_path), stop_at_the_third)
+    before = signal.signal(signal.SIGUSR2, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_shared([stage], stage.records, num_workers=1, on_stage=ignore)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert 3 <= len(stage.ran) < 100
+    assert list_leases(tmp_path) == {} and list_failures(tmp_path) == {}
 
 
 def test_the_last_task_wakes_who_waits() -> None:

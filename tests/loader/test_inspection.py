@@ -75,8 +75,10 @@ def test_colors_are_for_terminals_that_want_them(
 def test_a_folder_of_unfinished_work_is_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "inspect_dataset", lambda _: "unfinished")
-    monkeypatch.setattr(inspection, "is_work_folder", lambda _: True)
+    """It may be gone when it has been described, so whether it is one is asked once."""
+    answers = iter([True])
+    monkeypatch.setattr(inspection, "describe_work", lambda _: "unfinished")
+    monkeypatch.setattr(inspection, "is_work_folder", lambda _: next(answers))
     found = inspect(tmp_path)
     assert (found.kind, found.text) == ("work", "unfinished")
     assert found.facts == {"kind": "work", "description": "unfinished"}

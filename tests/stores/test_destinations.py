@@ -14,6 +14,7 @@ def test_only_shards_of_others_are_removed(server: Any, stored: str) -> None:
         return {key.removeprefix("data/mine/") for key in server.objects}
 
     server.objects["data/mine/train/notes.txt"] = b"mine"
+    del server.objects["data/mine/dataset_metadata.json"]  # beside it none would be removed
     before = keys()
     kept = {Path("train/shard_00000.bin"), Path("val/shard_00000.bin")}
     open_destination(StorePath(stored)).remove_other_shards(kept)

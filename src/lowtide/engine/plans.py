@@ -16,7 +16,7 @@ from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.files import checksum_bytes
 
-__all__ = ["checksum_plan", "commit_plan", "read_plan"]
+__all__ = ["checksum_plan", "commit_plan", "has_plan", "read_plan"]
 
 _FORMAT_KEY = "output_format"
 _TOLD_FIRST = ("verb", "version")
@@ -39,6 +39,14 @@ def read_plan(records: Records) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise DataError("expected the plan that workers agree on", path=path, next_step=_START_OVER)
     return value
+
+
+def has_plan(records: Records) -> bool:
+    """Return whether a folder holds a plan that workers agreed on; other plans are none."""
+    try:
+        return _FORMAT_KEY in (read_plan(records) or {})
+    except DataError:
+        return False
 
 
 def checksum_plan(records: Records) -> str | None:

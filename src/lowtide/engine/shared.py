@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from lowtide.engine.heldoutputs import HeldOutputError
 from lowtide.engine.leases import (
     LEASE_SECONDS,
     MOST_FAILURES,
@@ -24,7 +25,7 @@ from lowtide.engine.leases import (
 )
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
-from lowtide.errors import LowtideError, from_os_error
+from lowtide.errors import LowtideError, from_os_error, warn
 from lowtide.progress import Progress
 from lowtide.stores.objects import StoreDownError
 
@@ -117,6 +118,7 @@ class _StageRun:
     on_done: Callable[[int], None]
     shortest_pause: float
     is_alone: bool = False
+    has_warned: bool = False
     error: BaseException | None = None
     done: set[int] = field(default_factory=set)
     busy: set[int] = field(default_factory=set)
@@ -129,8 +131,12 @@ class _StageRun:
         if len(self.done) < self.num_tasks:
             threads = min(num_workers, self.num_tasks)
             with ThreadPoolExecutor(threads, thread_name_prefix="lowtide-task") as pool:
-                for future in [pool.submit(self.work) for _ in range(threads)]:
-                    future.result()
+                try:
+                    for future in [pool.submit(self.work) for _ in range(threads)]:
+                        future.result()
+                except BaseException as error:  # a signal: the tasks in work are the last
+                    self.stop(error)
+                    raise
         if self.error is not None:
             raise self.error
 
@@ -142,9 +148,13 @@ class _StageRun:
         try:
             self.work_until_done()
         except BaseException as error:
-            with self.lock:
-                self.error = self.error or error
-            self.news.set()
+            self.stop(error)
+
+    def stop(self, error: BaseException) -> None:
+        """Let no thread begin another task."""
+        with self.lock:
+            self.error = self.error or error
+        self.news.set()
 
     def work_until_done(self) -> None:
         # Workers begin at different places, so that they seldom ask for the same task. One that is
@@ -193,15 +203,20 @@ class _StageRun:
             is_done = self.records.is_done(task) or self.attempt(task)
         if is_done or self.records.is_done(task):
             self.note_done({index})
-        return True
+        return is_done is not None
 
-    def attempt(self, task: Task) -> bool:
-        """Do a task; return whether it is done now."""
+    def attempt(self, task: Task) -> bool | None:
+        """Do a task; return whether it is done now, None while others hold what it writes."""
         try:
             self.stage.run(task.index)
             return True
         except StoreDownError:
             raise
+        except HeldOutputError as error:
+            if not self.has_warned:
+                self.has_warned = True
+                warn(f"{error.path}: this worker waits: {error.message}")
+            return None
         except OSError as error:
             if error.errno in _OF_A_FULL_DISK and error.filename is None:
                 error.filename = str(self.records.place.disk)

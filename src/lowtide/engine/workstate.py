@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from lowtide.engine.leases import count_losses, list_failures, list_leases
+from lowtide.engine.plans import has_plan
 from lowtide.engine.records import PLAN_NAME, Records
 from lowtide.progress import format_seconds
 from lowtide.stores.paths import StorePath, is_stored
@@ -23,7 +24,8 @@ def is_work_folder(folder: Path) -> bool:
     if is_stored(folder) and not StorePath(folder).url.key:
         return False
     records = Records(folder)
-    return records.place.exists(PLAN_NAME) and bool(records.list_stages())
+    # Without stages where the first has not begun, and where all are being removed.
+    return records.place.exists(PLAN_NAME) and (bool(records.list_stages()) or has_plan(records))
 
 
 def describe_work(folder: Path) -> str:
@@ -31,7 +33,10 @@ def describe_work(folder: Path) -> str:
     records = Records(folder)
     leases = list_leases(folder)
     lines = [f"{folder}: work of lowtide that is not finished"]
-    for stage, count in records.list_stages():
+    stages = records.list_stages()
+    if not stages:
+        lines.append("  no stage    none has begun, or all are done and being removed")
+    for stage, count in stages:
         done = len(records.list_done(stage))
         running = sum(name.rpartition("-")[0] == stage for name in leases)
         row = f"  {stage:<11} {done:,} of {count:,} tasks"

@@ -19,7 +19,7 @@ from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.storeddatasets import load_any_info
 from lowtide.dataset.summary import dataset_facts
 from lowtide.dataset.tokenfiles.table import SINGLE_SUFFIXES
-from lowtide.engine.workstate import is_work_folder
+from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import printable
 from lowtide.keywords import takes_keywords
 from lowtide.notebooks import preformatted
@@ -62,9 +62,10 @@ def inspect(settings: InspectSettings) -> Inspection:
             return _show_tokens(settings)
         if is_tokenizer(path):
             return _show_tokenizer(settings)
-        text = printable(inspect_dataset(settings))
-        if is_work_folder(path):
+        if is_work_folder(path):  # asked once: it goes as soon as the work is done
+            text = printable(describe_work(path))
             return Inspection("work", text, {"kind": "work", "description": text})
+        text = printable(inspect_dataset(settings))
         facts = {"kind": "dataset", **dataset_facts(load_any_info(path))}
         return Inspection("dataset", text, facts)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from lowtide import __version__
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputList, hash_inputs
+from lowtide.engine.heldoutputs import hold_output
 from lowtide.engine.leases import LEASE_SECONDS
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.raycommands import run_workers
 from lowtide.engine.records import Records
 from lowtide.filenames import TOKENIZER_NAME, WORK_NAME
-from lowtide.files import hold_lock
 from lowtide.memory import MemoryBudget, process_peak_bytes
 from lowtide.progress import Progress
 from lowtide.stores.objects import UPLOAD_BYTES
@@ -87,7 +87,7 @@ def train_together(
             return (out_dir / TOKENIZER_NAME).exists()
 
         def learn() -> None:
-            with hold_lock(out_dir, create_folder=True), records.scratch_folder() as folder:
+            with hold_output(out_dir, create_folder=True), records.scratch_folder() as folder:
                 if is_finished():
                     return
                 counter = make_counter(folder)

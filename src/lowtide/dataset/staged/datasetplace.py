@@ -24,6 +24,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.claims import ADDING_NAME, Claim, drop_claims, take_claim
 from lowtide.dataset.grown import GrownDataset
 from lowtide.dataset.storeddatasets import load_any_info, no_dataset, read_any_metadata
+from lowtide.engine.heldoutputs import hold_output
 from lowtide.errors import BudgetError, DataError
 from lowtide.filenames import METADATA_NAME
 from lowtide.memory import format_size
@@ -119,7 +120,7 @@ class _DiskDataset:
 
     @contextlib.contextmanager
     def hold(self) -> Generator[Path]:
-        with files.hold_lock(self._root):
+        with hold_output(self._root):
             yield self._root
 
     def take_in(self, waiting: Shards, grown: GrownDataset, claim: Claim) -> Shards:

@@ -16,11 +16,11 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from lowtide import files
 from lowtide.dataset import layout
 from lowtide.dataset.claims import ADDING_NAME
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.workfolder import has_plan
+from lowtide.engine.heldoutputs import hold_output
 from lowtide.engine.records import Records
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
@@ -57,6 +57,10 @@ class Destination(Protocol):
 
     def publish(self, root: Path, *paths: Path) -> None:
         """Put finished files of the staging folder where they belong."""
+        ...
+
+    def find_missing(self, names: Iterable[Path]) -> Path | None:
+        """The first of these shards that is not here with both its files; None if all are."""
         ...
 
     def remove_other_shards(self, names: Iterable[Path]) -> None:
@@ -104,17 +108,27 @@ class _DiskFolder:
     def stage(self, *, locked: bool = False) -> Generator[Path]:
         with contextlib.ExitStack() as stack:
             if locked:
-                stack.enter_context(files.hold_lock(self._root, create_folder=True))
+                stack.enter_context(hold_output(self._root, create_folder=True))
             yield self._root
 
     def publish(self, root: Path, *paths: Path) -> None:
         """They are there."""
+
+    def find_missing(self, names: Iterable[Path]) -> Path | None:
+        return next((name for name in names if not self._has(name)), None)
+
+    def _has(self, shard: Path) -> bool:
+        return all((self._root / name).is_file() for name in _files_of(shard))
 
     def remove_other_shards(self, names: Iterable[Path]) -> None:
         remove_other_shards(self._root, [self._root / name for name in names])
 
     def finish(self, root: Path) -> None:
         """All is there."""
+
+
+def _files_of(shard: Path) -> tuple[Path, Path]:
+    return shard, layout.documents_path(shard)
 
 
 class _StorePrefix:
@@ -147,6 +161,14 @@ class _StorePrefix:
             open_store(self._url).upload(url, path)
             path.unlink()
 
+    def find_missing(self, names: Iterable[Path]) -> Path | None:
+        found = {str(url) for url in self._iter_names()}
+
+        def has(shard: Path) -> bool:
+            return all(str(self._url / name.as_posix()) in found for name in _files_of(shard))
+
+        return next((name for name in names if not has(name)), None)
+
     def remove_other_shards(self, names: Iterable[Path]) -> None:
         kept = {str(self._url / name.with_suffix("").as_posix()) for name in names}
         others = [
@@ -154,8 +176,13 @@ class _StorePrefix:
             for url in self._iter_names()
             if layout.shard_number(url.name) is not None and str(url).rpartition(".")[0] not in kept
         ]
-        if others:
+        # No lock keeps another worker from finishing meanwhile, and others from adding shards to
+        # the dataset. None of those listed is theirs if there is no metadata after the listing.
+        if others and not self._is_finished():
             open_store(self._url).delete(others)
+
+    def _is_finished(self) -> bool:
+        return StorePath(str(self._url / METADATA_NAME)).exists()
 
     def finish(self, root: Path) -> None:
         found = sorted(path for path in root.rglob("*") if path.is_file())
@@ -164,9 +191,10 @@ class _StorePrefix:
 
     def _create_metadata(self, path: Path) -> None:
         store, url = open_store(self._url), self._url / METADATA_NAME
-        if path.stat().st_size > _MOST_CREATED_BYTES:  # it may list a hundred thousand inputs
+        is_large = path.stat().st_size > _MOST_CREATED_BYTES  # of a hundred thousand inputs
+        if is_large and not self._is_finished():
             store.upload(url, path)
-        elif store.create(url, path.read_bytes()) is None:
+        elif is_large or store.create(url, path.read_bytes()) is None:
             raise UsageError(
                 "another dataset was finished here meanwhile",
                 path=str(self._url),

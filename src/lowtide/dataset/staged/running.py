@@ -307,15 +307,27 @@ class _FinishStage:
         with job.destination.stage(locked=True) as root:
             if not is_finished(job.settings.out_dir):
                 shards = self._gather.list_shards(root)
+                names = [shard.path.relative_to(root) for shard in chain(*shards.values())]
+                self._require_all(names)
                 made = self._collect(root, shards)
                 require_unchanged(job.inputs, made.contents, job.reading)
-                names = [shard.path.relative_to(root) for shard in chain(*shards.values())]
                 job.destination.remove_other_shards(names)
                 tokenizer.save(root)
                 settings = replace(job.settings, out_dir=root)
                 write_dataset(settings, job.inputs, job.reading, tokenizer, made)
                 job.destination.finish(root)
         job.records.commit_record(Task(self.name, index), facts={})
+
+    def _require_all(self, names: list[Path]) -> None:
+        """Refuse to finish a dataset whose shards went to another place, or are gone."""
+        missing = self._job.destination.find_missing(names)
+        if missing is not None:
+            raise DataError(
+                f"{missing} is not here, but a worker on this work has written it",
+                path=self._job.settings.out_dir,
+                next_step="give every worker the same --out-dir, a folder that all of them see or "
+                f"a prefix of a store, remove {self._job.records.folder}, and start again",
+            )
 
     def _collect(self, root: Path, shards: dict[str, list[layout.ShardInfo]]) -> Made:
         """What this preparation made."""
