@@ -70,6 +70,22 @@ def test_a_dictionary_that_unpacks_far_beyond_its_file(tmp_path: Path, compressi
     assert list(found.values()) == [len(text) for text in texts]
 
 
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_a_row_group_without_rows_has_no_pages(tmp_path: Path, use_dictionary: bool) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"text": ["some text", "more of it"]})
+    with pq.ParquetWriter(path, rows.schema, use_dictionary=use_dictionary) as writer:
+        for table in (rows.slice(0, 0), rows, rows.slice(0, 0)):
+            writer.write_table(table)
+    (source,) = expand_inputs([path])
+    with path.open("rb") as file, pq.ParquetFile(path) as opened:
+        assert opened.metadata.num_row_groups == 3
+        empty = opened.metadata.row_group(0).column(0)
+        assert list(parquetpages.iter_pages(file, empty)) == []
+    documents = reading.iter_documents([source], reading.ReadingSettings())
+    assert [document.text for document in documents] == [b"some text", b"more of it"]
+
+
 def test_incremental_pages_may_repeat_all_of_a_row(tmp_path: Path) -> None:
     pages = pages_of(
         tmp_path / "a.parquet",

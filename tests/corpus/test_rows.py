@@ -9,6 +9,7 @@ import itertools
 import lzma
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,21 @@ def test_parquet_is_read_through_a_buffer_of_one_mebibyte(
     with rows._opened(source, reading.ReadingSettings()) as (file, _):
         assert file.metadata.num_rows == 1
     assert given == [{"pre_buffer": False, "buffer_size": 1 << 20}]
+
+
+def test_what_pages_took_is_given_back_when_a_file_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[str] = []
+    pool = SimpleNamespace(release_unused=lambda: released.append("all"))
+    monkeypatch.setattr(pa, "default_memory_pool", lambda: pool)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["some text", "more of it"]}), path)
+    (source,) = expand_inputs([path])
+    texts = rows.iter_parquet_rows(source, SMALL)
+    next(texts)
+    assert released == []
+    assert len(list(texts)) == 1 and released == ["all"]
 
 
 def test_millions_of_empty_rows_are_blocks_too(tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def test_what_is_no_file_is_never_read_to_be_known(monkeypatch: pytest.MonkeyPat
     contents: Any = {0: "first"}
     inputs = [hub, InputFile(1, Path("b"), "hub", None, 0, split="val")]
     assert list(identity.list_contents(inputs, contents)) == ["first", "b:val"]
+    empty = InputFile(1, Path("in/none.parquet"), "parquet", None, 400)
+    assert list(identity.list_contents([hub, empty], contents)) == ["first", ""]  # wherever it is
     rows = [("name", {"stored": row["stored"], "content": "first"})]
     assert list(identity.iter_sources([hub], READING, contents)) == rows
 

@@ -141,6 +141,8 @@ class ColumnPages:
 
 def iter_pages(file: BinaryIO, chunk: Any) -> Iterator[Page]:
     """The pages of a column chunk (pyarrow's ColumnChunkMetaData), in the order of the file."""
+    if chunk.num_values == 0:  # its first page of rows is said to be at byte 0
+        return
     begins = [chunk.data_page_offset]
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         begins.append(chunk.dictionary_page_offset)

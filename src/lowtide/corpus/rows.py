@@ -173,6 +173,8 @@ def _opened(source: InputFile, options: ReadingSettings) -> Generator[tuple[Any,
     pa = _import_pyarrow(source.path)
     pq = importlib.import_module("pyarrow.parquet")
     with contextlib.ExitStack() as stack:
+        # Else what pages took, up to 30 MiB, stays with pyarrow while other inputs are read.
+        stack.callback(pa.default_memory_pool().release_unused)
         stored = stack.enter_context(
             cast("BinaryIO", source.path.open("rb"))
             if source.compression is None

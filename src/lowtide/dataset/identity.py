@@ -40,9 +40,13 @@ def iter_sources(
 
 
 def list_contents(inputs: Sequence[InputFile], contents: InputHashes) -> Iterator[str]:
-    """Every input by what was read of it; by its name where that has no hash."""
+    """Every input by what was read of it; a dataset of a hub without a hash by its name.
+
+    A file without a hash had no text, as an empty archive or a parquet file without rows.
+    """
     for source in inputs:
-        yield contents.get(source.index) or f"{source.path}:{source.split}"
+        name = "" if source.format.is_file else f"{source.path}:{source.split}"
+        yield contents.get(source.index) or name
 
 
 def _stored(source: InputFile, reading: ReadingSettings) -> list[Any]:
