@@ -14,6 +14,7 @@ import pytest
 from lowtide.errors import BudgetError, LowtideError
 from lowtide.stores import extentfiles, extentfolder
 from lowtide.stores.extentfiles import (
+    EXTENT_BYTES,
     TRAILER_BYTES,
     disk_bytes,
     is_whole,
@@ -21,6 +22,7 @@ from lowtide.stores.extentfiles import (
     write_extent,
 )
 from lowtide.stores.extentfolder import ExtentFolder
+from lowtide.stores.extents import FETCH_THREADS
 from lowtide.stores.urls import StoreURL
 
 BLOCK = 4096
@@ -62,9 +64,20 @@ def test_room_is_made_up_to_the_last_byte(folder: ExtentFolder) -> None:
         assert there(folder) == {min(left)}  # what is no farther away stays
         with pytest.raises(BudgetError, match="is full of what is being read") as refused:
             folder.make_room(count, folder.max_bytes)
-        wanted = -(-(count.bytes + folder.max_bytes) // (1 << 20))
-        assert f"give --cache-size {wanted}MiB or more" in str(refused.value)
+        assert "give --cache-size 51MiB or more" in str(refused.value)
         assert "8.0 KiB are in use" in str(refused.value) and not there(folder)
+
+
+def test_the_size_that_a_full_cache_asks_for_is_enough_to_read_in_order(
+    folder: ExtentFolder,
+) -> None:
+    reading = 6 * FETCH_THREADS * disk_bytes(EXTENT_BYTES)
+    with folder.counting() as count:
+        for size in (1, 200 << 20):
+            with pytest.raises(BudgetError) as refused:
+                folder.make_room(count, folder.max_bytes + size)
+            wanted = int(str(refused.value).partition("--cache-size ")[2].partition("MiB")[0])
+            assert wanted << 20 >= count.bytes + max(size, reading)
 
 
 def test_a_large_cache_is_freed_by_a_share_at_once(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from lowtide.errors import BudgetError, from_os_error
 from lowtide.files import checksum_bytes, free_disk_bytes, write_bytes
 from lowtide.memory import format_size
 from lowtide.stores.extentfiles import (
+    EXTENT_BYTES,
     EXTENT_NAME,
     TRAILER_BYTES,
     Extent,
@@ -40,6 +41,7 @@ __all__ = ["Count", "ExtentFolder", "Rank", "about_cache"]
 
 _SPARE_SHARE = 128  # of a large cache so much is freed at once: choosing looks at all its extents
 _MANY = 4096
+_READ_EXTENTS = 25  # reading in order needs room for 24 (loader.storeahead)
 _CLOSED = -1  # no descriptor
 
 Rank = Callable[[str], tuple[float, bool]]
@@ -206,11 +208,14 @@ class ExtentFolder:
             if beyond >= 0:
                 return False
             self._list_extents()  # what other processes brought
+        # What is told must be enough for the next command, which goes on from here: what is in use
+        # grows as the dataset is opened, and its order of reading is not known yet.
+        wanted = count.bytes + max(size, _READ_EXTENTS * disk_bytes(EXTENT_BYTES))
         raise BudgetError(
             f"the cache of {format_size(self.max_bytes)} is full of what is being read or cannot "
             f"be removed: {format_size(count.bytes)} are in use",
             path=self.path,
-            next_step=f"give --cache-size {-(-(count.bytes + size) // (1 << 20))}MiB or more, or a "
+            next_step=f"give --cache-size {-(-wanted // (1 << 20))}MiB or more, or a "
             "--cache-dir that no other run uses",
         )
 
