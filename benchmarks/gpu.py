@@ -138,10 +138,11 @@ def make_steps(
     """Return what is ready to step, as `fit` would make it, and its settings."""
     torch.manual_seed(options.get("seed", 0))
     model = GPT(config)
-    if options.get("zero_init"):
+    # What a model begins with is done here: a Trainer takes models as they are.
+    if options.pop("zero_init", False):
         model.zero_outputs()
     data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
-    if options.get("first_embedding") == "cooccurrence":
+    if options.pop("first_embedding", "random") == "cooccurrence":
         rows = first_embedding(data, config, seed=options.get("seed", 0))
         with torch.no_grad():
             model.embedding.weight.copy_(torch.from_numpy(rows))

@@ -136,6 +136,10 @@ def test_mistakes_are_named(token_file, tmp_path):
     first = {"zero_init": True, "first_embedding": "cooccurrence", "dropout": 0.1}
     with pytest.raises(UsageError, match="dropout, first_embedding, zero_init: only lowtide's"):
         make(Logits, token_file, tmp_path, "first", **first).fit()
+    with pytest.raises(UsageError, match="num_layers is 3, the model that was given has none"):
+        make(Logits, token_file, tmp_path, "layers", num_layers=3)
+    with pytest.raises(UsageError, match="target_params is for a model that is yet to be made"):
+        make(Logits, token_file, tmp_path, "count", target_params=30_000)
     with pytest.raises(UsageError, match="not list"):
         make([], token_file, tmp_path)
     with pytest.raises(UsageError, match="has no nn"):

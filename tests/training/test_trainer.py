@@ -77,6 +77,30 @@ def test_options_follow_the_model_the_data_and_the_optimizer(token_file, tmp_pat
     assert Trainer(model, data=data).settings.computing.backend == "jax"
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    ({"dropout": 0.5}, "dropout is 0.5, the model that was given has 0.0"),
+    ({"n_layer": 3}, "num_layers is 3, the model that was given has 1"),
+    ({"layout": "tide"}, "layout is tide, the model that was given has qwen3"),
+    ({"tie_weights": False}, "tie_weights is False, the model that was given has True"),
+    ({"target_params": 30_000}, "target_params is for a model that is yet to be made"),
+    ({"zero_init": True}, "zero_init is for a model that is yet to be made"),
+    ({"first_embedding": "cooccurrence"}, "first_embedding is for a model that is yet to be made"),
+])  # fmt: skip
+def test_options_a_given_model_cannot_follow_are_refused(token_file, options, message):
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    with pytest.raises(UsageError, match=message):
+        Trainer(GPT(GPTConfig(VOCAB, 16, 1, 32, 2)), data=data, **options)
+
+
+def test_options_a_given_model_has_are_taken(token_file):
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2, dropout=0.25))
+    same: Any = {"dropout": 0.25, "width": 32, "layout": "qwen3", "first_embedding": "random"}
+    assert Trainer(model, data=data, **same, target_params=None).settings.model.dropout == 0.25
+    preset: Any = {"preset": "small-data"}  # its shape is for models that are made of it
+    assert Trainer(model, data=data, **preset).settings.learning.beta2 == 0.99
+
+
 @pytest.mark.parametrize(("options", "goes_on"), [
     ({}, False), ({"resume": True}, True), ({"resume": False}, False), ({"settings": 1}, True),
 ])  # fmt: skip

@@ -6,6 +6,7 @@ Out:     GPTConfig, a name, a number
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from lowtide.errors import UsageError
@@ -28,6 +29,7 @@ __all__ = [
     "learned_vocabulary",
     "model_config",
     "peak_learning_rate",
+    "require_as_given",
     "require_muons",
     "require_same_moments",
 ]
@@ -38,6 +40,7 @@ __all__ = [
 _SMALL_PARAMETERS = 30_000_000
 _SMALL_EMBEDDING_RATE = 3.0
 _BETA2, _SMALL_BETA2 = 0.95, 0.99
+_SHAPE = (*SHAPE_FIELDS, "layout", "tie_weights")
 
 
 def choose_optimizer(
@@ -60,6 +63,36 @@ def choose_optimizer(
     if learning.use_8bit_optimizer or not has_matrices:
         return "adamw"
     return "muon" if 5 * config.width <= tokens_per_step else "adamw"
+
+
+def require_as_given(
+    options: Collection[str], settings: TrainSettings, config: GPTConfig | ModuleConfig
+) -> None:
+    """Refuse options for another shape or beginning than a given model's: they would be ignored.
+
+    What a preset or a config file says of a shape is for models that are made of it. What else a
+    torch module cannot follow is in a table of its own (modules.py).
+    """
+    model, learning = settings.model, settings.learning
+    is_own = isinstance(config, GPTConfig)
+    for name in (*_SHAPE, "dropout") if is_own else _SHAPE:
+        asked, there = getattr(model, name), getattr(config, name, "none")
+        if name in options and asked is not None and asked != there:
+            raise UsageError(
+                f"{name} is {asked}, the model that was given has {there}",
+                next_step=f"{'give it to GPTConfig, or ' if is_own else ''}leave it out",
+            )
+    beginnings = {
+        "target_params": model.target_params is not None,
+        "zero_init": is_own and learning.zero_init,
+        "first_embedding": is_own and learning.first_embedding == "cooccurrence",
+    }
+    for name, is_asked in beginnings.items():
+        if is_asked and name in options:
+            raise UsageError(
+                f"{name} is for a model that is yet to be made, and one was given",
+                next_step="leave it out, or let lowtide.train(…) make the model",
+            )
 
 
 def require_muons(optimizer: str, *, cautious_decay: bool) -> None:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lowtide import ranks
+from lowtide.aliases import own_name
 from lowtide.answers import tell
 from lowtide.counts import counted
 from lowtide.errors import UsageError
 from lowtide.filenames import TOKENIZER_NAME
+from lowtide.flatsettings import setting_fields
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.loader.streaming import StreamingDataLoader
@@ -35,6 +37,7 @@ from lowtide.training.backends import Engine, Group, Model, as_model, backend_of
 from lowtide.training.batchsources import BatchSource, open_batches, require_sources, row_length
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
+from lowtide.training.choosing import require_as_given
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.environment import describe_environment
 from lowtide.training.fitting import rows_in_budget, rows_of_process, rows_on_device
@@ -115,6 +118,9 @@ class Trainer:
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
+        if settings is None:
+            names = {own_name(name, setting_fields(TrainSettings)) for name in options}
+            require_as_given(names, self.settings, model.config)
         self.backend = backend_of(self.settings)
         self.model = model
         self.data = data
