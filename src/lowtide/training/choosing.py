@@ -6,10 +6,12 @@ Out:     GPTConfig, a name, a number
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from lowtide.aliases import own_name
 from lowtide.errors import UsageError
+from lowtide.flatsettings import setting_fields
 from lowtide.model.config import GPTConfig
 from lowtide.model.families import FAMILIES
 from lowtide.model.moduleconfig import ModuleConfig
@@ -66,7 +68,7 @@ def choose_optimizer(
 
 
 def require_as_given(
-    options: Collection[str], settings: TrainSettings, config: GPTConfig | ModuleConfig
+    options: Iterable[str], settings: TrainSettings, config: GPTConfig | ModuleConfig
 ) -> None:
     """Refuse options for another shape or beginning than a given model's: they would be ignored.
 
@@ -74,10 +76,12 @@ def require_as_given(
     torch module cannot follow is in a table of its own (modules.py).
     """
     model, learning = settings.model, settings.learning
+    fields = setting_fields(type(settings))
+    given = {own_name(name, fields) for name in options}
     is_own = isinstance(config, GPTConfig)
     for name in (*_SHAPE, "dropout") if is_own else _SHAPE:
         asked, there = getattr(model, name), getattr(config, name, "none")
-        if name in options and asked is not None and asked != there:
+        if name in given and asked is not None and asked != there:
             raise UsageError(
                 f"{name} is {asked}, the model that was given has {there}",
                 next_step=f"{'give it to GPTConfig, or ' if is_own else ''}leave it out",
@@ -88,7 +92,7 @@ def require_as_given(
         "first_embedding": is_own and learning.first_embedding == "cooccurrence",
     }
     for name, is_asked in beginnings.items():
-        if is_asked and name in options:
+        if is_asked and name in given:
             raise UsageError(
                 f"{name} is for a model that is yet to be made, and one was given",
                 next_step="leave it out, or let lowtide.train(…) make the model",

@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lowtide import ranks
-from lowtide.aliases import own_name
 from lowtide.answers import tell
 from lowtide.counts import counted
 from lowtide.errors import UsageError
 from lowtide.filenames import TOKENIZER_NAME
-from lowtide.flatsettings import setting_fields
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.loader.streaming import StreamingDataLoader
@@ -118,9 +116,7 @@ class Trainer:
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
-        if settings is None:
-            names = {own_name(name, setting_fields(TrainSettings)) for name in options}
-            require_as_given(names, self.settings, model.config)
+        require_as_given({} if settings else options, self.settings, model.config)
         self.backend = backend_of(self.settings)
         self.model = model
         self.data = data
