@@ -42,7 +42,7 @@ def iter_sources(
 def list_contents(inputs: Sequence[InputFile], contents: InputHashes) -> Iterator[str]:
     """Every input by what was read of it; a dataset of a hub without a hash by its name.
 
-    A file without a hash had no text, as an empty archive or a parquet file without rows.
+    A file without a hash gave no text: an empty archive, parquet without rows, a skipped file.
     """
     for source in inputs:
         name = "" if source.format.is_file else f"{source.path}:{source.split}"
