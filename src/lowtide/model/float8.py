@@ -197,19 +197,14 @@ def _sum_rows(
     offsets = tl.arange(0, BLOCK)
     largest = -float("inf")
     total = 0.0
-    totals = tl.zeros([BLOCK], tl.float32)
     for first in range(0, VOCAB, BLOCK):
         inside = first + offsets < VOCAB
         values = tl.load(start + first + offsets, mask=inside, other=-float("inf")).to(tl.float32)
-        if CAP > 0:  # cap * tanh(value / cap) less the cap, which no value is above
-            values = -2 * CAP / (1 + tl.exp(values * (2 / CAP)))
-            totals += tl.where(inside, tl.exp(values), 0.0)
-        else:
-            new_largest = tl.maximum(largest, tl.max(values, 0))
-            total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)
-            largest = new_largest
-    if CAP > 0:
-        largest, total = CAP, tl.sum(totals, 0)
+        if CAP > 0:  # cap * tanh(value / cap)
+            values = tl.where(inside, CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1), values)
+        new_largest = tl.maximum(largest, tl.max(values, 0))
+        total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)
+        largest = new_largest
     log_total = largest + tl.log(total)
     tl.store(log_totals + row, log_total)
     reached = tl.load(start + tl.load(wanted + row * TARGETS)).to(tl.float32)

@@ -129,8 +129,7 @@ class Muon(EagerOptimizer):
     def _momentum_of(self, parameter: nn.Parameter) -> Tensor:
         state = self.state[parameter]
         if "momentum" not in state:
-            assert parameter.grad is not None
-            state["momentum"] = torch.zeros_like(parameter.grad)
+            state["momentum"] = torch.zeros_like(parameter)
         return state["momentum"]
 
     def _parts(self, parameter: nn.Parameter) -> list[_Part]:

@@ -1,7 +1,8 @@
 """Muon's passes over weights and momenta on a GPU: one before products of matrices, one after.
 
-torch takes them apart into some twenty, a fifth of which guard against a bad gradient: 9 ms of a
-step of 124 million parameters on an H200. Here each number is read and written once.
+torch takes them apart into some twenty, some of them with a launch for each matrix. Here each
+number is read and written once: a step of Muon for 124 million parameters takes 5.6 ms on an H200
+instead of 10.8, products of matrices included (decision 0058).
 
 In:      gradients, momenta and weights: whole rows that lie one behind the other
 Out:     new momenta and the Nesterov update of each; new weights
