@@ -81,7 +81,7 @@ class ComputePlan:
         if self.epochs is None or self.epochs <= _FRESH_EPOCHS:
             return None
         return (
-            f"{AGAINST_LEARNING_BY_HEART} (nearly the preset small-data) keep it from being "
+            f"{AGAINST_LEARNING_BY_HEART} (or the preset small-data) keep it from being "
             "learned by heart"
         )
 
