@@ -14,6 +14,7 @@ gpu_loss.py (loss for the clock), gpu_limits.py and gpu_robust.py add their rows
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import itertools
 import json
@@ -28,6 +29,7 @@ import torch
 
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
+from lowtide.model.float8 import loss_and_float8_error
 from lowtide.model.gpt import GPT
 from lowtide.model.kernels import fused_loss_and_error
 from lowtide.model.sizing import count_parameters, flops_per_token
@@ -315,6 +317,21 @@ def measure_loss_kernel() -> dict[str, Any]:
     return row
 
 
+def measure_float8_loss() -> dict[str, Any]:
+    """Time the loss and its 8-bit gradient of 16,384 rows, by targets and cap of the logits."""
+    logits = torch.randn(16384, 50304, device="cuda").mul_(2).bfloat16()
+    row: dict[str, Any] = {"name": "8-bit loss, 16384 rows"}
+    for targets, cap in ((1, 0.0), (3, 0.0), (3, 15.0)):
+        wanted = torch.randint(50257, (16384, targets), device="cuda")
+        given = {"cap": cap, "ahead": (0.5, 0.25)[: targets - 1]}
+        call = functools.partial(loss_and_float8_error, logits, wanted, **given)
+        call()
+        found = _step_times(call, 10)
+        row[f"milliseconds_{targets}_{cap:g}"] = round(statistics.median(found) * 1000, 3)
+    row["result"] = f"ms: { {k[13:]: v for k, v in row.items() if 'milli' in k} }"
+    return row
+
+
 def _profile(step: Any, path: Path) -> None:
     activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -437,6 +454,7 @@ def main() -> None:
         measure_alternately(options)
     elif options.part == "kernel":
         append_row(options.out, "kernel", measure_loss_kernel())
+        append_row(options.out, "kernel", measure_float8_loss())
     elif options.part == "speed":
         run_cases(SPEED_CASES, options, "speed")
     elif options.part == "memory":

@@ -32,8 +32,9 @@ LARGEST_E4M3 = 448.0
 # Softmax minus one-hot is between -1 and 1, with targets further ahead 1.75; the largest e5m2 is
 # 57344, which is 1.75 times this, the smallest 2 ** -16.
 _ERROR_SCALE = 32768.0
-# Columns a kernel reads at once for sums, and the sides of the tiles that are written twice.
-_BLOCK = 2048
+# Columns a kernel reads at once for sums, rows whose targets one program mends, and the sides of
+# the tiles that are written twice.
+_BLOCK, _TARGET_ROWS = 2048, 128
 _TILE, _ERROR_TILE = {"ROWS": 64, "COLUMNS": 64}, {"ROWS": 64, "COLUMNS": 128}
 
 
@@ -146,6 +147,11 @@ def loss_and_float8_error(
         num_rows, vocab_size, _ERROR_SCALE, second, third,
         **_ERROR_TILE, TARGETS=wanted.shape[1], CAP=cap, num_warps=8,
     )  # fmt: skip
+    _kernels()["targets"][(-(-num_rows // _TARGET_ROWS),)](
+        logits, wanted, log_totals, small.view(torch.uint8), turned.view(torch.uint8),
+        num_rows, vocab_size, _ERROR_SCALE, second, third,
+        ROWS=_TARGET_ROWS, TARGETS=wanted.shape[1], CAP=cap, num_warps=4,
+    )  # fmt: skip
     return losses.sum(), small, turned
 
 
@@ -165,7 +171,12 @@ def _kernels() -> dict[str, Any]:
 
     # Compiled from their sources, in which this name is looked up as the module's.
     globals()["tl"] = tl
-    kernels = {"quantize": _quantize_tiles, "sums": _sum_rows, "errors": _write_errors}
+    kernels = {
+        "quantize": _quantize_tiles,
+        "sums": _sum_rows,
+        "errors": _write_errors,
+        "targets": _mend_targets,
+    }
     return {name: triton.jit(kernel) for name, kernel in kernels.items()}
 
 
@@ -218,7 +229,8 @@ def _write_errors(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     # Both results are bytes here: e5m2 is the upper half of a float16, rounded. Four rows' bytes
-    # are turned together as one word, which moves a quarter as many.
+    # are turned together as one word, which moves a quarter as many. Targets are not looked for
+    # here, which was a third of the time: `_mend_targets` writes their numbers once more.
     first_row, first_column = tl.program_id(1).to(tl.int64) * ROWS, tl.program_id(0) * COLUMNS
     group, column = tl.arange(0, ROWS // 4), tl.arange(0, COLUMNS)
     corner = first_row * vocab_size + first_column
@@ -234,22 +246,14 @@ def _write_errors(
         if CAP > 0:
             values = CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1)
         targets = wanted + (first_row + row) * TARGETS
-        target = tl.load(targets, mask=there, other=0) - first_column
-        share = tl.exp(values - log_total[:, None])
-        error = share - tl.where(column[None, :] == target[:, None], 1.0, 0.0)
+        weight = tl.full([ROWS // 4], 1.0, tl.float32)
         if TARGETS > 1:
-            target = tl.load(targets + 1, mask=there, other=-1)
-            weight = tl.where(target >= 0, second, 0.0)
-            hit = column[None, :] == (target - first_column)[:, None]
-            error += weight[:, None] * (share - tl.where(hit, 1.0, 0.0))
+            weight += tl.where(tl.load(targets + 1, mask=there, other=-1) >= 0, second, 0.0)
         if TARGETS > 2:
-            target = tl.load(targets + 2, mask=there, other=-1)
-            weight = tl.where(target >= 0, third, 0.0)
-            hit = column[None, :] == (target - first_column)[:, None]
-            error += weight[:, None] * (share - tl.where(hit, 1.0, 0.0))
+            weight += tl.where(tl.load(targets + 2, mask=there, other=-1) >= 0, third, 0.0)
+        error = tl.exp(values - log_total[:, None]) * (weight * scale)[:, None]
         if CAP > 0:
             error *= 1 - (values / CAP) * (values / CAP)
-        error *= scale
         bits = error.to(tl.float16).to(tl.uint16, bitcast=True).to(tl.int32)
         byte = tl.where(
             error == error, (bits + 127 + ((bits >> 8) & 1)) >> 8, 127
@@ -261,3 +265,39 @@ def _write_errors(
     across = column[:, None] * groups + group[None, :]
     inside = known[:, None] & (group < groups - first_row // 4)[None, :]
     tl.store(turned + corner + across, tl.trans(words), mask=inside)
+
+
+def _mend_targets(
+    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third,
+    ROWS: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
+):  # type: ignore[name-defined]  # fmt: skip
+    # What a row's targets are taken from, in both layouts. Two targets may be one token: each
+    # program then writes the same byte twice.
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = row < num_rows
+    log_total = tl.load(log_totals + row, mask=there, other=0.0)
+    targets = wanted + row * TARGETS
+    one = tl.load(targets, mask=there, other=-1)
+    two, three = tl.full([ROWS], -1, one.dtype), tl.full([ROWS], -1, one.dtype)
+    if TARGETS > 1:
+        two = tl.load(targets + 1, mask=there, other=-1)
+    if TARGETS > 2:
+        three = tl.load(targets + 2, mask=there, other=-1)
+    weight = 1.0 + tl.where(two >= 0, second, 0.0) + tl.where(three >= 0, third, 0.0)
+    for which in tl.static_range(TARGETS):
+        column = one if which == 0 else (two if which == 1 else three)
+        inside = there & (column >= 0)
+        values = tl.load(logits + row * vocab_size + column, mask=inside, other=0.0).to(tl.float32)
+        if CAP > 0:
+            values = CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1)
+        error = tl.exp(values - log_total) * weight
+        error -= tl.where(one == column, 1.0, 0.0)
+        error -= tl.where(two == column, second, 0.0)
+        error -= tl.where(three == column, third, 0.0)
+        error *= scale
+        if CAP > 0:
+            error *= 1 - (values / CAP) * (values / CAP)
+        bits = error.to(tl.float16).to(tl.uint16, bitcast=True).to(tl.int32)
+        byte = tl.where(error == error, (bits + 127 + ((bits >> 8) & 1)) >> 8, 127).to(tl.uint8)
+        tl.store(small + row * vocab_size + column, byte, mask=inside)
+        tl.store(turned + column * num_rows + row, byte, mask=inside)
