@@ -180,3 +180,34 @@ def test_no_permission(
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
     assert_explained(command(verb, text, closed / "out"), capsys, "permission denied", "next: ")
+
+
+@pytest.mark.usefixtures("ordinary_user")
+@pytest.mark.parametrize(
+    ("verb", "is_there"),
+    [
+        *((verb, is_there) for verb in ("train-tokenizer", "prepare") for is_there in (True, False)),
+        ("append", True),
+    ],
+)
+def test_workers_that_may_not_write_their_output_begin_no_work(
+    verb: str, is_there: bool, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, work = tmp_path / "closed" / "out", tmp_path / "work"
+    out.mkdir(parents=True)
+    words = command("prepare" if verb == "append" else verb, text, out)
+    closed = out
+    if verb == "append":
+        assert cli.main(words) == 0
+        (tmp_path / "more.txt").write_text("a line that is new here\n" * 3)
+        words = ["append", str(out), "--input-files", str(tmp_path / "more.txt")]
+    elif not is_there:
+        out.rmdir()
+        closed = out.parent
+    closed.chmod(0o555)
+    words += ["--engine", "files", "--work-dir", str(work)]
+    assert_explained(words, capsys, "permission denied", f"file: {closed}\n", "next: ")
+    assert not work.exists()
+    closed.chmod(0o755)
+    assert list(closed.glob(".*.partial")) == []
+    assert cli.main(words) == 0

@@ -1,7 +1,7 @@
-"""Lock the output that a task writes; while another process holds it, the task waits its turn.
+"""The output that workers write together: tried before the first task, and locked by one of them.
 
 In:      an output folder
-Out:     a lock (files), or HeldOutputError, which blames no task
+Out:     a lock (files), or HeldOutputError, which blames no task: it waits its turn
 Memory:  none
 
 A lease is taken over when its owner looks dead, but the lock of an output stays with a process that
@@ -11,17 +11,32 @@ is only stopped, and for a while with a machine that a network disk has lost.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator
 from pathlib import Path
 
 from lowtide.errors import UsageError
-from lowtide.files import hold_lock
+from lowtide.files import create_file, hold_lock, require_local, unused_name
 
-__all__ = ["HeldOutputError", "hold_output"]
+__all__ = ["HeldOutputError", "hold_output", "require_writable"]
 
 
 class HeldOutputError(UsageError):
     """Another process has the lock of a task's output."""
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a folder that takes no new files, or cannot be made; none is made here."""
+    require_local(path)
+    path = path.absolute()
+    place = next(part for part in (path, *path.parents) if part.exists())
+    trial = unused_name(place / "trial", "partial")
+    try:
+        os.close(create_file(trial))
+    except OSError as error:
+        error.filename = str(place)
+        raise
+    trial.unlink(missing_ok=True)  # whoever has the folder's lock may take it for a leftover
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from lowtide import __version__
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputList, hash_inputs
-from lowtide.engine.heldoutputs import hold_output
+from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.engine.leases import LEASE_SECONDS
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.raycommands import run_workers
@@ -74,6 +74,7 @@ def train_together(
         )
         records.refuse_strangers(STAGES)
         records.place.prepare()
+        require_writable(out_dir)
         plan = {
             "verb": "train-tokenizer",
             "version": __version__,

@@ -24,7 +24,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.claims import ADDING_NAME, Claim, drop_claims, take_claim
 from lowtide.dataset.grown import GrownDataset
 from lowtide.dataset.storeddatasets import load_any_info, no_dataset, read_any_metadata
-from lowtide.engine.heldoutputs import hold_output
+from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.errors import BudgetError, DataError
 from lowtide.filenames import METADATA_NAME
 from lowtide.memory import format_size
@@ -102,7 +102,7 @@ class _DiskDataset:
         self._root = root
 
     def prepare(self) -> None:
-        """A disk says by itself that it cannot be written to."""
+        require_writable(self._root)
 
     def load(self) -> tuple[str, layout.DatasetInfo]:
         while True:

@@ -20,7 +20,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.claims import ADDING_NAME
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.workfolder import has_plan
-from lowtide.engine.heldoutputs import hold_output
+from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.engine.records import Records
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
@@ -94,7 +94,7 @@ class _DiskFolder:
         self._root = root
 
     def prepare(self) -> None:
-        """A disk says by itself that it cannot be written to."""
+        require_writable(self._root)
 
     def find_taken(self, *, tokenizer: bool) -> str | None:
         found = [path for split in layout.SPLITS for path in (self._root / split).glob("*.bin")]

@@ -134,7 +134,8 @@ def _refuse_strangers(job: StagedJob) -> None:
 
 def finish_removal(settings: PrepareSettings) -> None:
     """Remove the work of a finished dataset, where a kill came while its worker removed it."""
-    with contextlib.suppress(DataError, UsageError):  # a folder of another job is left alone
+    # A folder of another job is left alone, and so is one that nothing can be written to.
+    with contextlib.suppress(DataError, UsageError, OSError):
         if read_plan(Records(work_folder(settings))) is not None:
             prepare_shared(settings)
 
