@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lowtide import cli
@@ -31,6 +36,7 @@ def command(verb: str, text: Path, out: Path) -> list[str]:
 
 
 VERBS = ["train-tokenizer", "prepare", "train"]
+SHARED = ["train-tokenizer", "prepare", "append"]  # by several workers, too
 
 
 @pytest.fixture
@@ -172,6 +178,40 @@ def test_a_full_disk(
             json.loads((small_disk / name).read_text(encoding="utf-8"))  # what is there is whole
 
 
+@pytest.mark.parametrize("small_disk", ["size=64k"], indirect=True)
+@pytest.mark.parametrize(
+    ("verb", "engine"),
+    [
+        *((verb, engine) for verb in SHARED for engine in ("threads", "files")),
+        ("pretokenize", None),
+    ],
+)
+def test_a_full_disk_of_temporary_files(
+    verb: str,
+    engine: str | None,
+    small_disk: Path,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if verb == "append":
+        assert cli.main(command("prepare", text, tmp_path / "out")) == 0
+    plain = io.BytesIO()
+    lines = pa.array([f"line {number} of this table" for number in range(20_000)])
+    pq.write_table(pa.table({"text": lines}), plain, compression="NONE")
+    table = tmp_path / "table.parquet.gz"  # such a file is unpacked before it is read
+    table.write_bytes(gzip.compress(plain.getvalue()))
+    words = {
+        "append": ["append", str(tmp_path / "out"), "--input-files", str(table)],
+        "pretokenize": ["pretokenize", str(table), "--out-path", str(tmp_path / "a.npy")],
+    }.get(verb) or command(verb, table, tmp_path / "out")
+    if engine is not None:
+        words += ["--engine", engine]
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    assert_explained(words, capsys, "the disk is full", f"file: {small_disk}\n", "set TMPDIR")
+
+
 @pytest.mark.usefixtures("ordinary_user")
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_permission(
@@ -186,7 +226,11 @@ def test_no_permission(
 @pytest.mark.parametrize(
     ("verb", "is_there"),
     [
-        *((verb, is_there) for verb in ("train-tokenizer", "prepare") for is_there in (True, False)),
+        *(
+            (verb, is_there)
+            for verb in ("train-tokenizer", "prepare")
+            for is_there in (True, False)
+        ),
         ("append", True),
     ],
 )

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from lowtide import cli, scratch
-from lowtide.scratch import ScratchFolder, scratch_folder
+from lowtide.errors import DataError, FullScratchError
+from lowtide.scratch import ScratchFolder, scratch_file, scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +200,46 @@ def test_a_folder_of_another_user_is_let_be(
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     scratch.remove_leftovers()
     assert (own_tmpdir / "lowtide.test.abcdefgh").is_dir()
+
+
+def test_a_full_disk_is_named_by_the_temporary_folder(own_tmpdir: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(FullScratchError) as caught, scratch_folder("test"):
+        raise full
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(own_tmpdir))
+    with pytest.raises(FullScratchError), scratch_file() as file:
+        file.write(b"x")
+        raise full
+    with pytest.raises(FullScratchError), scratch_folder("test") as folder:
+        raise OSError(errno.EDQUOT, "", str(folder / "a"))
+    assert list(own_tmpdir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "elsewhere"),
+        OSError(errno.EIO, "Input/output error"),
+    ],
+)
+def test_other_errors_are_left_as_they_are(own_tmpdir: Path, error: OSError) -> None:
+    with pytest.raises(OSError) as caught, scratch_folder("test"), scratch_file():
+        raise error
+    assert caught.value is error
+    with pytest.raises(OSError) as caught, scratch_folder("test", inside=own_tmpdir):
+        raise error
+    assert caught.value is error
+
+
+def test_a_machine_without_a_temporary_folder_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find_none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in [...]")
+
+    monkeypatch.setattr(tempfile, "gettempdir", find_none)
+    monkeypatch.setenv("TMPDIR", "/full")
+    with pytest.raises(DataError, match="no folder for temporary files") as caught:
+        ScratchFolder("test")
+    assert caught.value.path == "/full" and "set TMPDIR" in str(caught.value)
+    scratch.remove_leftovers()  # commands that need none go on

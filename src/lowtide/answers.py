@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, cast
 
 from lowtide.errors import printable
+from lowtide.scratch import naming_full_disk
 
 __all__ = [
     "Answer",
@@ -112,9 +113,10 @@ def _stream_json(field: str, parts: Iterable[str]) -> None:
 def _print_rows(field: str, rows: Iterable[Any]) -> None:
     """Print an object with one list; rows go to a file first, so an error prints none of it."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-        for number, row in enumerate(rows):
-            file.write((", " if number else "") + json.dumps(to_json(row)))
-        file.seek(0)
+        with naming_full_disk():
+            for number, row in enumerate(rows):
+                file.write((", " if number else "") + json.dumps(to_json(row)))
+            file.seek(0)
         sys.stdout.write(f"{{{json.dumps(field)}: [")
         shutil.copyfileobj(file, sys.stdout)
         sys.stdout.write("]}\n")

@@ -25,6 +25,7 @@ __all__ = [
     "BudgetError",
     "BudgetPassedError",
     "DataError",
+    "FullScratchError",
     "LowtideError",
     "UsageError",
     "from_device_error",
@@ -132,6 +133,10 @@ _MADE_BY = {
 }
 
 
+class FullScratchError(OSError):
+    """The disk that temporary files are on (TMPDIR) is full; `filename` is their folder."""
+
+
 _OS_ADVICE = {
     errno.ENOSPC: ("the disk is full", "free some space, then give the same command again"),
     errno.EDQUOT: (
@@ -169,6 +174,12 @@ _OS_USUAL = "see to the disk or the folder, then give the same command again"
 def from_os_error(error: OSError) -> LowtideError:
     """Turn an error of the operating system into one that says what to do about it."""
     what, next_step = _OS_ADVICE.get(error.errno or 0, (error.strerror or str(error), _OS_USUAL))
+    if isinstance(error, FullScratchError):
+        what += ", and temporary files need more of it"
+        next_step = (
+            "free some space there, or set TMPDIR to a folder with more; then give the same "
+            "command again"
+        )
     return LowtideError(what, path=error.filename, next_step=next_step)
 
 

@@ -1,7 +1,8 @@
-"""Temporary folders that a killed process does not leave behind for good.
+"""Temporary folders and files that a killed process does not leave behind for good.
 
 In:      a purpose, which becomes part of the name
-Out:     a folder of this process alone, in the temporary folder (TMPDIR) or where the caller says
+Out:     a folder of this process alone, in the temporary folder (TMPDIR) or where the caller says;
+         a file without a name; FullScratchError where there is no room for them
 Memory:  none
 
 A process holds a lock on its folder for as long as it lives; the system releases the lock when the
@@ -12,6 +13,7 @@ which folders have no owner any more, and removes them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -19,21 +21,61 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import IO
 
-__all__ = ["ScratchFolder", "remove_leftovers", "scratch_folder"]
+from lowtide.errors import DataError, FullScratchError
+
+__all__ = [
+    "ScratchFolder",
+    "naming_full_disk",
+    "remove_leftovers",
+    "scratch_file",
+    "scratch_folder",
+    "temporary_root",
+]
 
 _OURS = re.compile(r"\.?lowtide\.[a-z-]+\.[a-z0-9_]{8}")
+
+
+def temporary_root() -> Path:
+    """The temporary folder: TMPDIR, or the first of the usual ones that can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:  # it tries each of them
+        raise DataError(
+            "no folder for temporary files can be written",
+            path=os.environ.get("TMPDIR", "/tmp"),
+            next_step="free some space, or set TMPDIR to a folder that can be written",
+        ) from None
+
+
+@contextlib.contextmanager
+def naming_full_disk(folder: Path | None = None) -> Generator[None]:
+    """Within this context a full disk is told as one of temporary files.
+
+    That is of errors that name no file, or one in `folder`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not (
+            error.filename is None or (folder and Path(error.filename).is_relative_to(folder))
+        ):
+            raise
+        place = tempfile.gettempdir()
+        raise FullScratchError(error.errno, os.strerror(error.errno), place) from error
 
 
 class ScratchFolder:
     """A folder that `remove` deletes; after a kill, the next process that makes a folder does."""
 
     def __init__(self, purpose: str, *, inside: Path | None = None) -> None:
-        root = Path(tempfile.gettempdir()) if inside is None else inside
+        root = temporary_root() if inside is None else inside
         remove_leftovers(root)
         prefix = f"{'' if inside is None else '.'}lowtide.{purpose}."
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+            with naming_full_disk(root if inside is None else None):
+                self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
             descriptor = _lock(self.path)
             if descriptor is not None:
                 self._descriptor = descriptor
@@ -59,9 +101,17 @@ def scratch_folder(purpose: str, *, inside: Path | None = None) -> Generator[Pat
     """
     folder = ScratchFolder(purpose, inside=inside)
     try:
-        yield folder.path
+        with naming_full_disk(folder.path) if inside is None else contextlib.nullcontext():
+            yield folder.path
     finally:
         folder.remove()
+
+
+@contextlib.contextmanager
+def scratch_file() -> Generator[IO[bytes]]:
+    """A file for the block, without a name, in the temporary folder."""
+    with naming_full_disk(), tempfile.TemporaryFile(dir=temporary_root()) as file:
+        yield file
 
 
 def _lock(path: Path) -> int | None:
@@ -89,7 +139,7 @@ def _lock(path: Path) -> int | None:
 
 def remove_leftovers(root: Path | None = None) -> None:
     """Remove the folders of killed processes, in the temporary folder if nothing else is said."""
-    for path in _iter_ours(Path(tempfile.gettempdir()) if root is None else root):
+    for path in _iter_ours(root):
         descriptor = _lock(path)
         if descriptor is None:
             continue
@@ -105,9 +155,9 @@ def remove_leftovers(root: Path | None = None) -> None:
         os.close(descriptor)
 
 
-def _iter_ours(root: Path) -> Iterator[Path]:
+def _iter_ours(root: Path | None) -> Iterator[Path]:
     """Folders of this user that are named as ours are."""
-    with contextlib.suppress(OSError), os.scandir(root) as entries:
+    with contextlib.suppress(OSError), os.scandir(root or tempfile.gettempdir()) as entries:
         for entry in entries:
             if (
                 _OURS.fullmatch(entry.name)

@@ -13,7 +13,6 @@ a dictionary, and those that mark rows without a text, need decoding.
 from __future__ import annotations
 
 import io
-import tempfile
 import zlib
 from array import array
 from collections.abc import Callable, Generator, Iterator
@@ -25,6 +24,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.decompression import ZstdReader
 from lowtide.corpus.parquetpages import Page, PageError, iter_pages, read_varint
+from lowtide.scratch import scratch_file
 
 __all__ = ["StoredText", "iter_large_rows"]
 
@@ -66,7 +66,7 @@ def iter_large_rows(
 ) -> Iterator[Row]:
     """Read a column chunk that `ColumnPages.is_streamable`; longer texts come as StoredText."""
     codec = chunk.compression
-    with tempfile.TemporaryFile() as values, tempfile.TemporaryFile() as texts:
+    with scratch_file() as values, scratch_file() as texts:
         dictionary: _Texts | None = None
         for page in iter_pages(stored, chunk):
             if page.is_dictionary:
@@ -269,7 +269,7 @@ def _in_a_file(stored: BinaryIO, position: int, size: int) -> Generator[tuple[in
     try:
         descriptor = stored.fileno()
     except OSError:  # none: io.UnsupportedOperation is one
-        with tempfile.TemporaryFile() as copy, _part(stored, position, size) as part:
+        with scratch_file() as copy, _part(stored, position, size) as part:
             while data := part.read(_READ_BYTES):
                 copy.write(data)
             copy.flush()

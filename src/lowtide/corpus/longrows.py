@@ -7,7 +7,6 @@ Memory:  one block and its window; a long row and its text wait in the temporary
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -18,6 +17,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.textblocks import ReadingSettings, Segment, TextBlock
 from lowtide.errors import DataError
 from lowtide.memory import format_size
+from lowtide.scratch import scratch_file
 from lowtide.stores.paths import is_stored
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class _JsonlBlocks:
     def iter_long_row(self) -> Iterator[TextBlock]:
         """Read a row that begins at `held`; it and its text wait on the disk, not in memory."""
         offset = self.base
-        with tempfile.TemporaryFile() as row, tempfile.TemporaryFile() as text:
+        with scratch_file() as row, scratch_file() as text:
             size = self.spool_row(row)
             row.flush()
             count = _native.extract_long_row(row.fileno(), self.options.text_field, text.fileno())

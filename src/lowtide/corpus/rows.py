@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from lowtide.corpus.textblocks import ReadingSettings, Segment, Stream, TextBloc
 from lowtide.errors import DataError
 from lowtide.memory import format_size
 from lowtide.packages import import_package
+from lowtide.scratch import scratch_file
 from lowtide.settings import import_when_used
 from lowtide.stores.paths import is_stored
 
@@ -212,7 +212,7 @@ def _find_chunk(file: Any, group: int, name: str) -> tuple[Any, bool]:
 @contextlib.contextmanager
 def _unpacked(source: InputFile, options: ReadingSettings) -> Generator[IO[bytes]]:
     """Return a decompressed copy without a name: a parquet file has to be read from its end."""
-    with tempfile.TemporaryFile() as copy:
+    with scratch_file() as copy:
         with open_stream(source, replace(options, encoding="utf-8")) as stream:
             while block := stream.read(1 << 20):
                 copy.write(block)

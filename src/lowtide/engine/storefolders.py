@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from typing import IO
 from lowtide import files
 from lowtide.engine.folders import Lease, SeenLease
 from lowtide.errors import DataError, UsageError
-from lowtide.scratch import scratch_folder
+from lowtide.scratch import scratch_folder, temporary_root
 from lowtide.stores.objects import ObjectMissingError, Store, StoreDownError, open_store
 from lowtide.stores.paths import StorePath
 from lowtide.stores.urls import StoreURL
@@ -95,7 +94,7 @@ class StoreFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.disk = Path(tempfile.gettempdir())
+        self.disk = temporary_root()
         self._url = StorePath(path).url
         if not self._url.key:
             raise UsageError(

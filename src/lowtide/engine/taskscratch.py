@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import IO
 
 __all__ = ["HeldBytes", "TaskScratch"]
@@ -78,8 +79,13 @@ class TaskScratch:
     def __enter__(self) -> TaskScratch:
         return self
 
-    def __exit__(self, *details: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
 
     @property
     def folder(self) -> Path:

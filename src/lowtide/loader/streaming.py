@@ -35,7 +35,7 @@ from lowtide.loader.texts import (
 )
 from lowtide.loader.tokenblocks import BlockStart, Windowing, iter_token_blocks, windows_before
 from lowtide.loader.windows import TokenDataset, Tokens
-from lowtide.scratch import ScratchFolder
+from lowtide.scratch import ScratchFolder, naming_full_disk
 
 __all__ = ["EndlessBatches", "StreamingDataLoader"]
 
@@ -310,7 +310,7 @@ class StreamingDataLoader:
         texts = iter_encoded(
             self._source, self._encoder, seed=None, max_documents=self._max_examples
         )
-        with atomic_file(path) as file:
+        with naming_full_disk(folder.path), atomic_file(path) as file:
             for _, ids in texts:
                 file.write(np.ascontiguousarray(ids, dtype="<u4").data)
         self._stored = TokenDataset(
