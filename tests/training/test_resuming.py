@@ -15,6 +15,7 @@ from lowtide.flatsettings import setting_fields
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.model.sizing import count_parameters
 from lowtide.training.resuming import (
     RESUME_RULES,
     change_settings,
@@ -22,12 +23,16 @@ from lowtide.training.resuming import (
     is_run,
     require_own_run,
 )
+from lowtide.training.schedule import default_learning_rate
 from lowtide.training.settings import TrainSettings, train_settings
 from lowtide.training.start import train
 from lowtide.training.steps import Steps
 from lowtide.training.trainer import Trainer
 
 from .conftest import VOCAB, kept_steps, write_tokens
+
+SHAPE = GPTConfig(VOCAB, 16, 1, 32, 2)
+RATE = default_learning_rate(count_parameters(SHAPE), "muon", adapting=False)
 
 
 def rows(trainer):
@@ -131,7 +136,7 @@ def test_a_rate_of_the_embedding_that_is_given_later_is_announced(tmp_path):
     said = []
     (tmp_path / "settings.json").write_text('{"embedding_rate": null, "optimizer": "auto"}')
     given = train_settings(embedding_rate=2.0, optimizer="muon")
-    change_settings(tmp_path, given, step=3, note=said.append)
+    change_settings(tmp_path, given, SHAPE, step=3, note=said.append)
     assert said == ["changed from step 3 on: embedding_rate None -> 2.0"]
 
 
@@ -141,7 +146,7 @@ def test_a_precision_written_out_is_no_change(tmp_path):
     for before, now in (("bf16", None), (None, "bf16"), ("bf16", "fp16")):
         (tmp_path / "settings.json").write_text(json.dumps({"precision": before}))
         settings = train_settings(use_mixed_precision=True, precision=now)
-        change_settings(tmp_path, settings, step=3, note=said.append)
+        change_settings(tmp_path, settings, SHAPE, step=3, note=said.append)
     assert said == ["changed from step 3 on: precision bf16 -> fp16"]
 
 
@@ -298,6 +303,20 @@ def test_losses_of_other_data_are_not_compared(make_trainer, tmp_path, capsys):
         ({"max_iters": 4}, {"max_iters": 4}, {}),
         ({"max_iters": 4}, {"max_iters": 5}, {"max_iters": (4, 5)}),
         ({"gone": 4}, {}, {}),
+        # What a setting means where it is left out.
+        ({"beta2": None}, {"beta2": 0.95}, {}),
+        ({"beta2": 0.95}, {}, {}),
+        ({"beta2": None}, {"beta2": 0.9}, {"beta2": (None, 0.9)}),
+        ({"embedding_rate": None}, {"embedding_rate": 1.0}, {}),
+        ({"embedding_decay": None, "weight_decay": 0.1}, {"embedding_decay": 0.1}, {}),
+        (
+            {"embedding_decay": None, "weight_decay": 0.1},
+            {"embedding_decay": 0.2, "weight_decay": 0.2},
+            {"weight_decay": (0.1, 0.2), "embedding_decay": (None, 0.2)},
+        ),
+        ({"learning_rate": None}, {"learning_rate": RATE}, {}),
+        ({"learning_rate": RATE}, {}, {}),
+        ({"learning_rate": None}, {"learning_rate": 2 * RATE}, {"learning_rate": (None, 2 * RATE)}),
     ],
 )
 def test_what_counts_as_a_change(tmp_path, before, now, changed):
@@ -305,7 +324,7 @@ def test_what_counts_as_a_change(tmp_path, before, now, changed):
     path.write_text(json.dumps(before))
     said = []
     settings = train_settings(use_mixed_precision=True, **now)
-    change_settings(tmp_path, settings, step=3, note=said.append)
+    change_settings(tmp_path, settings, SHAPE, step=3, note=said.append)
     kept = json.loads(path.read_text())
     named = {name: {"from": old, "to": new} for name, (old, new) in changed.items()}
     if not changed:

@@ -256,7 +256,7 @@ def test_a_folder_is_begun_or_everything_is_taken_back(
         ]  # fmt: skip
         if is_first:
             change = {"step": 6, "note": trainer._tell}
-            expected += [("change", "root", settings, change), ("forget", 6, 4)]
+            expected += [("change", "root", settings, config, change), ("forget", 6, 4)]
         assert told == ["going on from step 6 (folder)"]
     elif is_first:
         expected += [("write", "root", settings, {"identity": {"weights": "print"}})]

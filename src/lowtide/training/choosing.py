@@ -31,6 +31,7 @@ __all__ = [
     "learned_vocabulary",
     "model_config",
     "peak_learning_rate",
+    "rates_in_force",
     "require_as_given",
     "require_muons",
     "require_same_moments",
@@ -151,6 +152,19 @@ def adam_betas(
         return beta1, beta2
     slow = optimizer == "muon" and _is_small(settings, config)
     return beta1, _SMALL_BETA2 if slow else _BETA2
+
+
+def rates_in_force(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> dict[str, float]:
+    """Settings that mean something by themselves where they are left out, by name, as they act."""
+    learning = settings.learning
+    optimizer = choose_optimizer(learning, config, settings.tokens_per_step)
+    decay = learning.embedding_decay
+    return {
+        "learning_rate": peak_learning_rate(settings, config, optimizer),
+        "embedding_rate": embedding_rate(settings, config, optimizer),
+        "embedding_decay": learning.weight_decay if decay is None else decay,
+        "beta2": adam_betas(settings, config, optimizer)[1],
+    }
 
 
 def begins_at_counts(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> bool:

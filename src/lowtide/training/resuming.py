@@ -6,7 +6,7 @@ Out:     the settings to go on with; what changed, announced; an error for what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +25,11 @@ from lowtide.files import read_json, write_json
 from lowtide.flatsettings import replace_settings, setting_fields, setting_values
 from lowtide.freenames import require_free_names
 from lowtide.model.companions import COMPANIONS
+from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.settings import convert_options, settings_as_json
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.choosing import rates_in_force
 from lowtide.training.settinggroups import SHAPE_FIELDS
 from lowtide.training.settings import TrainSettings
 
@@ -96,6 +99,11 @@ _ANY: dict[str, str | None] = {
     "beta2": None,
 }
 _CHOSEN_ONCE = [name for name in _ANY if RESUME_RULES[name] == "refused"]
+# What decides the rates in force, of settings that may change.
+_OF_RATES = (
+    *("learning_rate", "embedding_rate", "embedding_decay", "weight_decay", "beta2"),
+    *("batch_size", "gradient_accumulation_steps"),
+)
 # Left out and written out, it is the same.
 _SAME = {"precision": (None, "bf16")}
 
@@ -177,11 +185,20 @@ def continued_settings(
 
 
 def change_settings(
-    root: Path, settings: TrainSettings, *, step: int, note: Callable[[str], None]
+    root: Path,
+    settings: TrainSettings,
+    config: GPTConfig | ModuleConfig,
+    *,
+    step: int,
+    note: Callable[[str], None],
 ) -> None:
     """Announce what is applied from `step` on, and keep the settings and their history."""
     old = _read_settings(root)
     now = settings_as_json(settings)
+    acts, acted = (
+        rates_in_force(values, config)
+        for values in (settings, replace_settings(settings, **_pick(old, _OF_RATES)))
+    )
     before = {name: _plain(value) for name, value in old.items()}
     changed = {
         name: {"from": before[name], "to": value}
@@ -190,6 +207,7 @@ def change_settings(
         and before[name] != value
         # Giving a value that the run had chosen by itself is not a change.
         and not (name in _CHOSEN_ONCE and before[name] == _ANY[name])
+        and not (name in acts and acts[name] == acted[name])
         and not (name in _SAME and {before[name], value} <= {*_SAME[name]})
     }
     said = [
@@ -257,6 +275,10 @@ def _damaged(path: Path, what: str) -> DataError:
         path=path,
         next_step=f"remove {path}; the run goes on with the settings given now",
     )
+
+
+def _pick(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
 def _plain(value: Any) -> Any:

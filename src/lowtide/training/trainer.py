@@ -388,7 +388,7 @@ class Trainer:
 
     def _resume(self, loop: Loop, identity: Mapping[str, str]) -> None:
         """Start the run's folder, or take everything back from its newest checkpoint."""
-        run, steps = self.run, loop.steps
+        run, steps, config = self.run, loop.steps, self.model.config
         group = steps.group
         if group.is_first:
             run.create()
@@ -397,7 +397,7 @@ class Trainer:
             if group.is_first:
                 write_settings(run.root, self.settings, identity=identity)
                 if self.tokenizer is not None:
-                    run.save_tokenizer(self.tokenizer, self.model.config)
+                    run.save_tokenizer(self.tokenizer, config)
             return
         numbers = run.load_numbers()
         with readable_numbers(run.newest_dir()):
@@ -405,7 +405,7 @@ class Trainer:
             loop.watch.load_state_dict(numbers["forgetting"])
             steps.load_numbers(numbers)
         if group.is_first:
-            change_settings(run.root, self.settings, step=steps.state.step, note=self._tell)
+            change_settings(run.root, self.settings, config, step=steps.state.step, note=self._tell)
             run.forget_metrics_after(steps.state.step, steps.state.evaluated_step)
         self._tell(f"going on from step {steps.state.step} ({folder})")
 
