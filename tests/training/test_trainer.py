@@ -92,6 +92,34 @@ def test_options_a_given_model_cannot_follow_are_refused(token_file, options, me
         Trainer(GPT(GPTConfig(VOCAB, 16, 1, 32, 2)), data=data, **options)
 
 
+@pytest.mark.parametrize(("options", "advice"), [
+    ({"dataset_dir": "data/mine"}, "TokenDataset"),
+    ({"stride": 8}, "TokenDataset"),
+    ({"dtype": "uint32"}, "TokenDataset"),
+    ({"val_fraction": 0.3}, "TokenDataset"),
+    ({"val_data_path": "val.npy"}, "val_data"),
+    ({"eval_dataset_dir": ("a=b",)}, "eval_data"),
+    ({"replay_dataset_dir": "data/general"}, "a Mixture"),
+    ({"replay_fraction": 0.2}, "a Mixture"),
+])  # fmt: skip
+def test_options_given_data_cannot_follow_are_refused(token_file, options, advice):
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
+    name = next(iter(options))
+    with pytest.raises(UsageError, match=f"{name} is for data that is yet to be opened") as refused:
+        Trainer(model, data=data, **options)
+    assert f"(give {advice}" in refused.value.next_step
+
+
+def test_the_order_is_of_datasets_alone(token_file):
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
+    assert Trainer(model, data=data, order="random").settings.data.order == "random"
+    assert Trainer(model, data=data, check_data=False, val_fraction=0.1).val_data is None
+    with pytest.raises(UsageError, match="order is for data that is yet to be opened"):
+        Trainer(model, data=BatchLoader(data, batch_size=3), order="random")
+
+
 def test_options_a_given_model_has_are_taken(token_file):
     data = TokenDataset(token_file, split="train", seq_len=16)
     model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2, dropout=0.25))

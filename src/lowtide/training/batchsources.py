@@ -7,17 +7,31 @@ Memory:  as the loader's: batches prepared ahead
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol
 
+from lowtide.aliases import own_name
 from lowtide.errors import UsageError
+from lowtide.flatsettings import setting_fields, setting_values
 from lowtide.loader.batches import BatchLoader, SampleSource
 from lowtide.loader.streaming import StreamingDataLoader
-from lowtide.training.settinggroups import ModelSettings
+from lowtide.training.settinggroups import DataSettings, ModelSettings
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["BatchSource", "open_batches", "require_sources", "row_length"]
+__all__ = ["BatchSource", "open_batches", "refuse_data_options", "require_sources", "row_length"]
+
+# What says how data is opened, by what is given instead where data is.
+_OPENING = {
+    **dict.fromkeys(
+        (field.name for field in dataclasses.fields(DataSettings) if field.name != "check_data"),
+        "give TokenDataset(…) what it takes of it",
+    ),
+    "val_data_path": "give val_data",
+    "eval_dataset_dir": "give eval_data",
+    **dict.fromkeys(("replay_dataset_dir", "replay_fraction"), "give a Mixture as data"),
+}
 
 
 class _Rank(Protocol):
@@ -73,6 +87,23 @@ def require_sources(data: Any, others: Mapping[str, Any]) -> None:
     for name, other in others.items():
         if other is not None and not hasattr(getattr(other, "dataset", other), "get_batch"):
             raise _no_source(name, other, "or a BatchLoader over one")
+
+
+def refuse_data_options(options: Iterable[str], settings: TrainSettings, data: Any) -> None:
+    """Refuse options that say which data is read, and how, where it is given: they have no effect.
+
+    `order` is that of a dataset; batches have theirs. What a preset or a config file says is for
+    data that is opened by it.
+    """
+    fields = setting_fields(type(settings))
+    values = setting_values(settings)
+    for name in (own_name(option, fields) for option in options):
+        is_followed = name == "order" and hasattr(data, "plan_rows")
+        if name in _OPENING and values[name] != fields[name].default and not is_followed:
+            raise UsageError(
+                f"{name} is for data that is yet to be opened, and data was given",
+                next_step=f"leave it out ({_OPENING[name]}), or let lowtide.train(…) open the data",
+            )
 
 
 def _no_source(name: str, value: Any, or_else: str) -> UsageError:

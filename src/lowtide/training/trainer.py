@@ -26,13 +26,13 @@ from lowtide.model.sizing import count_parameters
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.training import batchsources as sources
 from lowtide.training.agreement import (
     require_same_checkpoint,
     require_same_data,
     require_same_settings,
 )
 from lowtide.training.backends import Engine, Group, Model, as_model, backend_of
-from lowtide.training.batchsources import BatchSource, open_batches, require_sources, row_length
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.choosing import require_as_given
@@ -89,7 +89,7 @@ class Trainer:
         self,
         model: Model | Module,
         *,
-        data: SampleSource | StreamingDataLoader | BatchSource,
+        data: SampleSource | StreamingDataLoader | sources.BatchSource,
         val_data: TokenDataset | None = None,
         eval_data: Mapping[str, Any] | None = None,
         tokenizer: Tokenizer | None = None,
@@ -100,10 +100,10 @@ class Trainer:
         on_checkpoint: Callable[[CheckpointEvent], object] | None = None,
         **options: Unpack[TrainKeywords],
     ) -> None:
-        require_sources(data, {"val_data": val_data, **(eval_data or {})})
+        sources.require_sources(data, {"val_data": val_data, **(eval_data or {})})
         model = as_model(
             model,
-            seq_len=options.get("seq_len") or row_length(settings and settings.model, data),
+            seq_len=options.get("seq_len") or sources.row_length(settings and settings.model, data),
             vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         )
         options.setdefault("seq_len", model.config.context_length)
@@ -116,7 +116,9 @@ class Trainer:
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
-        require_as_given({} if settings else options, self.settings, model.config)
+        if settings is None:
+            require_as_given(options, self.settings, model.config)
+            sources.refuse_data_options(options, self.settings, data)
         self.backend = backend_of(self.settings)
         self.model = model
         self.data = data
@@ -207,7 +209,7 @@ class Trainer:
         """Bring the model to its device and make everything that steps need."""
         engine = self._make_engine(group, self.run)
         rows = rows_of_process(self.settings.batch, group)
-        source = open_batches(self.data, self.settings, group, rows=rows)
+        source = sources.open_batches(self.data, self.settings, group, rows=rows)
         return Steps(
             state=engine.state,
             engine=engine,
@@ -410,10 +412,8 @@ class Trainer:
         self._tell(f"going on from step {steps.state.step} ({folder})")
 
     def _describe(self, steps: Steps) -> None:
-        config, total = self.model.config, steps.length.steps
-        for line in describe_coverage(self.settings, config, total, self.data):
-            self._tell(line)
-        for line in steps.engine.notes:
+        lines = describe_coverage(self.settings, self.model.config, steps.length.steps, self.data)
+        for line in (*lines, *steps.engine.notes):
             self._tell(line)
 
     def _tell(self, text: str) -> None:
