@@ -73,11 +73,11 @@ def test_a_store_that_replaces_under_any_tag_or_none_is_refused(
     prefix = StoreURL("s3", "bucket", "data")
     refuse_replacing(prefix, ".adding/probe-")
     assert store.contents == {}  # the probe is gone
-    assert [name for name, *_ in store.calls] == ["create", "exchange", "exchange", "delete"]
+    assert [name for name, *_ in store.calls] == ["create", "exchange", "exchange", "delete"] * 3
     assert store.calls[0][1].startswith("data/.adding/probe-")
     assert [tag for _, _, tag in store.calls[1:3]] == ["t1", "t1"]
     for answers in (["t2", "t3"], [None, "t3"], [None, None]):
-        waiting: list[Any] = [*answers] * 3
+        waiting: list[Any] = [*answers]
         monkeypatch.setattr(store, "exchange", lambda *_, waiting=waiting: waiting.pop(0))
         with pytest.raises(DataError, match="does not replace an object under its ETag") as caught:
             refuse_replacing(prefix, "probe")
@@ -85,27 +85,43 @@ def test_a_store_that_replaces_under_any_tag_or_none_is_refused(
         assert store.contents == {}
 
 
-def test_a_probe_that_another_worker_removes_is_no_reason_to_refuse(
+def test_a_store_that_keeps_its_conditions_only_sometimes_is_refused(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that ends removes the probes that killed workers left."""
-    removals = [1, 1, 1, 1]
-    for name in ("create", "exchange"):
-        method = getattr(store, name)
+    prefix = StoreURL("s3", "bucket", "data")
+    for try_number in range(3):
+        created: list[Any] = ["t1", None] * 3
+        created[2 * try_number + 1] = "t2"
+        monkeypatch.setattr(store, "create", lambda *_, waiting=created: waiting.pop(0))
+        with pytest.raises(DataError, match="replaces an object that it was asked only to create"):
+            refuse_overwriting(prefix, "probe/")
+        exchanged: list[Any] = ["t2", None] * 3
+        exchanged[2 * try_number + 1] = "t3"
+        monkeypatch.setattr(store, "create", lambda *_: "t1")
+        monkeypatch.setattr(store, "exchange", lambda *_, waiting=exchanged: waiting.pop(0))
+        with pytest.raises(DataError, match="does not replace an object under its ETag"):
+            refuse_replacing(prefix, "probe/")
 
-        def removing(url: StoreURL, *given: Any, method: Any = method) -> Any:
-            found = method(url, *given)
-            if removals:
-                removals.pop()
-                store.contents.clear()
-            return found
 
-        monkeypatch.setattr(store, name, removing)
-    refuse_overwriting(StoreURL("s3", "bucket", "data"), "probe-")
-    assert removals == []
-    removals += [1, 1]
-    refuse_replacing(StoreURL("s3", "bucket", "data"), "probe-")
-    assert (removals, store.contents) == ([], {})
+def test_no_worker_removes_the_probes_of_others_that_start(
+    store: MemoryStore, folder: StoreFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, names = store.create, set[str]()
+
+    def interrupted(url: StoreURL, data: bytes) -> str | None:
+        found = create(url, data)
+        names.add(url.key)
+        folder.remove(["probe", "plan.json"])  # as another worker does when it has ended
+        return found
+
+    monkeypatch.setattr(store, "create", interrupted)
+    folder.prepare()
+    assert len(names) == 3  # each has one of its own
+    (name, *_) = names
+    left = ("work/probe/left", "work/probe/1700000000-" + "a" * 16)
+    store.contents = dict.fromkeys((name, *left), b"")
+    folder.remove(["probe"])
+    assert list(store.contents) == [name]
 
 
 def test_a_store_that_overwrites_or_does_not_write_is_refused(
@@ -113,10 +129,10 @@ def test_a_store_that_overwrites_or_does_not_write_is_refused(
 ) -> None:
     folder.prepare()
     assert store.contents == {}  # the probe is gone
-    assert [name for name, *_ in store.calls] == ["create", "create", "delete"]
+    assert [name for name, *_ in store.calls] == ["create", "create", "delete"] * 3
     assert store.calls[0][1].startswith("work/probe/")
     for answers in ([None, None], ["t1", "t2"], [None, "t2"]):
-        waiting = [*answers] * 3  # whatever comes once may be another worker's doing
+        waiting = [*answers]
         monkeypatch.setattr(store, "create", lambda url, data, waiting=waiting: waiting.pop(0))
         with pytest.raises(DataError, match="replaces an object that it was asked only to create"):
             refuse_overwriting(StoreURL("s3", "bucket", "work"), "probe/")

@@ -15,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +32,15 @@ from lowtide.stores.objects import ObjectMissingError, Store, StoreDownError, op
 from lowtide.stores.paths import StorePath
 from lowtide.stores.urls import StoreURL
 
-__all__ = ["StoreFolder", "refuse_overwriting", "refuse_replacing"]
+__all__ = ["StoreFolder", "is_left_probe", "refuse_overwriting", "refuse_replacing"]
 
 _MOST_SMALL_BYTES = 64 << 20
 _BUFFER_BYTES = 1 << 20
 _OUT = "out"
+_PROBE = "probe"
 _PROBES = 3
+_PROBE_TIME = re.compile(r"([0-9]+)-[0-9a-f]{16}$")
+_PROBE_SECONDS = 3600  # stores refuse requests of machines whose clocks differ by a quarter of it
 
 
 def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
@@ -46,7 +51,7 @@ def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
         is_replaced = store.create(url, b"second") is not None
         return not is_created or is_replaced
 
-    if _always(fails, prefix, probe):
+    if _ever(fails, prefix, probe):
         raise DataError(
             "this store replaces an object that it was asked only to create, so workers could "
             "overwrite each other's results",
@@ -64,7 +69,7 @@ def refuse_replacing(prefix: StoreURL, probe: str) -> None:
         is_replaced_again = store.exchange(url, b"third", first) is not None
         return not is_replaced or is_replaced_again
 
-    if _always(fails, prefix, probe):
+    if _ever(fails, prefix, probe):
         raise DataError(
             "this store does not replace an object under its ETag alone, so two commands could "
             "overwrite each other's metadata",
@@ -74,23 +79,29 @@ def refuse_replacing(prefix: StoreURL, probe: str) -> None:
         )
 
 
-def _always(fails: Callable[[Store, StoreURL], bool], prefix: StoreURL, probe: str) -> bool:
-    """Whether a test fails each time; another worker may remove a probe that it takes for old."""
+def _ever(fails: Callable[[Store, StoreURL], bool], prefix: StoreURL, probe: str) -> bool:
+    """Whether a test fails at one of several tries, each with an object of its own."""
     store = open_store(prefix)
     for _ in range(_PROBES):
-        url = prefix / f"{probe}{secrets.token_hex(8)}"
+        url = prefix / f"{probe}{int(time.time())}-{secrets.token_hex(8)}"
         failed = fails(store, url)
         store.delete([url])
-        if not failed:
-            return False
-    return True
+        if failed:
+            return True
+    return False
+
+
+def is_left_probe(name: str) -> bool:
+    """Whether a probe is one that a killed worker left; those of others that start are younger."""
+    begun = _PROBE_TIME.search(name)
+    return begun is None or time.time() - int(begun[1]) > _PROBE_SECONDS
 
 
 class StoreFolder:
     """A prefix of a store that workers share."""
 
     longest_pause = 5.0  # a look takes several requests, which cost money
-    more_names: Collection[str] = (_OUT, "probe")
+    more_names: Collection[str] = (_OUT, _PROBE)
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -110,7 +121,7 @@ class StoreFolder:
 
     def prepare(self) -> None:
         """Refuse a store that does not keep what is there when it is asked to create."""
-        refuse_overwriting(self._url, "probe/")
+        refuse_overwriting(self._url, f"{_PROBE}/")
 
     def exists(self, name: str) -> bool:
         """Return whether there is an object of this name."""
@@ -177,12 +188,14 @@ class StoreFolder:
         return self.path / _OUT / stage / name
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove objects, and all under a name."""
+        """Remove objects, and all under a name; probes of workers that start now stay."""
         for name in names:
             url = self._at(name)
             self._store.delete([url])
             waiting: list[StoreURL] = []
             for info in self._store.iter_objects(url):
+                if name == _PROBE and not is_left_probe(info.url.name):
+                    continue
                 waiting.append(info.url)
                 if len(waiting) == 1000:
                     self._store.delete(waiting)

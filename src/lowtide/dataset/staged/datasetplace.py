@@ -218,12 +218,12 @@ class _StoredDataset:
     def clear(self, plan: str | None) -> None:
         if plan is None:
             return
-        from lowtide.engine.storefolders import StoreFolder
+        from lowtide.engine.storefolders import StoreFolder, is_left_probe
 
         drop_claims(self._store, self._url, plan)
         aside = StoreFolder(self._root / ADDING_NAME)
-        probes = [name for name in aside.list_names() if name.startswith(_PROBE)]
-        aside.remove([plan, *probes])
+        probes = (name for name in aside.list_names() if name.startswith(_PROBE))
+        aside.remove([plan, *filter(is_left_probe, probes)])
 
 
 def _tokens_of(shard: layout.ShardInfo) -> Path:
