@@ -127,13 +127,13 @@ def test_a_shard_is_here_with_both_its_files(store: MemoryStore, tmp_path: Path)
         (stored, lambda name: store.put(f"out/{name}", b"")),
         (open_destination(tmp_path), lambda name: (tmp_path / name).touch()),
     ):
-        assert place.find_missing([]) is None
-        assert place.find_missing(names) == names[0]
+        assert place.keep_only([]) is None
+        assert place.keep_only(names) == names[0]
         for name in (names[0], layout.documents_path(names[0]), layout.documents_path(names[1])):
             put(name)
-        assert place.find_missing(names) == names[1]
+        assert place.keep_only(names) == names[1]
         put(names[1])
-        assert place.find_missing(names) is None
+        assert place.keep_only(names) is None
 
 
 def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path: Path) -> None:
@@ -149,13 +149,17 @@ def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path:
             (tmp_path / split).mkdir(exist_ok=True)
             for name in (*names, *docs, "notes.bin"):
                 put(f"{split}/{name}")
-        place.remove_other_shards([kept])
+        assert place.keep_only([kept]) is None
     left = {f"train/{SHARD}", f"train/{docs[0]}", "train/notes.bin", "val/notes.bin"}
     assert {key.removeprefix("out/") for key in store.contents} == left
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
     assert found == left
     store.calls.clear()
-    stored.remove_other_shards([kept])
+    assert stored.keep_only([kept]) is None
+    assert store.calls == [("list", "out/train"), ("list", "out/val")]  # once, all in all
+    store.put(f"out/val/{OTHER}", b"")
+    missing = Path("train") / OTHER
+    assert stored.keep_only([kept, missing]) == missing
     assert "delete" not in {call[0] for call in store.calls}
 
 
@@ -165,8 +169,8 @@ def test_shards_beside_a_finished_dataset_are_never_removed(store: MemoryStore) 
     added = f"out/train/{OTHER}"
     store.put(added, b"")
     store.put("out/dataset_metadata.json", b"{}")
-    place.remove_other_shards([Path("train") / SHARD])
+    place.keep_only([])
     assert added in store.contents
     del store.contents["out/dataset_metadata.json"]
-    place.remove_other_shards([Path("train") / SHARD])
+    place.keep_only([])
     assert added not in store.contents

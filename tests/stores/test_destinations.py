@@ -15,10 +15,11 @@ def test_only_shards_of_others_are_removed(server: Any, stored: str) -> None:
 
     server.objects["data/mine/train/notes.txt"] = b"mine"
     del server.objects["data/mine/dataset_metadata.json"]  # beside it none would be removed
+    kept = [Path("train/shard_00000.bin"), Path("val/shard_00006.bin")]
     before = keys()
-    kept = {Path("train/shard_00000.bin"), Path("val/shard_00000.bin")}
-    open_destination(StorePath(stored)).remove_other_shards(kept)
-    found = {name for name in before if "/shard_" in name and "/shard_00000." not in name}
+    assert open_destination(StorePath(stored)).keep_only(kept) is None
+    ours = ("train/shard_00000.", "val/shard_00006.")
+    found = {name for name in before if "/shard_" in name and not name.startswith(ours)}
     assert found and keys() == before - found
-    open_destination(StorePath(stored)).remove_other_shards(kept)
+    assert open_destination(StorePath(stored)).keep_only(kept) is None
     assert keys() == before - found

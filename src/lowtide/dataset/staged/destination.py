@@ -12,7 +12,7 @@ twice. The metadata, after which there is a dataset, is created only if there is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -59,12 +59,12 @@ class Destination(Protocol):
         """Put finished files of the staging folder where they belong."""
         ...
 
-    def find_missing(self, names: Iterable[Path]) -> Path | None:
-        """The first of these shards that is not here with both its files; None if all are."""
-        ...
+    def keep_only(self, names: Collection[Path]) -> Path | None:
+        """Remove shards that a command which was then given up left here.
 
-    def remove_other_shards(self, names: Iterable[Path]) -> None:
-        """Remove shards that a command which was then given up left here."""
+        Returns the first of those to keep that is not here with both its files, and removes nothing
+        then; None if all are.
+        """
         ...
 
     def finish(self, root: Path) -> None:
@@ -114,14 +114,14 @@ class _DiskFolder:
     def publish(self, root: Path, *paths: Path) -> None:
         """They are there."""
 
-    def find_missing(self, names: Iterable[Path]) -> Path | None:
-        return next((name for name in names if not self._has(name)), None)
+    def keep_only(self, names: Collection[Path]) -> Path | None:
+        missing = next((name for name in names if not self._has(name)), None)
+        if missing is None:
+            remove_other_shards(self._root, [self._root / name for name in names])
+        return missing
 
     def _has(self, shard: Path) -> bool:
         return all((self._root / name).is_file() for name in _files_of(shard))
-
-    def remove_other_shards(self, names: Iterable[Path]) -> None:
-        remove_other_shards(self._root, [self._root / name for name in names])
 
     def finish(self, root: Path) -> None:
         """All is there."""
@@ -161,19 +161,22 @@ class _StorePrefix:
             open_store(self._url).upload(url, path)
             path.unlink()
 
-    def find_missing(self, names: Iterable[Path]) -> Path | None:
-        found = {str(url) for url in self._iter_names()}
+    def keep_only(self, names: Collection[Path]) -> Path | None:
+        found = {str(url): url for url in self._iter_names()}
 
         def has(shard: Path) -> bool:
             return all(str(self._url / name.as_posix()) in found for name in _files_of(shard))
 
-        return next((name for name in names if not has(name)), None)
+        missing = next((name for name in names if not has(name)), None)
+        if missing is None:
+            self._remove_others(names, found.values())
+        return missing
 
-    def remove_other_shards(self, names: Iterable[Path]) -> None:
+    def _remove_others(self, names: Iterable[Path], found: Iterable[StoreURL]) -> None:
         kept = {str(self._url / name.with_suffix("").as_posix()) for name in names}
         others = [
             url
-            for url in self._iter_names()
+            for url in found
             if layout.shard_number(url.name) is not None and str(url).rpartition(".")[0] not in kept
         ]
         # No lock keeps another worker from finishing meanwhile, and others from adding shards to

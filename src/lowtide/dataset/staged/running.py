@@ -309,19 +309,18 @@ class _FinishStage:
             if not is_finished(job.settings.out_dir):
                 shards = self._gather.list_shards(root)
                 names = [shard.path.relative_to(root) for shard in chain(*shards.values())]
-                self._require_all(names)
+                self._keep_only(names)
                 made = self._collect(root, shards)
                 require_unchanged(job.inputs, made.contents, job.reading)
-                job.destination.remove_other_shards(names)
                 tokenizer.save(root)
                 settings = replace(job.settings, out_dir=root)
                 write_dataset(settings, job.inputs, job.reading, tokenizer, made)
                 job.destination.finish(root)
         job.records.commit_record(Task(self.name, index), facts={})
 
-    def _require_all(self, names: list[Path]) -> None:
+    def _keep_only(self, names: list[Path]) -> None:
         """Refuse to finish a dataset whose shards went to another place, or are gone."""
-        missing = self._job.destination.find_missing(names)
+        missing = self._job.destination.keep_only(names)
         if missing is not None:
             raise DataError(
                 f"{missing} is not here, but a worker on this work has written it",
