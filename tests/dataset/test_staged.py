@@ -409,6 +409,20 @@ def test_a_folder_of_the_users_is_no_work_folder(corpus: Path) -> None:
     assert [path.name for path in (corpus.parent / "mine").iterdir()] == ["letter.txt"]
 
 
+def test_work_of_other_stages_is_told_by_what_differs(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    out = corpus.parent / "staged"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(running, "write_dataset", stop)
+        prepare_dataset(settings_of(out, corpus, engine="files", near_dedup=0.8))
+    with pytest.raises(UsageError, match=r"another plan: near-dedup was 0\.8, now it is None"):
+        prepare_dataset(settings_of(out, corpus, engine="files"))
+
+
 def test_what_others_put_there_meanwhile_stays(corpus: Path) -> None:
     settings = settings_of(corpus.parent / "staged", corpus, engine="files")
     worker = start(settings)

@@ -245,8 +245,15 @@ class Records:
         return next((stage for stage in stages if self.list_done(stage)), None)
 
     def refuse_strangers(self, stages: Collection[str]) -> None:
-        """Refuse a folder that holds what workers on these stages have not made."""
-        for name in self.place.list_names():
+        """Refuse a folder that holds what workers on these stages have not made.
+
+        One with a plan is left to `commit_plan`, which says what differs: workers with other
+        settings have other stages.
+        """
+        names = self.place.list_names()
+        if PLAN_NAME in names:
+            return
+        for name in names:
             if name not in self._own_names(stages):
                 raise UsageError(
                     f"{name} is here, which no worker made",
