@@ -29,7 +29,7 @@ def require_writable(path: Path) -> None:
     """Refuse a folder that takes no new files, or cannot be made; none is made here."""
     require_local(path)
     path = path.absolute()
-    place = next(part for part in (path, *path.parents) if part.exists())
+    place = next(part for part in (path, *path.parents) if part.exists() or part.is_symlink())
     trial = unused_name(place / "trial", "partial")
     try:
         os.close(create_file(trial))
