@@ -29,7 +29,8 @@ def test_a_probe_does_once_all_that_a_run_does(
     backend: Any = SimpleNamespace(new_model=lambda shape, seed: (shape, seed))
     probe.train_next_to_nothing(tmp_path, backend, part=part, device="cpu")
     (model, same, data, options), fitted = made
-    assert model == (probe._SHAPE, 0) and same and fitted == "fit"
+    layers = 2 if part == "jax" else 1  # JAX compiles more than one as a loop
+    assert model == (probe._SHAPE.replace(num_layers=layers), 0) and same and fitted == "fit"
     assert (data.num_tokens, len(data[0][0])) == (1000, 16)
     ids = data.read_tokens(0, 1000)
     assert ids.min() == 2 and ids.max() == 61
