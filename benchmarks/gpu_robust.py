@@ -141,15 +141,15 @@ def check_command(options: argparse.Namespace) -> dict[str, Any]:
             os.kill(process.pid, signal.SIGKILL)
         time.sleep(0.05)
     assert process.returncode == -signal.SIGKILL, process.returncode
-    before, first_rows = time.perf_counter() - start, _rows(metrics)
+    before, first_rows = time.perf_counter() - start, read_rows(metrics)
     done = subprocess.run(command, stderr=log, stdout=log, check=False)
     assert done.returncode == 0, done.returncode
-    rows = _rows(metrics)
+    rows = read_rows(metrics)
     speeds = {row["step"]: row["tokens_per_second"] for row in first_rows}
     usual = statistics.median(speeds.values())
     # Checkpoints of steps 50 and 100 fall into the rows of 60 and 120: twenty steps of 65,536.
     stalls = [20 * 65536 * (1 / speeds[step] - 1 / usual) for step in (60, 120)]
-    losses = [row["val_loss"] for row in _rows(metrics, "eval")]
+    losses = [row["val_loss"] for row in read_rows(metrics, "eval")]
     shutil.rmtree(folder)
     return {
         "name": "the preset by its command, killed",
@@ -165,10 +165,11 @@ def check_command(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _losses(path: Path) -> dict[int, float]:
-    return {row["step"]: row["loss"] for row in _rows(path)}
+    return {row["step"]: row["loss"] for row in read_rows(path)}
 
 
-def _rows(path: Path, event: str = "step") -> list[dict[str, Any]]:
+def read_rows(path: Path, event: str = "step") -> list[dict[str, Any]]:
+    """Rows of one kind of a metrics.jsonl; a line that a kill cut off is left out."""
     rows: list[dict[str, Any]] = []
     for line in path.read_text().splitlines():
         try:
