@@ -80,7 +80,8 @@ void take(Learner& learner, PieceCounter& counter) {
   });
 }
 
-void take_tables(MergeLearner& learner, PieceCounter& counter) {
+template <typename Symbol>
+void take_tables(MergeLearner<Symbol>& learner, PieceCounter& counter) {
   if (learner.num_threads() == 1) return take(learner, counter);
   counter.drain([&](const uint8_t* bytes, size_t length,
                     uint64_t count) { learner.add_piece(bytes, length, count); },
@@ -117,6 +118,27 @@ void def_learning(nb::class_<Learner>& learner) {
            "Left, right and token of each merge, as uint32; bytes have the ids from first on.")
       .def_prop_ro("merges_done", &Learner::merges_done)
       .def_prop_ro("num_words", &Learner::num_words);
+}
+
+template <typename Symbol>
+void bind_merge_learner(nb::module_& m, const char* name) {
+  using Learner = MergeLearner<Symbol>;
+  nb::class_<Learner> learner(m, name);
+  learner
+      .def(
+          "__init__",
+          [](Learner* self, const std::string& tie_break, size_t longest_token, size_t num_threads,
+             size_t many_words) {
+            require_threads(num_threads);
+            auto tokens = std::make_shared<TokenTable>(tie_break_named(tie_break), longest_token);
+            new (self) Learner(std::move(tokens), num_threads, many_words);
+          },
+          nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kAnyLength,
+          nb::arg("num_threads") = 1, nb::arg("many_words") = Learner::kManyWords)
+      .def("take", &take_tables<Symbol>, nb::arg("counter"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("bytes", &Learner::bytes);
+  def_learning(learner);
 }
 
 template <typename Symbol>
@@ -174,21 +196,8 @@ void bind_learning(nb::module_& m) {
       .def_prop_ro("longest_piece", &PieceCounter::longest_piece)
       .def_prop_ro("spilled_runs", &PieceCounter::spilled_runs);
 
-  nb::class_<MergeLearner> learner(m, "MergeLearner");
-  learner
-      .def(
-          "__init__",
-          [](MergeLearner* self, const std::string& tie_break, size_t longest_token,
-             size_t num_threads, size_t many_words) {
-            require_threads(num_threads);
-            auto tokens = std::make_shared<TokenTable>(tie_break_named(tie_break), longest_token);
-            new (self) MergeLearner(std::move(tokens), num_threads, many_words);
-          },
-          nb::arg("tie_break"), nb::kw_only(), nb::arg("longest_token") = kAnyLength,
-          nb::arg("num_threads") = 1, nb::arg("many_words") = MergeLearner::kManyWords)
-      .def_prop_ro("bytes", &MergeLearner::bytes);
-  learner.def("take", &take_tables, nb::arg("counter"), nb::call_guard<nb::gil_scoped_release>());
-  def_learning(learner);
+  bind_merge_learner<uint16_t>(m, "MergeLearner");
+  bind_merge_learner<uint32_t>(m, "WideMergeLearner");
   bind_round_learner<uint16_t>(m, "RoundLearner");
   bind_round_learner<uint32_t>(m, "WideRoundLearner");
 }

@@ -505,6 +505,8 @@ class MergeLearner:
     @property
     def bytes(self) -> int: ...
 
+class WideMergeLearner(MergeLearner): ...
+
 class RoundLearner:
     def __init__(
         self,

@@ -104,9 +104,9 @@ def call_tokenizer(folder: Path) -> None:
 def call_learners(folder: Path) -> None:
     in_file = {"file_dir": str(folder), "memory_bytes": 1 << 16}
     call_rounds(folder, in_file)
-    for name in ("MergeLearner", "RoundLearner", "WideRoundLearner"):
+    for name in ("MergeLearner", "WideMergeLearner", "RoundLearner", "WideRoundLearner"):
         kind = getattr(_native, name)
-        options = {} if name == "MergeLearner" else in_file
+        options = {} if name.endswith("MergeLearner") else in_file
         call(name, kind, "none", **options)
         for target, count, frequency in itertools.product(FEW, FEW, FEW):
             learner = kind("huggingface", **options)

@@ -206,6 +206,7 @@ def fuzz_counting(source: random.Random, folder: Path) -> None:
     items = [(piece, count % (1 << 40)) for piece, count in items if len(piece) < 1 << 16]
     for kind, option in (
         (_native.MergeLearner, {}),
+        (_native.WideMergeLearner, {}),
         (_native.RoundLearner, {"file_dir": str(folder), "memory_bytes": 1 << 26}),
     ):
         learner = kind(source.choice(["huggingface", "cs336"]), **option)

@@ -50,12 +50,25 @@ def picked(
 def test_the_fastest_way_that_fits_is_taken(tmp_path: Path) -> None:
     learner, notes = picked(400 * MIB, tmp_path)
     assert (type(learner), notes) == (_native.MergeLearner, [])
+    learner, notes = picked(400 * MIB, tmp_path, target=100_000)
+    assert (type(learner), notes) == (_native.WideMergeLearner, [])
     learner, notes = picked(20 * MIB, tmp_path)
     assert type(learner) is _native.RoundLearner
     assert "at full speed needs about" in notes[0]
     assert "in rounds over a file of 19.1 MiB" in notes[0]
     learner, _ = picked(20 * MIB, tmp_path, target=100_000)
     assert type(learner) is _native.WideRoundLearner
+
+
+@pytest.mark.parametrize(("symbols", "kind"), [(-1, "MergeLearner"), (0, "RoundLearner")])
+def test_more_symbols_than_full_speed_can_number_are_learned_in_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, symbols: int, kind: str
+) -> None:
+    monkeypatch.setattr(Sizes, "distinct", 1 << 20)
+    monkeypatch.setattr(Sizes, "distinct_bytes", (1 << 32) - (4 << 20) + symbols)
+    monkeypatch.setattr(learning, "free_disk_bytes", lambda path: 1 << 40)
+    learner, _ = picked(1 << 40, tmp_path)
+    assert type(learner).__name__ == kind
 
 
 def test_no_room_in_memory_nor_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

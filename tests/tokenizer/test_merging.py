@@ -55,6 +55,11 @@ def learn(
     )
 
 
+FULL_SPEED = pytest.mark.parametrize(
+    "kind", [_native.MergeLearner, _native.WideMergeLearner], ids=["short", "wide"]
+)
+
+
 def learn_with(
     learner: _native.MergeLearner | _native.RoundLearner,
     counts: Mapping[bytes, int],
@@ -77,17 +82,40 @@ def learn_with(
 
 
 @TIE_BREAKS
+@FULL_SPEED
 @pytest.mark.parametrize("num_threads", [2, 5])
 def test_words_of_a_pair_are_divided_among_threads(
-    make_text: Callable[[int, int], bytes], tie_break: str, num_threads: int
+    make_text: Callable[[int, int], bytes],
+    kind: type[_native.MergeLearner],
+    tie_break: str,
+    num_threads: int,
 ) -> None:
     text = make_text(4, 20_000) + b" aaaa aaaaa ababab abaab bbb" * 3
     counts = reference.count_pieces([text], pattern="gpt2", specials=[])
     alone = _native.MergeLearner(tie_break)
-    together = _native.MergeLearner(tie_break, num_threads=num_threads, many_words=1)
+    together = kind(tie_break, num_threads=num_threads, many_words=1)
     merges = learn_with(alone, counts, target=700)
     assert len(merges) == 700
     assert learn_with(together, counts, target=700) == merges
+
+
+@FULL_SPEED
+@pytest.mark.parametrize("length", [*range(2, 20), 31, 32, 33, 34, 57])
+def test_a_pair_is_found_at_any_place_of_a_word(
+    kind: type[_native.MergeLearner], length: int
+) -> None:
+    """Beside words that begin as a pair would go on, which belong to nobody's pair."""
+    letters = bytes(range(ord("0"), ord("z")))
+    counts: dict[bytes, int] = {}
+    for place in range(length - 1):
+        filler = bytes(letters[(place + i) % 60] for i in range(length))
+        counts[filler[:place] + b"xy" + filler[place + 2 :]] = 1000 + place
+        counts[b"y" + filler[: place + 1]] = 2
+        counts[filler[: place + 1] + b"x"] = 2
+    options = {"target": 20, "min_frequency": 1}
+    found = learn_with(kind("huggingface"), counts, **options)
+    assert found[0] == (b"x", b"y")
+    assert found == reference.learn_merges(counts, tie_break="huggingface", **options)
 
 
 @pytest.mark.parametrize("spills", [0, 1, 2])
@@ -243,7 +271,11 @@ def test_more_tokens_than_short_symbols_can_tell_apart() -> None:
     options = {"target": 70_000, "tie_break": "cs336", "memory_bytes": 1 << 26}
     with pytest.raises(RuntimeError, match="more tokens than symbols"):
         learn(counts, **options, rounds=_native.RoundLearner)
-    assert len(learn(counts, **options, rounds=_native.WideRoundLearner)) == 70_000
+    with pytest.raises(RuntimeError, match="more tokens than symbols"):
+        learn(counts, **options)
+    in_rounds = learn(counts, **options, rounds=_native.WideRoundLearner)
+    assert len(in_rounds) == 70_000
+    assert learn_with(_native.WideMergeLearner("cs336"), counts, target=70_000) == in_rounds
 
 
 def train_with_hugging_face(
@@ -291,13 +323,14 @@ def test_merges_of_text_equal_hugging_face(make_text: Callable[[int, int], bytes
     assert ours == train_with_hugging_face(counts, target=1500)
 
 
-def test_counts_may_exceed_32_bits() -> None:
-    counts = {b"ab": (1 << 33) + 1, b"cd": 1 << 33, b"bc": 3}
-    assert learn(counts, target=3, tie_break="huggingface") == [
-        (b"a", b"b"),
-        (b"c", b"d"),
-        (b"b", b"c"),
-    ]
+@FULL_SPEED
+def test_counts_may_exceed_32_bits(kind: type[_native.MergeLearner]) -> None:
+    most = (1 << 32) - 1
+    counts = {b"ab": (1 << 33) + 1, b"cd": 1 << 33, b"ef": most + 1, b"gh": most, b"ij": most - 1}
+    counts |= {b"cdcd": 2, b"bc": 3, b"ghi": 5, b"hij": 1}
+    found = learn_with(kind("huggingface"), counts, target=9)
+    assert found[:2] == [(b"c", b"d"), (b"a", b"b")]
+    assert found == reference.learn_merges(counts, target=9, tie_break="huggingface")
 
 
 @TIE_BREAKS

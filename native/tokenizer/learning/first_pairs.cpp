@@ -6,20 +6,44 @@
 
 #include "system/threads.hpp"
 #include "tokenizer/learning/merger.hpp"
-#include "tokenizer/learning/pair_index.hpp"
 
 namespace lowtide {
 
 namespace {
 constexpr size_t kBytes = 256;
+constexpr size_t kWordsOfMark = 4096;
 }  // namespace
 
+template <typename Symbol>
+void MergeLearner<Symbol>::mark(size_t at) {
+  if (words_since_mark_++ % kWordsOfMark == 0) marks_.push_back(static_cast<uint32_t>(at));
+}
+
+template <typename Symbol>
+Symbol* MergeLearner<Symbol>::begin_word(size_t length, uint64_t count) {
+  if (is_built_) throw std::logic_error("pieces come before the first merge");
+  const size_t at = words_.num_units();
+  words_.grow(Words::units_of(length));
+  mark(at);
+  num_words_.fetch_add(1, std::memory_order_relaxed);
+  return words_.begin_word(at, length, count);
+}
+
+template <typename Symbol>
+void MergeLearner<Symbol>::add_piece(const uint8_t* bytes, size_t length, uint64_t count) {
+  if (length < 2) return;
+  Symbol* const word = begin_word(length, count);
+  for (size_t i = 0; i < length; ++i) word[i] = static_cast<Symbol>(tokens_->symbol_of(bytes[i]));
+}
+
 // Where the words of each table go is known once they are counted.
-void MergeLearner::add_tables(std::span<const CountShard* const> tables) {
+template <typename Symbol>
+void MergeLearner<Symbol>::add_tables(std::span<const CountShard* const> tables) {
+  if (is_built_) throw std::logic_error("pieces come before the first merge");
   struct Place {
-    size_t words = 0, symbols = 0;
+    size_t words = 0, units = 0;
   };
-  std::vector<Place> places(tables.size() + 1);
+  std::vector<Place> places(tables.size());
   const auto visit = [&](const auto& work) {
     std::atomic<size_t> next{0};
     run_threads(std::min(num_threads_, tables.size()), [&](size_t) {
@@ -29,92 +53,100 @@ void MergeLearner::add_tables(std::span<const CountShard* const> tables) {
   visit([&](size_t i) {
     tables[i]->for_each([&](const uint8_t*, size_t length, uint64_t) {
       if (length < 2) return;
-      ++places[i + 1].words;
-      places[i + 1].symbols += length;
+      ++places[i].words;
+      places[i].units += Words::units_of(length);
     });
   });
-  places[0] = {words_.size(), symbols_.size()};
-  for (size_t i = 0; i < tables.size(); ++i) {
-    places[i + 1].words += places[i].words;
-    places[i + 1].symbols += places[i].symbols;
+  size_t end = words_.num_units();
+  for (Place& place : places) {
+    if (place.words > 0) marks_.push_back(static_cast<uint32_t>(end));
+    num_words_.fetch_add(place.words, std::memory_order_relaxed);
+    words_.grow(place.units);
+    end += std::exchange(place.units, end);
   }
-  if (is_built_) throw std::logic_error("pieces come before the first merge");
-  if (places.back().words >= kNoPair)
-    throw std::runtime_error("more than 4 billion distinct pieces");
-  words_.resize(places.back().words);
-  symbols_.resize(places.back().symbols);
   visit([&](size_t i) {
-    Place at = places[i];
+    size_t at = places[i].units;
     tables[i]->for_each([&](const uint8_t* bytes, size_t length, uint64_t count) {
       if (length < 2) return;
-      words_[at.words++] = {at.symbols, count, static_cast<uint32_t>(length)};
-      for (size_t k = 0; k < length; ++k) {
-        symbols_[at.symbols++] = {tokens_->symbol_of(bytes[k]), kNoPair};
-      }
+      Symbol* const word = words_.begin_word(at, length, count);
+      for (size_t k = 0; k < length; ++k)
+        word[k] = static_cast<Symbol>(tokens_->symbol_of(bytes[k]));
+      at += Words::units_of(length);
     });
   });
-  num_words_.store(words_.size(), std::memory_order_relaxed);
 }
 
-void MergeLearner::build() {
+template <typename Symbol>
+void MergeLearner<Symbol>::build() {
   if (std::exchange(is_built_, true)) throw std::logic_error("pairs are there already");
+  words_.seal();
   if (num_threads_ > 1 && tokens_->size() <= kBytes) {
     find_pairs_together();
   } else {
     find_pairs();
-    list_words();
   }
-  live_symbols_ = symbols_.size();
+  marks_ = {};
   threshold_ = 1;
-  for (size_t pair = 0; pair < counts_.size(); ++pair)
-    threshold_ = std::max(threshold_, counts_[pair]);
+  for (size_t pair = 0; pair < pairs_.size(); ++pair) {
+    threshold_ = std::max(threshold_, pairs_[pair].count);
+  }
   ++threshold_;  // no pair reaches it: the first refill looks for the most frequent ones
 }
 
-void MergeLearner::find_pairs() {
-  PairIndex index(tokens_->size());
-  for (size_t w = 0; w < words_.size(); ++w) {
-    const Word& word = words_[w];
-    Symbol* const symbols = symbols_.data() + word.begin;
-    for (size_t i = 0; i + 1 < word.length; ++i) {
-      const uint32_t left = symbols[i].id, right = symbols[i + 1].id;
-      uint32_t& number = index.at(left, right);  // plus one
-      if (number == 0) number = add_pair(left, right) + 1;
-      const uint32_t pair = number - 1;
-      symbols[i].pair = pair;
-      counts_[pair] += static_cast<int64_t>(word.count);
-      if (last_word_[pair] != w) {
-        last_word_[pair] = static_cast<uint32_t>(w);
-        ++pairs_[pair].num_words;
-      }
-    }
+// Calls visit(word, symbols, length, count) for all words from one place to another.
+template <typename Symbol>
+template <typename Visit>
+void MergeLearner<Symbol>::for_each_word(size_t begin, size_t end, const Visit& visit) {
+  while (begin < end) {
+    const auto word = static_cast<uint32_t>(begin);
+    const typename Words::Head head = words_.head(word);
+    visit(word, words_.symbols(word), size_t{head.length}, words_.count(word, head));
+    begin += Words::units_of(head.length);
   }
 }
 
-void MergeLearner::list_words() {
+template <typename Symbol>
+void MergeLearner<Symbol>::find_pairs() {
+  // All of a corpus is looked up: pairs of bytes in a plain table.
+  std::vector<uint32_t> of_bytes(tokens_->size() <= kBytes ? kBytes * kBytes : 0, kNoPair);
+  std::vector<uint32_t> last_word;
+  const auto find = [&](uint32_t left, uint32_t right) {
+    return of_bytes.empty() ? pairs_.find(left, right) : of_bytes[left << 8 | right];
+  };
+  for_each_word(0, words_.num_units(),
+                [&](uint32_t word, const Symbol* s, size_t n, int64_t count) {
+                  for (size_t i = 0; i + 1 < n; ++i) {
+                    uint32_t pair = find(s[i], s[i + 1]);
+                    if (pair == kNoPair) {
+                      pair = pairs_.add({0, 0, 0, s[i], s[i + 1]});
+                      last_word.push_back(kNoPair);
+                      if (!of_bytes.empty()) of_bytes[uint32_t{s[i]} << 8 | s[i + 1]] = pair;
+                    }
+                    pairs_[pair].count += count;
+                    pairs_[pair].num_words += std::exchange(last_word[pair], word) != word;
+                  }
+                });
   uint64_t total = 0;
+  std::vector<uint64_t> places;
   for (size_t pair = 0; pair < pairs_.size(); ++pair) {
+    places.push_back(total);
     pairs_[pair].postings = total;
     total += pairs_[pair].num_words;
-    pairs_[pair].num_words = 0;
-    last_word_[pair] = kNoPair;
+    last_word[pair] = kNoPair;
   }
   postings_.resize(total);
-  for (size_t w = 0; w < words_.size(); ++w) {
-    const Word& word = words_[w];
-    const Symbol* const symbols = symbols_.data() + word.begin;
-    for (size_t i = 0; i + 1 < word.length; ++i) {
-      const uint32_t pair = symbols[i].pair;
-      if (last_word_[pair] == w) continue;
-      last_word_[pair] = static_cast<uint32_t>(w);
-      postings_[pairs_[pair].postings + pairs_[pair].num_words++] = static_cast<uint32_t>(w);
+  for_each_word(0, words_.num_units(), [&](uint32_t word, const Symbol* s, size_t n, int64_t) {
+    for (size_t i = 0; i + 1 < n; ++i) {
+      const uint32_t pair = find(s[i], s[i + 1]);
+      if (std::exchange(last_word[pair], word) != word) postings_[places[pair]++] = word;
     }
-  }
+  });
 }
 
 // Each thread counts the pairs of its words by their bytes; then pairs have numbers, and each thread
 // its place among the words of a pair.
-void MergeLearner::find_pairs_together() {
+template <typename Symbol>
+void MergeLearner<Symbol>::find_pairs_together() {
   struct Part {
     std::vector<int64_t> counts = std::vector<int64_t>(kBytes * kBytes);
     std::vector<uint64_t> num_words =
@@ -122,24 +154,26 @@ void MergeLearner::find_pairs_together() {
     std::vector<uint32_t> last_word = std::vector<uint32_t>(kBytes * kBytes, kNoPair);
   };
   std::vector<Part> parts(num_threads_);
+  marks_.push_back(static_cast<uint32_t>(words_.num_units()));
   const auto visit = [&](const auto& work) {
     run_threads(parts.size(), [&](size_t number) {
-      const size_t end = words_.size() * (number + 1) / parts.size();
-      for (size_t w = words_.size() * number / parts.size(); w < end; ++w) {
-        work(parts[number], static_cast<uint32_t>(w), words_[w], symbols_.data() + words_[w].begin);
-      }
+      const auto border = [&](size_t part) {
+        return marks_[(marks_.size() - 1) * part / parts.size()];
+      };
+      for_each_word(border(number), border(number + 1),
+                    [&](uint32_t word, const Symbol* s, size_t n, int64_t count) {
+                      for (size_t i = 0; i + 1 < n; ++i) {
+                        work(parts[number], uint32_t{s[i]} << 8 | s[i + 1], word, count);
+                      }
+                    });
     });
   };
-  visit([](Part& part, uint32_t w, const Word& word, Symbol* symbols) {
-    for (size_t i = 0; i + 1 < word.length; ++i) {
-      const uint32_t pair = symbols[i].pair = symbols[i].id << 8 | symbols[i + 1].id;
-      part.counts[pair] += static_cast<int64_t>(word.count);
-      part.num_words[pair] += std::exchange(part.last_word[pair], w) != w;
-    }
+  visit([](Part& part, uint32_t bytes, uint32_t word, int64_t count) {
+    part.counts[bytes] += count;
+    part.num_words[bytes] += std::exchange(part.last_word[bytes], word) != word;
   });
-  std::vector<uint32_t> numbers(kBytes * kBytes);
   uint64_t total = 0;
-  for (uint32_t bytes = 0; bytes < numbers.size(); ++bytes) {
+  for (uint32_t bytes = 0; bytes < kBytes * kBytes; ++bytes) {
     const uint64_t begin = total;
     int64_t count = 0;
     for (Part& part : parts) {
@@ -148,20 +182,17 @@ void MergeLearner::find_pairs_together() {
       part.last_word[bytes] = kNoPair;
     }
     if (total == begin) continue;
-    const uint32_t pair = numbers[bytes] = add_pair(bytes >> 8, bytes & 0xFF);
-    counts_[pair] = count;
-    pairs_[pair].postings = begin;
-    pairs_[pair].num_words = static_cast<uint32_t>(total - begin);
+    pairs_.add({count, begin, static_cast<uint32_t>(total - begin), bytes >> 8, bytes & 0xFF});
   }
   postings_.resize(total);
-  visit([&](Part& part, uint32_t w, const Word& word, Symbol* symbols) {
-    for (size_t i = 0; i + 1 < word.length; ++i) {
-      const uint32_t bytes = std::exchange(symbols[i].pair, numbers[symbols[i].pair]);
-      if (std::exchange(part.last_word[bytes], w) != w) {
-        postings_[part.num_words[bytes]++] = w;
-      }
+  visit([&](Part& part, uint32_t bytes, uint32_t word, int64_t) {
+    if (std::exchange(part.last_word[bytes], word) != word) {
+      postings_[part.num_words[bytes]++] = word;
     }
   });
 }
+
+template class MergeLearner<uint16_t>;
+template class MergeLearner<uint32_t>;
 
 }  // namespace lowtide

@@ -1,12 +1,13 @@
 // What one thread finds while a pair is merged in its share of the words.
 //
-// All pairs that a merge of (x, y) into z touches are known by a neighbour: (n, x) and (n, z) by what
-// stands before, (y, n) and (z, n) by what stands after. So a thread adds up what it takes away and
-// what it finds in two arrays addressed by the neighbour, and counts of all pairs are changed once,
-// when all threads are done: changed at once by all, the most frequent of them would go from core to
-// core for every word.
+// All pairs that a merge of (x, y) into z touches are known by a neighbour: (n, x) becomes (n, z) by
+// what stands before, (y, n) becomes (z, n) by what stands after, and each of the new ones gets what
+// its old one loses. Where two merges follow each other, (y, x) becomes (z, z), and z is the
+// neighbour. So a thread adds up in one array addressed by the neighbour, and pairs are looked up and
+// changed once, when all words are done.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -14,62 +15,57 @@ namespace lowtide {
 
 class MergePart {
  public:
-  static constexpr uint32_t kNone = 0xFFFFFFFF;
-  struct Near {  // pairs with one neighbour, on one side
-    uint32_t stamp = 0;
-    uint32_t old_pair = kNone, new_pair = kNone;
-    uint32_t last_word = kNone, num_words = 0;  // of the new pair
-    int64_t taken = 0, added = 0;
-    uint64_t posting = 0;  // where the next of its words goes
-  };
   enum Side : uint8_t { kBefore, kAfter };
-  struct Posting {
-    Side side;
-    uint32_t neighbour, word;
+  struct Near {  // a neighbour on one side
+    union {
+      int64_t sum = 0;
+      uint64_t place;  // once pairs have the sum: where the next of its words goes
+    };
+    uint32_t num_words = 0;  // 0: not seen in this step
+    uint32_t last_word = 0;
   };
+  struct Posting {
+    uint32_t key, word;
+  };
+  static uint32_t key(Side side, uint32_t neighbour) { return neighbour << 1 | side; }
 
-  void begin(uint32_t stamp, size_t num_symbols) {
-    stamp_ = stamp;
-    removed = 0;
+  void make_room(size_t num_symbols) { nears_.resize(2 * num_symbols); }
+  // Returns true for a neighbour that was not seen before in this step.
+  bool add(uint32_t key, uint32_t word, int64_t count) {
+    Near& near = nears_[key];
+    near.sum += count;
+    const bool is_new = near.num_words == 0;
+    if (!is_new && near.last_word == word) return false;
+    if (is_new) touched.push_back(key);
+    near.last_word = word;
+    ++near.num_words;
+    postings.push_back({key, word});
+    return is_new;
+  }
+  // Adds what another part has found of a neighbour.
+  void add(uint32_t key, const Near& other) {
+    Near& near = nears_[key];
+    if (near.num_words == 0) touched.push_back(key);
+    near.sum += other.sum;
+    near.num_words += other.num_words;
+  }
+  Near& operator[](uint32_t key) { return nears_[key]; }
+  // Forgets this step.
+  void clear() {
+    for (const uint32_t key : touched) nears_[key] = Near{};
+    touched.clear();
     postings.clear();
-    for (Side side : {kBefore, kAfter}) {
-      sides_[side].resize(num_symbols);
-      touched_[side].clear();
-    }
-  }
-  Near& near(Side side, uint32_t neighbour) {
-    Near& at = sides_[side][neighbour];
-    if (at.stamp != stamp_) {
-      at = Near{};
-      at.stamp = stamp_;
-      touched_[side].push_back(neighbour);
-    }
-    return at;
-  }
-  void take(Side side, uint32_t neighbour, uint32_t pair, int64_t count) {
-    Near& at = near(side, neighbour);
-    at.old_pair = pair;
-    at.taken += count;
-  }
-  // Calls visit(near) for all neighbours of this step.
-  template <typename Visit>
-  void for_each(const Visit& visit) {
-    for (Side side : {kBefore, kAfter}) {
-      for (const uint32_t neighbour : touched_[side]) visit(sides_[side][neighbour]);
-    }
   }
   size_t bytes() const {
-    return (sides_[0].capacity() + sides_[1].capacity()) * sizeof(Near) +
+    return nears_.capacity() * sizeof(Near) + touched.capacity() * sizeof(uint32_t) +
            postings.capacity() * sizeof(Posting);
   }
 
+  std::vector<uint32_t> touched;  // keys
   std::vector<Posting> postings;
-  size_t removed = 0;  // symbols
 
  private:
-  uint32_t stamp_ = 0;
-  std::vector<Near> sides_[2];
-  std::vector<uint32_t> touched_[2];
+  std::vector<Near> nears_;  // by key
 };
 
 }  // namespace lowtide

@@ -2,16 +2,20 @@
 //
 // In:      distinct words (pieces of text, or sequences of tokens already made) with their counts
 // Out:     merges, one after the other, exactly as the chosen rule orders them
-// Memory:  about 8 bytes per symbol for symbols and pairs (less as merging goes on), 4 per word a
-//          pair occurs in, 32 per distinct pair
+// Memory:  about 2 bytes per symbol (4 where the vocabulary exceeds 16 bits) and 8 per word, 4 per word
+//          a pair occurs in, 38 to 44 per distinct pair
 //
-// Words lie one after the other in a flat array of symbols. Beside each symbol stands the index of
-// the pair it forms with the next one, so that taking an occurrence away is one subtraction, without
-// a hash table. A pair (x, y) gets all its occurrences in the one step that makes the younger of x
-// and y; so a step finds the indices of its new pairs in two small arrays addressed by the neighbour,
-// and afterwards a pair's count only falls. That makes the queue simple: an entry that is too high is
-// put back with its present count, and pairs below a threshold stay out of the queue altogether until
-// the threshold is lowered and one pass over the counts finds them.
+// Words lie one after the other in a flat array (word_store.hpp), and each pair has a list of the words
+// it occurs in. A merge goes through the words of its pair and adds up, in one array addressed by the
+// neighbour, what stands before and after; then it looks up each touched pair once (merge_part.hpp). A
+// pair (x, y) gets all its occurrences in the one step that makes the younger of x and y; so what a step
+// finds are new pairs, and afterwards a pair's count only falls. That makes the queue simple: an entry
+// that is too high is put back with its present count, and pairs below a threshold stay out of the queue
+// altogether until the threshold is lowered and one pass over the counts finds them. Half of the visits
+// find that another merge has taken the pair away: they cost one look at a cache line.
+//
+// Each symbol had beside it the index of its pair, so that taking an occurrence away was one
+// subtraction, and no pair was ever looked up: 8 bytes a symbol and 24 a word, and twice the time.
 //
 // No token is made twice, by two pairs that spell the same ("a" + "aa", "aa" + "a"). Take a stretch of
 // a word with a border between tokens at both of its ends. No merge so far crossed these borders, so
@@ -38,9 +42,12 @@
 #include "tokenizer/learning/count_shard.hpp"
 #include "tokenizer/learning/merge_part.hpp"
 #include "tokenizer/learning/merger_tokens.hpp"
+#include "tokenizer/learning/pair_table.hpp"
+#include "tokenizer/learning/word_store.hpp"
 
 namespace lowtide {
 
+template <typename Symbol>
 class MergeLearner {
  public:
   // Pairs in `many_words` and more are merged by `num_threads`.
@@ -55,10 +62,8 @@ class MergeLearner {
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   template <typename Id>
   void add_word(const Id* symbols, size_t length, uint64_t count) {
-    begin_word(length, count);
-    for (size_t i = 0; i < length; ++i) {
-      symbols_.push_back({static_cast<uint32_t>(symbols[i]), kNoPair});
-    }
+    Symbol* const word = begin_word(length, count);
+    for (size_t i = 0; i < length; ++i) word[i] = static_cast<Symbol>(symbols[i]);
   }
   void add_tables(std::span<const CountShard* const> tables);  // all their pieces, by all threads
   void build();  // after the last word, before the first merge
@@ -73,90 +78,67 @@ class MergeLearner {
   size_t num_words() const { return num_words_.load(std::memory_order_relaxed); }
   size_t bytes() const;
   size_t num_threads() const { return num_threads_; }
-  // Calls visit(symbol) for what the word with this number has become.
+  // Calls visit(symbol) for what a word has become, which had `length` symbols and begins at `at`;
+  // returns where the next one begins. The first begins at 0.
   template <typename Visit>
-  void for_each_symbol(size_t word, const Visit& visit) const {
-    const Word& at = words_[word];
-    for (size_t i = 0; i < at.length; ++i) visit(symbols_[at.begin + i].id);
+  uint32_t for_each_symbol(uint32_t at, size_t length, const Visit& visit) const {
+    const Symbol* const symbols = words_.symbols(at);
+    for (size_t i = 0; i < words_.head(at).length; ++i) visit(symbols[i]);
+    return at + static_cast<uint32_t>(Words::units_of(length));
   }
 
  private:
-  struct Word {
-    uint64_t begin;
-    uint64_t count;
-    uint32_t length;
-  };
-  struct Symbol {
-    uint32_t id;
-    uint32_t pair;  // the index of (this, next); kNoPair at the end of a word
-  };
-  struct Pair {
-    uint64_t postings;   // where its words begin
-    uint32_t num_words;  // 0: merged
-    uint32_t left, right;
-  };
+  using Words = WordStore<Symbol>;
+  using Pair = PairTable::Pair;
   struct Candidate {
     int64_t count;
     uint64_t order;  // left and right in the order of ids; unused by kCs336
     uint32_t pair;
   };
-  struct NewPosting {
-    uint32_t pair, word;
+  struct Change {
+    uint32_t left, right, new_left, new_right;
   };
-  struct Seen {  // a pair of the token being made
-    uint32_t stamp = 0;
-    uint32_t pair = 0;
-  };
-  static constexpr uint32_t kNoPair = 0xFFFFFFFF;
+  static constexpr uint32_t kNoPair = PairTable::kNone;
 
-  void begin_word(size_t length, uint64_t count);
+  Symbol* begin_word(size_t length, uint64_t count);
+  void mark(size_t at);
+  template <typename Visit>
+  void for_each_word(size_t begin, size_t end, const Visit& visit);
   void find_pairs();
-  void list_words();
   void find_pairs_together();
-  uint32_t add_pair(uint32_t left, uint32_t right);
   bool before(const Candidate& a, const Candidate& b) const;
   void push(uint32_t pair);
   bool refill(int64_t min_frequency);
   bool pop_best(int64_t min_frequency, uint32_t& pair);
   void merge(uint32_t pair);
-  struct Alone;   // changes counts as it goes
-  struct Shared;  // leaves them to a part
-  template <typename Changes>
-  void merge_in_words(Changes& changes, const Pair& entry, uint32_t pair, uint32_t begin,
-                      uint32_t end);
-  template <typename Changes>
-  void merge_in_word(Changes& changes, uint32_t word, uint32_t pair);
-  uint32_t find_new_pair(uint32_t left, uint32_t right, uint32_t token);
-  void merge_alone(const Pair& entry, uint32_t pair, uint32_t token);
-  void merge_together(const Pair& entry, uint32_t pair, uint32_t token);
-  void merge_part(const Pair& entry, uint32_t pair, uint32_t token, uint32_t begin, uint32_t end);
-  void add_parts();
-  void make_room_for_postings();
-  void place_new_postings();
+  void merge_in_words(MergePart& part, const Pair& chosen, uint32_t begin, uint32_t end);
+  void merge_in_word(MergePart& part, const Pair& chosen, uint32_t word);
+  Change change(uint32_t key) const;
+  void merge_together(const Pair& chosen);
+  MergePart& take_part();
+  void add_pairs(uint32_t merged);
+  void take(uint32_t pair, int64_t count);
+  void place_postings(MergePart& part);
   void place_postings_of_parts();
   void compact_postings();
-  void compact_symbols();
 
   const std::shared_ptr<TokenTable> tokens_;
   const size_t num_threads_, many_words_;
-  MappedArray<Word> words_;
-  MappedArray<Symbol> symbols_;
-  MappedArray<int64_t> counts_;  // by pair
-  MappedArray<Pair> pairs_;
-  MappedArray<uint32_t> postings_;
+  Words words_;
+  std::vector<uint32_t> marks_;  // where some of the words begin, for threads to divide them
+  size_t words_since_mark_ = 0;
+  PairTable pairs_;
+  MappedArray<uint32_t> postings_;  // words of pairs, by where they begin
   std::vector<Candidate> queue_;
   std::optional<PairCount> stop_at_;
   int64_t threshold_ = 0;
-  std::vector<Seen> with_left_, with_right_;  // by neighbour, valid where the stamp is this step's
-  uint32_t stamp_ = 0;
-  uint32_t first_new_ = 0;
-  std::vector<NewPosting> new_postings_;
-  std::vector<uint32_t> last_word_;  // by new pair: the word of its latest posting
-  std::mutex parts_mutex_;           // held for a new pair, and to take a part
+  uint32_t left_ = 0, right_ = 0, token_ = 0;  // of this step
+  bool is_shared_ = false;                     // by several threads
+  MergePart all_;                              // what all words had
+  std::mutex parts_mutex_;                     // held to take a part
   std::vector<std::unique_ptr<MergePart>> parts_;
   std::vector<MergePart*> free_parts_;
   size_t dead_postings_ = 0;
-  size_t live_symbols_ = 0;
   bool is_built_ = false;
   std::atomic<size_t> merges_done_{0}, num_words_{0};  // read by progress meanwhile
 };

@@ -101,7 +101,7 @@ void RoundLearner<Symbol>::begin_round(int64_t min_frequency) {
   if (ceiling_ == 0) ceiling_ = int64_t{sketch_.largest()} + 1;
   threshold_ = lowest_ = std::max(min_frequency, ceiling_ / kDepth);
   while (!collect()) continue;
-  learner_ = std::make_unique<MergeLearner>(tokens_);
+  learner_ = std::make_unique<MergeLearner<Symbol>>(tokens_);
   if (stop_) learner_->stop_at(*stop_);
   for (size_t number = 0; number < table_->size(); ++number) {
     const std::span<const Symbol> symbols = table_->segment(number);
@@ -290,8 +290,10 @@ template <typename Symbol>
 void RoundLearner<Symbol>::end_round() {
   barren_rounds_ = merges().size() == merges_before_ ? barren_rounds_ + 1 : 0;
   if (barren_rounds_ > kBarrenRounds) throw TooSmall();
-  table_->set_results(
-      [&](size_t number, const auto& take) { learner_->for_each_symbol(number, take); });
+  uint32_t word = 0;
+  table_->set_results([&](size_t length, const auto& take) {
+    word = learner_->for_each_symbol(word, length, take);
+  });
   learner_ = nullptr;
   replace();
   table_ = nullptr;

