@@ -31,7 +31,6 @@ from lowtide.corpus.grouping import (
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
 from lowtide.corpus.longrows import iter_jsonl_blocks
-from lowtide.corpus.rows import iter_row_blocks
 from lowtide.corpus.textblocks import (
     BLOCK_BYTES,
     DEFAULT_SEPARATOR,
@@ -203,6 +202,9 @@ def iter_blocks(
 def _iter_in_order(stream: Stream, options: ReadingSettings) -> Iterator[TextBlock]:
     source = stream.inputs[0]
     if source.format.iter_rows is not None:
+        # With what reads parquet it takes 3 ms to import, which plain text need not wait for.
+        from lowtide.corpus.rows import iter_row_blocks
+
         rows = source.format.iter_rows(source, options)
         return iter_row_blocks(stream, options, _until_damage(rows, source, options))
     blocks = (
