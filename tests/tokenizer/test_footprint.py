@@ -69,7 +69,9 @@ def test_the_larger_of_counting_and_writing_is_planned() -> None:
         )
 
     assert planned(16, 1000, 10**6) == int((22 + 2.25 * 16) * mib + 15.4e6)
-    assert planned(1, 50_000, 10**6) == int((22 + 6 + 0.97) * mib + 700 * 50_000 + 16e6)
+    assert planned(64, 1000, 10**6) == int((22 + 2.25 * 64) * mib + 15.4e6)
+    assert planned(5, 1000, 10**7) == int((22 + 2.25 * 5) * mib + 11e7)
+    assert planned(1, 50_000, 10**6) == int((22 + 6 + 0.97) * mib + 700 * 50_000 + 9e6)
     assert planned(3, 50_000, None) == planned(3, 50_000, int(67 * 10**3.48))
 
 

@@ -71,7 +71,8 @@ class LearnedMerges:
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
     """Return the memory that learning merges takes at full speed, for so many distinct pieces.
 
-    Measured at 25 bytes a byte on English text.
+    Measured at 13 to 16 bytes a byte on English text, and at 24 on text in 16 languages with 70,000
+    tokens, whose symbols have four bytes.
     """
     return 28 * distinct_bytes + 24 * num_pieces
 
