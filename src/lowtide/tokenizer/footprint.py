@@ -30,7 +30,8 @@ def planned_peak_bytes(
     Counting and merging hold all distinct pieces, and something for each thread; writing
     the files holds pieces and the vocabulary. The larger counts. Measured on 15 MB to 2 GB of
     English, other languages and source code, vocabularies of 1000 to 32,000, 1 to 16 threads:
-    within 10 %, but for 16 threads on 15 MB, which took a fifth more. Without `distinct_bytes` (estimate_distinct_bytes) the text is taken for English.
+    within 10 %, but for 16 threads on 15 MB, which took a fifth more. Without `distinct_bytes`
+    (estimate_distinct_bytes) the text is taken for English.
     """
     if distinct_bytes is None:
         distinct_bytes = int(67 * text_bytes**0.58)
