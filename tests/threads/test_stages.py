@@ -6,6 +6,7 @@ for as often as it can be, as its thread reads what the others write.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import lowtide.progress
+from lowtide import _native
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
@@ -62,6 +64,24 @@ def test_learning_a_tokenizer(
         return (out_dir / "tokenizer.json").read_bytes()
 
     same_for_any_workers(learn)
+
+
+@pytest.mark.parametrize(
+    "kind", [_native.MergeLearner, _native.WideMergeLearner], ids=["short", "wide"]
+)
+def test_merging_one_pair_by_all_threads(kind: type[_native.MergeLearner], texts: Path) -> None:
+    """As pairs of thousands of words are: these texts have fewer."""
+    words = Counter(word for path in texts.iterdir() for word in path.read_bytes().split())
+
+    def merge(workers: int) -> bytes:
+        learner = kind("huggingface", num_threads=workers, many_words=1)
+        learner.take_items(list(words.items()))
+        learner.build()
+        learner.learn(300, 1 << 40, 1)
+        assert learner.merges_done == 300
+        return np.asarray(learner.merges()).tobytes()
+
+    same_for_any_workers(merge)
 
 
 def test_encoding_in_batches_and_files(texts: Path, tokenizer: Path, tmp_path: Path) -> None:
