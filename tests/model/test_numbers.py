@@ -85,6 +85,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "LARGEST_E4M3": 448.0,
         "_ERROR_SCALE": 32768.0,
         "_BLOCK": 2_048,
+        "_TARGET_ROWS": 128,
         "_TILE": {"ROWS": 64, "COLUMNS": 64},
         "_ERROR_TILE": {"ROWS": 64, "COLUMNS": 128},
         "Float8Head.chunk(cap)": 0.0,
