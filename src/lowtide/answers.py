@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, cast
 
 from lowtide.errors import printable
+from lowtide.quickclasses import dataclass
 from lowtide.scratch import naming_full_disk
 
 __all__ = [
@@ -33,7 +34,7 @@ __all__ = [
 _shown = {"json": False, "quiet": False}  # how this process answers
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Answer:
     """A result, shown in one of two ways."""
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lowtide.flags import flag_name
 from lowtide.helptext import Flag, flags_of
 from lowtide.keywords import takes_keywords
+from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used
 
 if TYPE_CHECKING:

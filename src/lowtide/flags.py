@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from lowtide.counts import read_int
 from lowtide.flatsettings import from_flat, setting_fields, setting_values
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "flag_name",
@@ -75,7 +76,7 @@ def write_flags(options: Mapping[str, Any]) -> list[str]:
 def settings_as_flags(settings: Any, *, leave_out: Collection[str] = ()) -> list[str]:
     """The words that make these settings, those with default values left out.
 
-    >>> @dataclasses.dataclass
+    >>> @dataclass
     ... class Settings:
     ...     name: str
     ...     fast: bool = True
@@ -103,7 +104,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Field:
     name: str
     kind: str
@@ -146,7 +147,7 @@ def positional_names(cls: type[Any]) -> list[str]:
 def stray_word(cls: type[Any], words: list[str]) -> str | None:
     """The first word before any flag that is one more than the verb takes by position.
 
-    >>> @dataclasses.dataclass
+    >>> @dataclass
     ... class Settings:
     ...     size: int
     >>> stray_word(Settings, ["notes.txt", "--size", "1"])
@@ -164,7 +165,7 @@ def stray_word(cls: type[Any], words: list[str]) -> str | None:
 def repeat_flags(cls: type[Any], words: list[str]) -> list[str]:
     """The words with such flags before each of their values as are given once for each.
 
-    >>> @dataclasses.dataclass
+    >>> @dataclass
     ... class Settings:
     ...     tasks: "Annotated[tuple[str, ...], tyro.conf.UseAppendAction]" = ()
     >>> repeat_flags(Settings, ["--tasks", "a", "b", "--quiet"])
@@ -191,7 +192,7 @@ def repeat_flags(cls: type[Any], words: list[str]) -> list[str]:
 def spell_switches(cls: type[Any], words: list[str]) -> list[str]:
     """The words with a value behind each switch that may be left open, which tyro wants.
 
-    >>> @dataclasses.dataclass
+    >>> @dataclass
     ... class Settings:
     ...     fast: bool | None = None
     >>> spell_switches(Settings, ["--fast", "--no-fast", "--fast", "False"])
@@ -214,7 +215,7 @@ def spell_switches(cls: type[Any], words: list[str]) -> list[str]:
 def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:
     """Make settings of the words, if every one of them is plain.
 
-    >>> @dataclasses.dataclass
+    >>> @dataclass
     ... class Settings:
     ...     size: int
     ...     fast: bool = True

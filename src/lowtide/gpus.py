@@ -9,8 +9,9 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from lowtide.quickclasses import dataclass
 
 __all__ = ["CUDA_CONTEXT_BYTES", "Gpu", "find_gpu", "has_accelerator"]
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from lowtide.flags import flag_name, positional_names
 from lowtide.flatsettings import group_classes, setting_fields, setting_types
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Flag", "describe_verb", "field_texts", "flags_of", "has_more"]
 
@@ -30,7 +31,7 @@ _INDENT = 26
 _METAVARS = {str: "TEXT", Path: "PATH", int: "INT", float: "FLOAT"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Flag:
     """One setting as the help shows it."""
 

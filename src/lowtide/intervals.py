@@ -6,7 +6,7 @@ Memory:  a few numbers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from lowtide.quickclasses import dataclass
 
 __all__ = ["USUAL_INTERVALS", "Intervals"]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ import xxhash
 
 from lowtide.errors import DataError
 from lowtide.files import atomic_file, json_bytes, read_json, read_whole
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Journal", "read_notes", "write_notes"]
 

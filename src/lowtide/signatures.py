@@ -22,6 +22,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from lowtide.flags import positional_names
 from lowtide.flatsettings import setting_fields, setting_types
 from lowtide.helptext import field_texts
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "SETTINGS_OF",
@@ -71,7 +72,7 @@ class _Written(str):
         return str(self)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Option:
     """One keyword of a public function."""
 

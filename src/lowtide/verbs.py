@@ -12,7 +12,6 @@ from the docstrings of the settings' fields.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide import modelverbs, textverbs
 from lowtide.answers import Answer, answer
 from lowtide.arguments import parse_settings
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from lowtide.completion import CompletionSettings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "Verb"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Verb:
     """One verb: what runs it, and where its settings are (`module:Class`, imported on use)."""
 

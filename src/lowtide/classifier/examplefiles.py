@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from lowtide.arrays import np
 from lowtide.classifier.examples import Examples
 from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from lowtide.corpus.reading import TextBlock
 from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
 from lowtide.counts import counted
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

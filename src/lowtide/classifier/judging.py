@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.classifier.examplefiles import iter_chunks
 from lowtide.classifier.examples import GOOD, OTHER
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

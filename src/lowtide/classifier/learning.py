@@ -11,7 +11,6 @@ many partitions as the tables need, and a batch changes the rows in a fixed orde
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide import _native
@@ -19,6 +18,7 @@ from lowtide.arrays import np
 from lowtide.classifier.examplefiles import CHUNK_EXAMPLES, iter_chunks
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file, write_work_file
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Learning", "count_words", "learn"]
 

@@ -7,8 +7,6 @@ Memory:  a few numbers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lowtide.classifier.examplefiles import CHUNK_EXAMPLES
 from lowtide.classifier.examples import PASSAGE_BYTES
 from lowtide.classifier.settings import ClassifierSettings
@@ -17,6 +15,7 @@ from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import InputList
 from lowtide.corpus.reading import BLOCK_BYTES
 from lowtide.memory import MemoryBudget, usable_cores
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Shares", "plan_shares"]
 

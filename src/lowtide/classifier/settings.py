@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +10,7 @@ from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.readingflags import ReadingFlags, as_sequence, check_workers
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
+from lowtide.quickclasses import dataclass
 
 __all__ = ["ClassifierSettings"]
 

@@ -10,7 +10,6 @@ Every phase writes its files atomically, so a killed command resumes where it wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.settings import settings_as_json
 
 __all__ = ["TrainedClassifier", "train_classifier"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +22,7 @@ from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import StreamPaths
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import WorkFile, open_work_file, write_work_file
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "BlockConsumer",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 from array import array
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from lowtide.corpus.blockcleaning import CleanJob
@@ -19,6 +19,7 @@ from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.ranking import ScoreCut, find_cut
 from lowtide.corpus.removals import Report
 from lowtide.corpus.workfiles import WorkFile, open_work_file
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "BlockTable",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import struct
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.filenames import CLASSIFIER_MODEL_NAME, CLASSIFIER_NAME
 from lowtide.memory import format_size, smallest_budget
 from lowtide.packages import install_command, require_package
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "Models",

@@ -14,7 +14,6 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -35,6 +34,7 @@ from lowtide.corpus.xzdictionaries import (
 )
 from lowtide.errors import BudgetError, DataError
 from lowtide.memory import format_size, smallest_budget
+from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used
 from lowtide.stores.paths import is_stored
 

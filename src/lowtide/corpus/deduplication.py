@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import open_work_file
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -13,13 +13,13 @@ import json
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowtide import _native, files
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import format_size, smallest_budget
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "EvaluationItems",

@@ -10,9 +10,10 @@ A new format is a row here, and a module that reads its rows if no existing read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from lowtide.corpus.inputs import InputFile

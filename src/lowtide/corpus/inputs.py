@@ -13,7 +13,6 @@ import os
 import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
@@ -31,6 +30,7 @@ from lowtide.counts import counted
 from lowtide.errors import DataError, from_os_error
 from lowtide.filenames import MERGES_NAME, METRICS_NAME
 from lowtide.packages import require_package
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import StorePath, find_objects, input_path, tag_number
 from lowtide.stores.urls import StoreURL, is_store_url, store_url
 

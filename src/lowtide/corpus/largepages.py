@@ -17,13 +17,13 @@ import zlib
 from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.corpus.decompression import ZstdReader
 from lowtide.corpus.parquetpages import Page, PageError, iter_pages, read_varint
+from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_file
 
 __all__ = ["StoredText", "iter_large_rows"]

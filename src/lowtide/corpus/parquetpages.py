@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from lowtide.corpus.cutting import read_at
 from lowtide.corpus.decompression import read_zstd_frame
 from lowtide.packages import import_package
+from lowtide.quickclasses import dataclass
 
 __all__ = ["ColumnPages", "Page", "PageError", "iter_pages", "read_column_pages", "read_varint"]
 

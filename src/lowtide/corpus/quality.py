@@ -9,13 +9,12 @@ Presets and limits are declared in native/quality/limits.inc.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from lowtide import _native
 from lowtide.errors import UsageError
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "LIMITS",
@@ -155,5 +154,7 @@ def _read_number(text: str, number: str) -> float:
 
 
 def _closest(word: str, names: Iterable[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.4)
     return f"did you mean {close[0]}?" if close else "docs/quality.md lists all names"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +41,7 @@ from lowtide.corpus.textblocks import (
     TextBlock,
 )
 from lowtide.errors import DataError, LowtideError, from_os_error
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lowtide.corpus.reading import BLOCK_BYTES, DEFAULT_SEPARATOR, ReadingSettings
 from lowtide.errors import UsageError
 from lowtide.flatsettings import limit
+from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used
 
 if TYPE_CHECKING:

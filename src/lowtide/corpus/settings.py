@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.corpus.classifiers import (
@@ -15,6 +14,7 @@ from lowtide.corpus.quality import canonical_limits, canonical_masks, canonical_
 from lowtide.corpus.usersteps import canonical_step
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name
+from lowtide.quickclasses import dataclass
 
 __all__ = ["NATIVE_OPTIONS", "CleaningSettings"]
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from lowtide.corpus.encodings import check_encoding
 from lowtide.corpus.inputs import InputFile, InputSlice
 from lowtide.errors import UsageError
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

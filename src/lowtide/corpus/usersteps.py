@@ -14,7 +14,6 @@ import ast
 import atexit
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -155,6 +154,8 @@ class _StepProcess:
     """One process, and the pipes to it."""
 
     def __init__(self, step: str) -> None:
+        import subprocess  # 2 ms that commands without a step do not need
+
         self.room_bytes = _MOST_SMALL_BYTES
         """What its answers may still take."""
         self._path, _, name = step.rpartition(":")

@@ -14,7 +14,6 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import xxhash
 
 from lowtide import _native, files
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 
 __all__ = ["WorkFile", "is_intact", "open_work_file", "read_section", "write_work_file"]
 

@@ -11,7 +11,6 @@ stay: nothing that is in a dataset is ever moved.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from lowtide.corpus.workers import WorkerPool
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from lowtide.dataset.workfolder import is_half_removed, read_facts, remove_work
 from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.notebooks import shown_in_notebooks
+from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings
 from lowtide.stores.paths import is_stored
 

@@ -7,8 +7,6 @@ Memory:  the list of inputs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lowtide.corpus.inputs import InputList, expand_inputs
 from lowtide.corpus.ranking import require_rereadable
 from lowtide.corpus.reading import ReadingSettings
@@ -19,6 +17,7 @@ from lowtide.dataset.rulesample import require_some_kept
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 
 __all__ = ["FoundInputs", "choose_inputs", "find_inputs"]
 

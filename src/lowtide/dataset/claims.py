@@ -16,12 +16,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from lowtide.dataset.layout import SPLITS, read_metadata
 from lowtide.dataset.tokenfiles.shards import find_tag
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
+from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder
 from lowtide.stores.localcopy import copy_object
 from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store

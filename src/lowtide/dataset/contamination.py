@@ -16,7 +16,7 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, UsageError
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import checksum_path
 
 __all__ = [

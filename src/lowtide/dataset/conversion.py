@@ -8,7 +8,6 @@ Memory:  one chunk of ids and of document ends, a few MiB; nothing that grows wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.needs import tokenizer_needs
 
 __all__ = ["ConvertResult", "convert_dataset"]

@@ -7,7 +7,6 @@ Memory:  as reading metadata: a row for each shard
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.memory import MemoryBudget
 from lowtide.notebooks import shown_in_notebooks
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
 
 __all__ = [

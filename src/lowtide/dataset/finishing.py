@@ -8,7 +8,7 @@ Memory:  a few numbers per input
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import DataError
 from lowtide.flags import flag_name
 from lowtide.longjson import Rows
+from lowtide.quickclasses import dataclass
 from lowtide.settings import settings_as_json
 from lowtide.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -30,6 +30,7 @@ from lowtide.dataset.storeddatasets import open_small_files
 from lowtide.errors import DataError
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.longjson import Rows
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import END_OF_TEXT, Tokenizer
 
 __all__ = ["Added", "GrownDataset", "first_free_number", "unknown_characters"]

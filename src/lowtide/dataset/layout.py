@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.notebooks import table_of
+from lowtide.quickclasses import dataclass
 from lowtide.stores.urls import store_url
 from lowtide.tokenizer.vocabulary import id_bytes
 

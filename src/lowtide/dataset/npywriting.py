@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -25,6 +24,7 @@ from lowtide.errors import BudgetError
 from lowtide.journal import Journal
 from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
 from lowtide.publishing import PublishGroup
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps

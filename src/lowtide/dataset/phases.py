@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.corpus.blockcleaning import CleanJob, FinishedBlock, clean_corpus
@@ -25,6 +24,7 @@ from lowtide.dataset.resources import Shares
 from lowtide.dataset.sharding import ShardJob, ShardPlan, write_shards
 from lowtide.errors import from_os_error
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "RankedInputs",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,6 +68,7 @@ from lowtide.memory import format_size
 from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import Progress
 from lowtide.publishing import PublishGroup
+from lowtide.quickclasses import dataclass
 from lowtide.sparelocks import reusing_locks
 from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer

@@ -16,6 +16,7 @@ from typing import Any
 from lowtide import files
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 
@@ -35,7 +36,7 @@ _VERSION = 1
 _COMPRESSED = {row.suffix for row in COMPRESSIONS.values()}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SourceText:
     """The text that ids were made of, as it was then."""
 
@@ -45,7 +46,7 @@ class SourceText:
     xxh3_128: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Provenance:
     """What stands in the record of a .npy."""
 

@@ -9,7 +9,7 @@ Disk:    of a dataset in a store one shard for each worker (TMPDIR)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.seen import iter_seen, write_seen_block
 from lowtide.dataset.storeddatasets import local_shard
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ Memory:  a few numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lowtide import files
@@ -26,6 +26,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
 from lowtide.memory import MemoryBudget, format_size, smallest_budget, usable_cores
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.stores.objects import UPLOAD_BYTES
 from lowtide.stores.paths import READER_BYTES, is_stored
 from lowtide.tokenizer.needs import NO_MORE, TokenizerNeeds, tokenizer_needs

@@ -14,7 +14,7 @@ what was seen, and the run goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from lowtide.corpus.cleaning import clean_block
@@ -28,6 +28,7 @@ from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import DataError, LowtideError
 from lowtide.memory import format_size
+from lowtide.quickclasses import dataclass
 
 __all__ = ["SampleLimits", "require_some_kept"]
 

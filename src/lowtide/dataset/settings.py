@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -18,6 +17,7 @@ from lowtide.dataset.near.likeness import Likeness
 from lowtide.errors import UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.flatsettings import limit
+from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used
 from lowtide.stores.paths import input_path, is_stored
 from lowtide.stores.urls import store_url

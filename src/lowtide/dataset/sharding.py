@@ -17,7 +17,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -31,6 +30,7 @@ from lowtide.dataset.openfiles import MAX_OPEN_FILES, ask_for_open_files
 from lowtide.errors import DataError
 from lowtide.files import Publisher
 from lowtide.publishing import PublishThreads
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = [

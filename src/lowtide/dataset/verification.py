@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.stores.objects import open_store
 from lowtide.stores.paths import READER_BYTES, StorePath, is_stored
 from lowtide.tokenizer.needs import tokenizer_needs

@@ -7,7 +7,6 @@ Memory:  next to nothing: the work is in the processes
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shlex
@@ -36,6 +35,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import format_size, parse_size
 from lowtide.notebooks import ResultList, shown_in_notebooks
 from lowtide.progress import format_count, format_seconds
+from lowtide.quickclasses import dataclass
 from lowtide.tables import table_lines
 
 __all__ = ["StageResult", "describe_results", "run_demo"]
@@ -45,7 +45,7 @@ _GRACE_SECONDS = 5.0
 
 
 @shown_in_notebooks()
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StageResult:
     """What one stage took, over all attempts if it was interrupted."""
 

@@ -6,13 +6,13 @@ Out:     Stages; commands.sh
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 from lowtide.files import write_bytes
 from lowtide.flags import settings_as_flags
+from lowtide.quickclasses import dataclass
 
 __all__ = ["DemoSettings", "Stage", "plan_stages", "resume_command", "write_commands"]
 
@@ -22,7 +22,7 @@ _MODEL_FLAGS = {"--num-layers": 4, "--width": 128, "--num-heads": 4}
 _NEW_TOKENS = 160
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DemoSettings:
     """What the demo runs on, and where it leaves everything."""
 
@@ -40,7 +40,7 @@ class DemoSettings:
     """What the generated text begins with."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Stage:
     """One verb of the demo; `amount` of `unit` is the work its throughput is counted in."""
 

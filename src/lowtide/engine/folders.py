@@ -18,11 +18,12 @@ import shutil
 import threading
 from collections.abc import Collection, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from lowtide import files
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
 
 __all__ = ["DiskFolder", "Lease", "SeenLease", "SharedFolder", "open_folder"]

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "LEASE_SECONDS",

@@ -8,12 +8,12 @@ Memory:  that of `write`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
+from lowtide.quickclasses import dataclass
 
 __all__ = ["OneTask"]
 

@@ -24,7 +24,6 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +31,7 @@ import xxhash
 
 from lowtide import _native, files
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 from lowtide.stores.objects import ObjectChangedError
 from lowtide.stores.paths import is_stored
 

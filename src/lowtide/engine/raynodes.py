@@ -16,12 +16,13 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lowtide.errors import BudgetError, LowtideError, UsageError, from_os_error
 from lowtide.memory import format_size, usable_cores
 from lowtide.packages import import_package
+from lowtide.quickclasses import dataclass
 
 __all__ = ["run_on_ray"]
 

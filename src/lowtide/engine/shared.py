@@ -13,7 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lowtide.engine.heldoutputs import HeldOutputError
 from lowtide.engine.leases import (
@@ -27,6 +27,7 @@ from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import LowtideError, from_os_error, warn
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.stores.objects import StoreDownError
 
 __all__ = ["run_in_phases", "run_shared"]

@@ -20,13 +20,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO
 
 from lowtide import files
 from lowtide.engine.folders import Lease, SeenLease
 from lowtide.errors import DataError, UsageError
+from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder, temporary_root
 from lowtide.stores.objects import ObjectMissingError, Store, StoreDownError, open_store
 from lowtide.stores.paths import StorePath

@@ -7,8 +7,9 @@ Memory:  a task is two values; a stage of any number of tasks holds none of them
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Stage", "Task"]
 

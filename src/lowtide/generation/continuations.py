@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Chooser", "Rows", "Steps"]
 

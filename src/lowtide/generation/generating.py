@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +31,7 @@ from lowtide.model.program import Program, program_here
 from lowtide.model.templates import begin_token, read_sections
 from lowtide.packages import naming_missing_packages
 from lowtide.progress import Phase, Progress, run_metrics_path
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.needs import vocabulary_bytes
 from lowtide.waiting import sleep_while_waiting

@@ -17,12 +17,12 @@ import re
 import stat
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.errors import BudgetError, DataError
 from lowtide.generation.settings import GenerateSettings
 from lowtide.memory import format_size
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["Prompt", "count_prompts", "encode_end", "iter_prompts", "longest_prompt"]

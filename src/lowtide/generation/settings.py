@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from lowtide.gpus import has_accelerator
 from lowtide.packages import choose_backend, has_package
+from lowtide.quickclasses import dataclass
 from lowtide.settings import require
 
 __all__ = ["BATCH_SIZE", "MOST_TEXTS", "PRESETS", "GenerateSettings", "SamplingSettings"]

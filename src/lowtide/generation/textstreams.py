@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lowtide.errors import warn
 from lowtide.generation.prompts import Prompt, encode_end
 from lowtide.model.config import GPTConfig
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import UNKNOWN, Tokenizer
 
 __all__ = [

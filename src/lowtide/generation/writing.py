@@ -8,10 +8,10 @@ Memory:  of each text under way what might still become a stop text
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from lowtide.generation.continuations import Rows
 from lowtide.generation.textstreams import Start, TextStream, ends
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 
 __all__ = ["write_texts"]

@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any
 
 # Before JAX starts: it would take three quarters of a GPU at once, whatever the model needs.
@@ -25,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lowtide.errors import UsageError
 from lowtide.jaxtraining import processes
 from lowtide.jaxtraining.trees import LAYERS
+from lowtide.quickclasses import dataclass
 
 __all__ = ["JaxGroup", "memory_of", "open_group", "pick_devices"]
 

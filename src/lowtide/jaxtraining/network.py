@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from lowtide.jaxtraining.loss import weighted_loss
 from lowtide.jaxtraining.trees import LAYERS, Tree
 from lowtide.model.config import GPTConfig
 from lowtide.model.rope import frequencies, table_factor
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "Form",

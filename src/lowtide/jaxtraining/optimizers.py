@@ -8,7 +8,6 @@ Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ import numpy as np
 from lowtide.jaxtraining import eightbit, muon
 from lowtide.jaxtraining.trees import LAYERS, Tree, iter_named, stacked_shapes
 from lowtide.model.config import GPTConfig
+from lowtide.quickclasses import dataclass
 from lowtide.training.choosing import require_same_moments
 
 __all__ = ["Rules", "load_moments", "name_moments", "new_moments", "optimizer_rows", "update"]

@@ -6,7 +6,6 @@ Out:     BACKEND, which the loop speaks to (training/backends.py)
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from lowtide.memory import format_size
 from lowtide.model.arrayfiles import iter_portable
 from lowtide.model.config import GPTConfig
 from lowtide.model.devices import cap_device_memory, device_memory, pick_device
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.batchsources import BatchSource
 from lowtide.training.counters import Counters
@@ -36,7 +36,7 @@ from lowtide.training.state import RunState
 __all__ = ["BACKEND"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Alone(ProcessGroup):
     """A group of one process; checkpoints are written from the places, without copies."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.gpt import GPT
 from lowtide.model.tensors import iter_tensors
+from lowtide.quickclasses import dataclass
 
 __all__ = ["PackedGPT", "Stored"]
 

@@ -18,13 +18,12 @@ so that steps too small for the last bit still count on average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from lowtide import _native
 from lowtide.ladder.kernels import adamw_on_gpu, has_kernel, momentum_on_gpu, move_on_gpu
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "BLOCK",

@@ -28,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +46,7 @@ from lowtide.ladder.packing import (
     view_momentum,
 )
 from lowtide.ladder.units import Unit
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Moving", "Places", "Rung"]
 

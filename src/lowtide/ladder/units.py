@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch import nn
 
 from lowtide.ladder.packing import BLOCK
+from lowtide.quickclasses import dataclass
 from lowtide.training.offloading import CHUNK
 
 __all__ = ["Matrix", "Unit", "small_shapes", "unit_name", "units_of"]

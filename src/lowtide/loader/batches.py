@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.loader.ordering import Order, check_order
 from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
 from lowtide.packages import naming_missing_packages
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "BatchLoader",

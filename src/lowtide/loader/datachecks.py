@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +27,7 @@ from lowtide.errors import DataError, LowtideError, from_os_error
 from lowtide.files import open_file
 from lowtide.loader.checkedfiles import CheckedFiles
 from lowtide.loader.sources import TokenSource
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extentfiles import CachedObject
 from lowtide.stores.extents import ExtentCache
 
@@ -49,7 +49,7 @@ class _Group(Protocol):
     def any(self, flag: bool) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _LocalFile:
     path: Path
     checksum: str
@@ -63,7 +63,7 @@ class _LocalFile:
                 yield buffer[:count]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _StoredFile:
     source: CachedObject
     cache: ExtentCache

@@ -13,12 +13,12 @@ on inside it could not know its beginning.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import xxhash
 
 from lowtide.files import checksum_bytes
 from lowtide.loader.texts import Place, Text, TextSource
+from lowtide.quickclasses import dataclass
 
 __all__ = ["KeptTexts", "is_held_out"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lowtide.answers import to_json
@@ -24,6 +23,7 @@ from lowtide.errors import printable
 from lowtide.keywords import takes_keywords
 from lowtide.notebooks import preformatted
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 from lowtide.tokenizer.tokenizer import Tokenizer
 

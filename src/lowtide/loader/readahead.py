@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lowtide.loader.tokenblocks import BlockStart, TokenBlock
 from lowtide.loader.windows import TokenDataset, Tokens
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Block", "BlockReader", "StoredBlock"]
 

@@ -8,7 +8,6 @@ Memory:  a few batches, and one bit per window of an epoch (at most 64 MiB)
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from lowtide.loader.sources import Split
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import format_size, tree_resident_bytes
 from lowtide.progress import format_count, format_seconds
+from lowtide.quickclasses import dataclass
 
 __all__ = ["LoadingReport", "check_loading", "describe_tokens"]
 

@@ -14,11 +14,11 @@ follows from its number alone. Data of at most one group is shuffled whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from lowtide.loader.ordering import Indices, derive_seed, order_indices
+from lowtide.quickclasses import dataclass
 
 __all__ = ["BLOCK_TOKENS", "GROUP_BLOCKS", "BlockOrder", "Group"]
 

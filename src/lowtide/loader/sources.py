@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.filenames import METADATA_NAME
 from lowtide.files import checksum_bytes
 from lowtide.loader.storedtokens import CacheSettings, StoredTokens, open_stored_dataset
+from lowtide.quickclasses import dataclass
 from lowtide.stores.urls import StoreURL, store_url
 
 __all__ = ["Split", "TokenSource", "find_tokens", "sample_fingerprint"]

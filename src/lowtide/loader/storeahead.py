@@ -11,7 +11,6 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from lowtide.loader.ordering import Indices, Order
 from lowtide.loader.shuffledblocks import BlockOrder, Group
 from lowtide.loader.storedtokens import ShardRow
 from lowtide.memory import format_size
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extentfiles import EXTENT_BYTES, Extent, disk_bytes
 from lowtide.stores.extents import FETCH_THREADS, ExtentCache, PlannedUse
 from lowtide.stores.urls import StoreURL

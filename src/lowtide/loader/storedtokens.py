@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from lowtide.dataset.tokenfiles.shards import ID_BYTES
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.memory import parse_size
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extentfiles import CachedObject, Extent
 from lowtide.stores.extents import ExtentCache, open_cache
 from lowtide.stores.objects import ObjectMissingError, Store, open_store

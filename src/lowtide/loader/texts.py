@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +40,7 @@ from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import checksum_bytes
 from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.sources import sample_fingerprint
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT, find_end

@@ -11,7 +11,7 @@ reading that block again, so its state is a place and a count instead of a buffe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.texts import Place, TextEncoder, TextSource, iter_encoded
 from lowtide.loader.windows import Tokens
+from lowtide.quickclasses import dataclass
 
 __all__ = ["BlockStart", "TokenBlock", "Windowing", "iter_token_blocks", "windows_before"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from lowtide.loader.arraystreams import ArrayStream
 from lowtide.loader.sources import TokenSource
 from lowtide.loader.storeahead import WindowPlaces
 from lowtide.loader.storestreams import StoreStream
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Expected", "Stream", "explain_read_error", "open_tokens"]
 

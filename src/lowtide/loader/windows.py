@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +26,7 @@ from lowtide.loader.storeahead import WindowPlaces
 from lowtide.loader.storedtokens import DEFAULT_CACHE_SIZE, CacheSettings
 from lowtide.loader.storestreams import StoreStream
 from lowtide.loader.tokenstreams import Expected, Stream, explain_read_error, open_tokens
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extents import default_cache_dir
 
 __all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from lowtide.files import read_json
 from lowtide.model.families import FAMILIES, Family, FamilyName
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.rope import RopeScaling
+from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings, require
 
 __all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]

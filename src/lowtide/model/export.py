@@ -9,7 +9,6 @@ Memory:  pieces of one tensor (tensorfiles.py), whatever the size of the model; 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +42,7 @@ from lowtide.model.sizing import count_parameters
 from lowtide.model.tensorfiles import PIECE_BYTES, copy_tensors, stored_dtype
 from lowtide.model.tide import write_modelling_file
 from lowtide.progress import Progress, run_metrics_path
+from lowtide.quickclasses import dataclass
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
 

@@ -10,8 +10,10 @@ Out:     FAMILIES, by the name of the layout; no torch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from lowtide.quickclasses import dataclass
 
 __all__ = ["FAMILIES", "Family", "FamilyName", "Layout"]
 

@@ -16,7 +16,6 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +38,7 @@ from lowtide.model.tensorfiles import (
     to_float32,
 )
 from lowtide.model.tensors import HEAD, ModelTensor, iter_tensors
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ Memory:  a few times the tokenizer's file
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from lowtide.filenames import TOKENIZER_CONFIG_NAME
 from lowtide.files import read_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.templates import begin_token, read_sections, steps_of
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.bytelevel import merge_texts, token_texts
 from lowtide.tokenizer.patterns import Pattern

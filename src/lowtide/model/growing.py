@@ -16,7 +16,6 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from lowtide.model.tensorfiles import (
     to_float32,
 )
 from lowtide.model.tensors import HEAD
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.huggingface import tokenizer_json
 

@@ -6,7 +6,7 @@ Out:     bytes by part; BudgetError with the smallest budget that would do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lowtide.errors import BudgetError, DataError
@@ -16,6 +16,7 @@ from lowtide.model.decoder import step_bytes
 from lowtide.model.decoderweights import turns_bytes
 from lowtide.model.program import Program, find_program
 from lowtide.model.sizing import activation_bytes, count_parameters, loss_chunk_tokens
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.needs import vocabulary_bytes
 
 __all__ = [

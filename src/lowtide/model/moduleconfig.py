@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 
 __all__ = ["ModuleConfig"]
 

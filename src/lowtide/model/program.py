@@ -22,7 +22,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes, read_json, write_json
 from lowtide.memory import release_free_memory, tree_resident_bytes, usable_cores
 from lowtide.packages import installed_version
+from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder
 
 __all__ = ["Program", "find_program", "program_here"]

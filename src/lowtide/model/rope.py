@@ -7,9 +7,9 @@ Out:     the angle of each pair of a head per position, and a factor of cosines 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal, get_args
 
+from lowtide.quickclasses import dataclass
 from lowtide.settings import require
 
 __all__ = ["SCALINGS", "RopeScaling", "frequencies", "table_factor"]

@@ -11,7 +11,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.heldfiles import unchanged
 from lowtide.model.sizing import count_parameters
 from lowtide.model.tensors import HEAD, iter_tensors, portable_shapes
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

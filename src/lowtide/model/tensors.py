@@ -7,10 +7,10 @@ Out:     one row a tensor of the files; no torch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from lowtide.model.config import GPTConfig
 from lowtide.model.tide import added_tensors
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "ModelTensor",

@@ -6,12 +6,12 @@ Out:     names and shapes, for counting, for files, and for the network (tide_bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.files import write_bytes
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
+from lowtide.quickclasses import dataclass
 
 __all__ = [
     "AddedTensor",

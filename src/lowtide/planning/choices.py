@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from lowtide.counts import counted
@@ -26,6 +25,7 @@ from lowtide.model.config import (
 )
 from lowtide.planning.compute import size_for_a_day, size_for_tokens, two_digits
 from lowtide.planning.machine import Machine
+from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings
 from lowtide.training.choosing import model_config
 from lowtide.training.footprint import Footprint, planned_bytes

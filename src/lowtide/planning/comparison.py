@@ -29,6 +29,7 @@ from lowtide.packages import has_package, require_package
 from lowtide.planning.picture import draw_bars
 from lowtide.planning.settings import parse_count
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder
 from lowtide.settings import settings_as_json
 from lowtide.tables import table_lines
@@ -44,7 +45,7 @@ _NUM_BATCHES = 50
 _TITLE = "peak memory, measured"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CompareSettings(CompareMemorySettings):
     """The same job in two ways; what to compare."""
 
@@ -82,7 +83,7 @@ class CompareSettings(CompareMemorySettings):
 
 
 @shown_in_notebooks()
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Pair:
     """Peaks of one job in two ways."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lowtide.progress import format_count
+from lowtide.quickclasses import dataclass
 from lowtide.training.settings import AGAINST_LEARNING_BY_HEART
 
 __all__ = [

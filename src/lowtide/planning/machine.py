@@ -5,7 +5,6 @@ Out:     Machine
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ from lowtide.files import free_disk_bytes
 from lowtide.gpus import CUDA_CONTEXT_BYTES, find_gpu
 from lowtide.memory import available_bytes, format_size, parse_size, usable_cores
 from lowtide.planning.settings import PlanSettings
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Machine", "find_machine"]
 

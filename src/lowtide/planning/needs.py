@@ -7,7 +7,6 @@ Out:     StageNeed rows; LoadingWay rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lowtide.corpus.evaluations import planned_item_bytes, smallest_item_budget
 from lowtide.dataset import resources
@@ -18,6 +17,7 @@ from lowtide.model.sizing import count_parameters
 from lowtide.planning.choices import Choice
 from lowtide.planning.machine import Machine
 from lowtide.planning.plandata import DataFacts
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import footprint as tokenizer_footprint
 from lowtide.tokenizer.countingplan import smallest_budget_bytes
 

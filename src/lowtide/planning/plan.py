@@ -6,7 +6,6 @@ Out:     Plan; describe_plan in summary.py prints it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from lowtide.corpus.evaluations import find_item_files
@@ -30,6 +29,7 @@ from lowtide.planning.plandata import DataFacts, find_data
 from lowtide.planning.settings import PlanSettings
 from lowtide.planning.speed import SpeedEstimate, estimate_speed, find_rates
 from lowtide.planning.trial import Trial, run_trial
+from lowtide.quickclasses import dataclass
 from lowtide.training.offloading import step_traffic
 
 __all__ = ["Plan", "make_plan"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.corpus.hub import hub_name
@@ -21,6 +20,7 @@ from lowtide.memory import format_size
 from lowtide.planning.machine import Machine
 from lowtide.planning.settings import PlanSettings
 from lowtide.progress import format_count
+from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.footprint import estimate_distinct_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from lowtide.errors import UsageError
 from lowtide.flags import flag_name
 from lowtide.memory import format_size, parse_size
 from lowtide.model.families import Layout
+from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings, read_config_file, require
 from lowtide.stores.urls import is_store_url, show_path
 from lowtide.training.learningsettings import OptimizerName

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 
 from lowtide.gpus import find_gpu
 from lowtide.memory import parse_size
@@ -20,6 +19,7 @@ from lowtide.model.sizing import flops_per_token
 from lowtide.packages import has_package
 from lowtide.planning.choices import Choice
 from lowtide.planning.settings import PlanSettings, parse_count
+from lowtide.quickclasses import dataclass
 from lowtide.training.offloading import Traffic, step_traffic
 
 __all__ = ["Rates", "SpeedEstimate", "estimate_speed", "find_rates"]

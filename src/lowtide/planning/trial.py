@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 
 from lowtide.packages import has_package, install_command
 from lowtide.planning.choices import Choice
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.settings import settings_as_json
 from lowtide.waiting import sleep_while_waiting
 

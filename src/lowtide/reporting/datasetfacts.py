@@ -7,7 +7,6 @@ Memory:  the document ends of one shard; counts of fixed size
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from lowtide.dataset.layout import SPLITS, DatasetInfo, load_document_ends
 from lowtide.progress import format_count
+from lowtide.quickclasses import dataclass
 
 __all__ = ["DatasetFacts", "LengthCounts", "count_lengths", "merge_reports"]
 

@@ -12,11 +12,12 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from lowtide import files
+from lowtide.quickclasses import dataclass
 from lowtide.reporting.series import Series
 
 __all__ = ["JobMetrics", "MetricsFile", "PhaseTime", "finite_number"]

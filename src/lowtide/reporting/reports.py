@@ -8,7 +8,6 @@ Memory:  what the kind's reader keeps: curves and counts of fixed size
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from lowtide.freenames import require_own_file
 from lowtide.keywords import takes_keywords
 from lowtide.memory import MemoryBudget
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.reporting.comparisons import ComparisonReader, runs_below
 from lowtide.reporting.datasetcomparisons import DatasetComparisonReader
 from lowtide.reporting.datasets import DatasetReader

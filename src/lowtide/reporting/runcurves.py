@@ -7,9 +7,10 @@ Memory:  a few hundred points per curve, whatever the length of the run
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from lowtide.quickclasses import dataclass
 from lowtide.reporting.metrics import JobMetrics, finite_number
 from lowtide.reporting.series import Series, SpacedItems, round_number
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowtide.quickclasses import dataclass
 from lowtide.reporting.metrics import finite_number
 from lowtide.reporting.runcurves import RunRecord
 

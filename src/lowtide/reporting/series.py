@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Bucket", "Series", "SpacedItems", "round_number"]
 

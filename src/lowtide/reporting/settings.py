@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used, require
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from lowtide.filenames import LEARNED_NAME, METRICS_NAME
 from lowtide.longjson import read_long_json
 from lowtide.memory import format_size
 from lowtide.progress import format_count
+from lowtide.quickclasses import dataclass
 from lowtide.reporting.jobs import memory_chart, phase_table
 from lowtide.reporting.metrics import JobMetrics, MetricsFile
 from lowtide.tokenizer import Tokenizer

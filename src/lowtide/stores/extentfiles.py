@@ -13,13 +13,13 @@ import functools
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import xxhash
 
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 from lowtide.stores.objects import ObjectInfo
 
 __all__ = [

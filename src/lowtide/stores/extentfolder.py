@@ -18,12 +18,12 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.errors import BudgetError, from_os_error
 from lowtide.files import checksum_bytes, free_disk_bytes, write_bytes
 from lowtide.memory import format_size
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extentfiles import (
     EXTENT_BYTES,
     EXTENT_NAME,

@@ -23,10 +23,10 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.errors import DataError, LowtideError
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extentfiles import (
     EXTENT_BYTES,
     Extent,

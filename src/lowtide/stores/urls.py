@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lowtide.errors import UsageError
+from lowtide.quickclasses import dataclass
 
 __all__ = ["StoreURL", "is_store_url", "show_path", "store_url"]
 

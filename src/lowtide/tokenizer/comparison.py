@@ -29,6 +29,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.memory import PeakMeter, format_size
 from lowtide.packages import has_package, import_package, require_package
 from lowtide.progress import format_seconds
+from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder
 from lowtide.settings import build_settings, settings_as_json
 from lowtide.tables import table_lines
@@ -48,7 +49,7 @@ _WAY_NAMES: dict[Way, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CompareMemorySettings:
     """The same tokenizer trained in two ways."""
 
@@ -85,7 +86,7 @@ class CompareMemorySettings:
         return way
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WayResult:
     """What training in one way took."""
 
@@ -97,7 +98,7 @@ class WayResult:
     """Why there is no result, if there is none: usually, memory ran out."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Comparison:
     """Both results."""
 

@@ -33,6 +33,7 @@ from lowtide.files import checksum_bytes, checksum_file, read_whole
 from lowtide.journal import Journal
 from lowtide.memory import format_size, smallest_budget
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.learning import planned_bytes, repeated_bytes
 from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.stretches import Stretch, find_stretch, unseen_words
@@ -56,7 +57,7 @@ _FILE_BYTES = 64  # of a small file besides its letters
 _ROWS_AT_ONCE = 1 << 15  # more than a block of ordinary documents has
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class InputPlace:
     """How far counting has come: whole inputs, then bytes (text) or blocks (rows) of the next."""
 
@@ -223,7 +224,7 @@ def _starts_of(inputs: Sequence[InputFile]) -> array[int]:
     return starts
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CountingNeeds:
     """What the refusal of a text that cannot be held needs to know for good advice."""
 
@@ -275,7 +276,7 @@ def refuse_stretch(
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Job:
     counter: _native.PieceCounter
     inputs: Sequence[InputFile]

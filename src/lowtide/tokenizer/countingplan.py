@@ -16,6 +16,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings, is_plain_text
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.counting import CountingNeeds, held_bytes
 from lowtide.tokenizer.limits import CountingLimits
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
@@ -64,7 +65,7 @@ def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[
     }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CountingPlan:
     """How counting uses its budget."""
 

@@ -7,7 +7,6 @@ Memory:  one window of the sample, 8 bytes per token
 
 from __future__ import annotations
 
-import dataclasses
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from lowtide.errors import from_os_error, printable
 from lowtide.filenames import MERGES_NAME, METADATA_NAME, TOKENIZER_NAME
 from lowtide.files import open_file
 from lowtide.memory import format_size
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -149,7 +149,7 @@ def _shorten(token: bytes) -> str:
     return text if len(text) <= 70 else f"{text[:50]} ... {text[-15:]}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SampleMeasure:
     """How a tokenizer does on a text."""
 

@@ -8,11 +8,11 @@ Memory:  a few hundred bytes for each added token
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.bytelevel import check_ids
 from lowtide.tokenizer.patterns import (
     EXPRESSIONS,

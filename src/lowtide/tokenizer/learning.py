@@ -9,7 +9,6 @@ decisions 0012 and 0016 have the two ways and what they cost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +17,7 @@ from lowtide.errors import BudgetError
 from lowtide.files import free_disk_bytes
 from lowtide.memory import MemoryBudget, format_size, smallest_budget
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.limits import CountingLimits
 
 __all__ = [

@@ -6,9 +6,8 @@ Memory:  a few numbers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lowtide.corpus.contents import PART_BYTES
+from lowtide.quickclasses import dataclass
 
 __all__ = ["CountingLimits", "EncodingLimits"]
 

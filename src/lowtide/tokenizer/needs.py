@@ -7,7 +7,6 @@ Memory:  the file, while it is looked at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.filenames import (
@@ -17,6 +16,7 @@ from lowtide.filenames import (
     TOKENIZER_NAME,
     VOCABULARY_NAME,
 )
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.huggingface import why_package
 from lowtide.tokenizer.piecefiles import is_piece_file
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 
 __all__ = ["is_piece_file", "tokenizer_json_of_pieces"]
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError
 from lowtide.filenames import TOKENIZER_NAME
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.bytelevel import check_ids, package_ids
 from lowtide.tokenizer.jsonsections import read_added
 from lowtide.tokenizer.vocabulary import AddedToken

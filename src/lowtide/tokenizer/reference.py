@@ -6,7 +6,6 @@ Slow and simple on purpose. Each function does what its native counterpart promi
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from functools import cache
 from itertools import pairwise
 
 from lowtide.packages import import_package
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.bytelevel import printable
 from lowtide.tokenizer.patterns import EXPRESSIONS, Pattern
 
@@ -146,7 +146,7 @@ def _merge(word: list[bytes], pair: Pair) -> tuple[list[bytes], list[tuple[Pair,
     return merged, changes
 
 
-@dataclasses.dataclass
+@dataclass
 class _Entry:
     """A pair in the queue, with the count it had when last looked at and the words it is in."""
 

@@ -7,7 +7,6 @@ Memory:  one block of text a few times, and a byte for each of the 1.1 million c
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from lowtide.corpus.reading import (
 )
 from lowtide.errors import DataError
 from lowtide.progress import Phase
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.characters import last_character_cut
 from lowtide.tokenizer.stretches import look_through
 
@@ -34,7 +34,7 @@ CHARACTER_BYTES = 400
 _READ_BYTES = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ScannedCharacters:
     """What a corpus is made of."""
 

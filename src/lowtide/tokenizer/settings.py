@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -11,6 +10,7 @@ from lowtide.aliases import WORKER_FLAG
 from lowtide.corpus.encodings import check_encoding
 from lowtide.errors import UsageError
 from lowtide.flatsettings import limit
+from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used
 from lowtide.stores.paths import input_path
 from lowtide.tokenizer.learning import TieBreak
@@ -28,7 +28,7 @@ __all__ = ["TokenizerTrainingSettings"]
 _LIMITS = CountingLimits()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TokenizerTrainingSettings:
     """How to learn a tokenizer."""
 

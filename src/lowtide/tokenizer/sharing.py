@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from lowtide.engine.shared import run_in_phases
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
 from lowtide.progress import Progress
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.counting import CountingNeeds, count_inputs, refuse_stretch
 from lowtide.tokenizer.limits import CountingLimits
 

@@ -15,7 +15,7 @@ import contextlib
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.inputs import InputFile
@@ -23,6 +23,7 @@ from lowtide.corpus.reading import ReadingSettings, is_plain_text
 from lowtide.errors import LowtideError
 from lowtide.memory import format_size
 from lowtide.progress import Phase, Progress
+from lowtide.quickclasses import dataclass
 
 __all__ = ["LastCut", "Stretch", "find_stretch", "look_through", "unseen_words"]
 

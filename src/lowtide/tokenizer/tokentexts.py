@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.bytelevel import unprintable
 
 __all__ = ["TokenTexts"]

@@ -7,7 +7,6 @@ Memory:  the vocabulary; a row for each input
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from lowtide.filenames import LEARNED_NAME, MERGES_NAME, TOKENIZER_NAME, VOCABUL
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import format_size
 from lowtide.notebooks import shown_in_notebooks
+from lowtide.quickclasses import dataclass
 from lowtide.settings import settings_as_json
 from lowtide.tokenizer.ownfiles import require_own_files
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
@@ -36,7 +36,7 @@ __all__ = [
 
 
 @shown_in_notebooks()
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TrainedTokenizer:
     """A tokenizer and what its training found."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from lowtide import _native
 from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def require_dense(highest_id: int, num_tokens: int) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AddedToken:
     """A token that is found in text before it is split, by the rules of Hugging Face."""
 
@@ -89,7 +90,7 @@ class AddedToken:
     """Found in the normalized text, not in the text as it is."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """Tokens by id and how text becomes them."""
 

@@ -7,10 +7,10 @@ Out:     calls; a true answer to an evaluation ends the run
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowtide.quickclasses import dataclass
 from lowtide.training.results import EvalResult
 
 __all__ = ["Callbacks", "CheckpointEvent", "EvaluationEvent", "StepEvent"]

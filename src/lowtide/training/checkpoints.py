@@ -23,7 +23,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +60,7 @@ from lowtide.model.companions import write_companions
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.tide import write_modelling_file
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.basemodel import GROWN
 from lowtide.training.resuming import RUN_NAMES, is_run

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from lowtide.quickclasses import dataclass
 from lowtide.training.distributed import ProcessGroup
 
 __all__ = ["Counters"]

@@ -8,7 +8,6 @@ Memory:  descriptions of files; a text file given directly is tokenized into the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.memory import parse_size
 from lowtide.model.config import padded_vocab_size
 from lowtide.model.program import program_here
+from lowtide.quickclasses import dataclass
 from lowtide.stores.urls import store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.admission import known_shape

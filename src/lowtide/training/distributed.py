@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -20,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lowtide import ranks
 from lowtide.errors import UsageError
 from lowtide.model.devices import pick_device
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +29,7 @@ from lowtide.model.program import program_here
 from lowtide.notebooks import ResultDict
 from lowtide.packages import naming_missing_packages
 from lowtide.progress import Progress, run_metrics_path
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer import Tokenizer

@@ -7,7 +7,6 @@ Out:     Footprint: bytes on the device and on the host; the largest micro-batch
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.corpus.footprint import reader_bytes
@@ -26,6 +25,7 @@ from lowtide.model.sizing import (
     count_parameters,
     loss_chunk_tokens,
 )
+from lowtide.quickclasses import dataclass
 from lowtide.stores.extents import buffer_bytes
 from lowtide.stores.urls import is_store_url
 from lowtide.tokenizer.needs import vocabulary_bytes

@@ -11,7 +11,7 @@ of an earlier version has none, and goes on without.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from lowtide.files import atomic_file, read_json, write_json
 from lowtide.loader.heldout import is_held_out
 from lowtide.loader.texts import Place, Text, TextSource, iter_encoded, make_encoder
 from lowtide.loader.windows import TokenDataset
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.settings import TrainSettings

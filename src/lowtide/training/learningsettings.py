@@ -5,9 +5,9 @@ No torch here, so that help is quick; settinggroups.py has the other groups, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from lowtide.quickclasses import dataclass
 from lowtide.settings import require
 from lowtide.training.schedule import Schedule
 from lowtide.training.settingchecks import at_least_one, below_one, more_than_zero, zero_or_more

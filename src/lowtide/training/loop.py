@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 from lowtide.errors import LowtideError
@@ -20,6 +20,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import flops_per_token
 from lowtide.progress import Phase
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import Checkpoint, RunFolder

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from lowtide.model.blocks import Attention, SwiGLU
+from lowtide.quickclasses import dataclass
 from lowtide.training.adamw import EagerOptimizer
 from lowtide.training.distributed import cut_like, is_divided
 from lowtide.training.muonkernels import has_muon_kernels, subtract_updates, write_updates

@@ -6,8 +6,6 @@ Out:     OffloadBytes, by part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import (
     activation_bytes,
@@ -15,6 +13,7 @@ from lowtide.model.sizing import (
     device_activation_bytes,
     loss_chunk_tokens,
 )
+from lowtide.quickclasses import dataclass
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.muonnumbers import STACK_BYTES
 from lowtide.training.settings import TrainSettings

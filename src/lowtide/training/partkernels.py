@@ -25,13 +25,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lowtide.quickclasses import dataclass
 from lowtide.training.spelling import Spelling
 
 __all__ = ["PartBlocks", "PartLists", "has_part_kernels", "list_on_gpu", "step_rows"]

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
 from lowtide.files import open_file
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Question", "held_text_bytes", "iter_questions", "longest_line"]
 

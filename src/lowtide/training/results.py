@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 from lowtide.notebooks import shown_in_notebooks
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.settinggroups import ReplaySettings
 from lowtide.training.settings import EVAL_BATCH_ROWS, TrainSettings

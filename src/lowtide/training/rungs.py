@@ -7,7 +7,6 @@ Out:     the same settings with a rung, or BudgetError with what the smallest on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.errors import BudgetError, UsageError
@@ -17,6 +16,7 @@ from lowtide.gpus import CUDA_CONTEXT_BYTES, find_gpu
 from lowtide.memory import available_bytes, default_budget_bytes, format_size, parse_size
 from lowtide.model.config import GPTConfig
 from lowtide.model.program import Program, find_program
+from lowtide.quickclasses import dataclass
 from lowtide.training.footprint import Footprint, planned_bytes
 from lowtide.training.offloading import RUNGS
 from lowtide.training.settinggroups import MachineSettings

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from lowtide.training.learningsettings import LearningSettings

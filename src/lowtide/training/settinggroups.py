@@ -9,12 +9,12 @@ what a change of it means for a run that goes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from lowtide.memory import parse_size
 from lowtide.model.families import Layout
+from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used, require
 from lowtide.training.settingchecks import at_least_one, below_one, more_than_zero, zero_or_more
 

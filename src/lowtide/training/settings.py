@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lowtide.aliases import COLUMN_FLAG
 from lowtide.packages import choose_backend
+from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings, import_when_used, require
 from lowtide.training.learningsettings import LearningSettings
 from lowtide.training.settinggroups import (

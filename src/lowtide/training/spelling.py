@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lowtide.model.config import GPTConfig
+from lowtide.quickclasses import dataclass
 
 __all__ = ["SharingBytes", "Spelling", "find_spelling", "search_bytes", "sharing_bytes"]
 

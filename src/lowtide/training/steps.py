@@ -8,10 +8,11 @@ Memory:  as the engine takes it; the data counts for a few batches
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.quickclasses import dataclass
 from lowtide.training.backends import Counters, Engine, Feed, Group
 from lowtide.training.diagnostics import Diagnostics
 from lowtide.training.schedule import RunLength

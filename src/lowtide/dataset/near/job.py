@@ -10,13 +10,13 @@ A document's place is its block in the corpus, in the high half, and its row the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from lowtide import _native
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.engine.partitions import PartitionSections
 from lowtide.engine.records import Records
+from lowtide.quickclasses import dataclass
 
 __all__ = ["NEAR_SECTIONS", "BlockText", "NearJob", "NearLimits"]
 

@@ -8,9 +8,9 @@ Memory:  a few numbers
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from lowtide import _native
+from lowtide.quickclasses import dataclass
 
 __all__ = ["Likeness"]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from lowtide import _native
@@ -29,6 +29,7 @@ from lowtide.dataset.staged.encoding import EncodeStage
 from lowtide.dataset.staged.hashing import HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
 from lowtide.engine.tasks import Task
+from lowtide.quickclasses import dataclass
 
 __all__ = ["EncodingAhead", "HeldPart"]
 

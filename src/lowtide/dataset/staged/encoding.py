@@ -15,7 +15,7 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import IO, Any, NamedTuple
 
@@ -38,6 +38,7 @@ from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task
 from lowtide.engine.taskscratch import HeldBytes, TaskScratch
+from lowtide.quickclasses import dataclass
 
 __all__ = ["ENCODE_STAGE", "SOURCE_ROW", "EncodeStage"]
 

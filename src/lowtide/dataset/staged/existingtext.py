@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from lowtide.dataset.staged.hashing import HASH_SECTIONS
 from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
 from lowtide.engine.partitions import PartitionedRows
 from lowtide.engine.tasks import Task
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from lowtide.dataset.near.job import BlockText

@@ -6,7 +6,6 @@ Memory:  the list of inputs; what the stages take of a worker's share of the bud
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     from lowtide.dataset.contamination import Contamination, ContaminationJob

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from lowtide import __version__
 from lowtide.corpus.inputs import InputFile, hash_inputs
+from lowtide.quickclasses import dataclass
 
 __all__ = ["PreparePlan", "Sizes"]
 

@@ -11,7 +11,6 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +21,7 @@ from lowtide.arrays import np
 from lowtide.dataset.tokenfiles.intact import damaged_file, require_intact
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer.vocabulary import id_bytes
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from lowtide import files
 from lowtide.arrays import np
 from lowtide.dataset.tokenfiles.intact import require_intact
 from lowtide.errors import DataError
+from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from lowtide.dataset.tokenfiles.streams import Opening, TokenFile, TokenStream, 
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
 from lowtide.files import require_file
+from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
