@@ -242,10 +242,10 @@ def test_help_comes_from_field_docstrings(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_flags_beside_settings_are_named_as_a_verb_has_them() -> None:
     rest = "--json (the result as an object), --quiet (no progress)"
-    file = "--config-file FILE (JSON, TOML or YAML; flags beat it)"
+    file = "--config-file FILE (JSON, TOML or YAML; flags override it)"
     debug = "--debug (traceback on error)"
     assert arguments.common_flags(VerifySettings) == f"{file}, {rest}, {debug}"
-    preset = "--preset NAME (settings that belong together; file and flags beat it)"
+    preset = "--preset NAME (settings that belong together; file and flags override it)"
     assert arguments.common_flags(TrainSettings) == f"{file}, {preset}, {rest}"
     assert arguments.common_flags(PlanSettings) == f"{rest}, {debug}"
 

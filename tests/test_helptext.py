@@ -83,7 +83,7 @@ def test_a_list_that_is_the_default_is_shown_as_it_is_given(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = " ".join(shown(["train-tokenizer", "--help"], capsys).split())
-    assert "the first ids are theirs (<|endoftext|>)" in text
+    assert "they get the first ids (<|endoftext|>)" in text
 
 
 def test_switches_that_are_on_are_shown_as_what_switches_them_off(
@@ -91,7 +91,7 @@ def test_switches_that_are_on_are_shown_as_what_switches_them_off(
 ) -> None:
     text = " ".join(shown(["train", "--help-all"], capsys).split())
     assert "--no-tie-weights switches this off: Use the embedding" in text
-    assert "--overwrite Remove an earlier run" in text
+    assert "--overwrite First remove an earlier run" in text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_every_extra_is_explained() -> None:
     """But for those that only developers install, and GPT-2's vocabulary, which is always there."""
     extras = set(PROJECT["project"]["optional-dependencies"])
     text = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
-    table = text.partition("## More by name")[2].partition("##")[0]
+    table = text.partition("## Optional extras")[2].partition("##")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = {name for row in rows[1:] for name in re.findall(r"`([\w]+)`", row)}
     assert named == extras - {"benchmark", "docs", "gpt2", "test"}

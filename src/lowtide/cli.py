@@ -221,8 +221,8 @@ def _overview() -> str:
             *rows,
             "",
             "lowtide VERB --help shows a verb's flags; - and _ are the same in them.",
-            "With every verb: --config-file FILE (flags beat it), --json (one object on stdout),",
-            "--quiet (no progress), --debug (traceback on error).",
+            "With every verb: --config-file FILE (flags override it), --json (one object on",
+            "stdout), --quiet (no progress), --debug (traceback on error).",
             "lowtide --version shows the version.",
         ]
     )

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def run_compare_memory(settings: CompareSettings) -> Answer:
-    """Do a job the ordinary way and the sparing way, peak memory side by side.
+    """Compare the peak memory of the ordinary way of doing a job with lowtide's.
 
     lowtide compare-memory --input books.txt
     lowtide compare-memory --what loading checkpointing --picture memory.svg
@@ -51,7 +51,7 @@ def run_compare_memory(settings: CompareSettings) -> Answer:
 
 
 def run_plan(settings: PlanSettings) -> Answer:
-    """Say what a run will need, whether it fits, and which settings do.
+    """Estimate memory, disk and time of a run, and find settings that fit the machine.
 
     lowtide plan --ram 8GiB --input-files books.txt --size 10M
     lowtide plan --vram 24GiB --tokens 2B --config-file 150M_1024
@@ -153,7 +153,7 @@ def _refuse_evaluation(settings: EvaluateSettings) -> None:
 
 
 def run_evaluate(settings: EvaluateSettings) -> Answer:
-    """Measure a model's loss and bits per byte on datasets, and how often it answers right.
+    """Measure a model's loss and bits per byte on datasets, and its accuracy on questions.
 
     lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
     lowtide evaluate --model-name books --tasks arc_easy=tasks/ARC-Easy-Test.jsonl
@@ -196,7 +196,7 @@ def run_export(settings: ExportSettings) -> Answer:
 
 
 def run_report(settings: ReportSettings) -> Answer | None:
-    """Make a page of a run, a dataset or a tokenizer, or of several; --watch keeps it live.
+    """Write an HTML report of runs, datasets or a tokenizer; --watch updates it live.
 
     lowtide report books --watch
     lowtide report books novels poems
@@ -219,7 +219,7 @@ def run_report(settings: ReportSettings) -> Answer | None:
 
 
 def run_demo(settings: DemoSettings) -> Answer:
-    """Go the whole way on text every machine has: tokenizer, dataset, model, text.
+    """Run the whole pipeline on text every machine has: tokenizer, dataset, model, sample.
 
     lowtide demo --text books.txt
     """

@@ -113,7 +113,7 @@ def _common(cls: type[Any]) -> list[Option]:
     """What every public function takes beside its settings."""
     options: list[Option] = []
     if "config_file" not in setting_fields(cls):
-        doc = "File with any of these settings (JSON, TOML or YAML); keywords beat it."
+        doc = "File with any of these settings (JSON, TOML or YAML); keywords override it."
         options.append(Option("config_file", "str | Path | None", doc, "None"))
     if hasattr(cls, "presets_dir"):
         doc = "Settings that belong together, by name; file and keywords beat them."

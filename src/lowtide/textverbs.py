@@ -60,7 +60,7 @@ def run_train_tokenizer(settings: TokenizerTrainingSettings) -> Answer:
 
 
 def run_train_classifier(settings: ClassifierSettings) -> Answer:
-    """Learn to tell good text from other, for prepare --score.
+    """Train a fastText classifier of text quality, for prepare --score.
 
     lowtide train-classifier --good law/ --other crawl/part-000.jsonl --out-dir quality/law
     lowtide train-classifier --good 'notes/*.md' --other forum.parquet --out-dir q --memory 500MB
@@ -78,7 +78,7 @@ def run_train_classifier(settings: ClassifierSettings) -> Answer:
 
 
 def run_prepare(settings: PrepareSettings) -> Answer:
-    """Turn text of any size into shuffled, deduplicated, checked shards of ids.
+    """Turn text of any size into shuffled, deduplicated, checked shards of token ids.
 
     lowtide prepare --input-files books/ --tokenization tok/books --out-dir data/books --memory 1GiB
     lowtide prepare --input-files 'logs/*.jsonl.zst' --text-field body --out-dir data/logs --dry-run
@@ -101,7 +101,7 @@ def run_prepare(settings: PrepareSettings) -> Answer:
 
 
 def run_pretokenize(settings: PretokenizeSettings) -> Answer:
-    """Turn text files into .npy files of ids beside them.
+    """Tokenize text files into .npy files of ids beside them, removing nothing.
 
     lowtide pretokenize books.txt --tokenization gpt2
     """
@@ -113,7 +113,7 @@ def run_pretokenize(settings: PretokenizeSettings) -> Answer:
 
 
 def run_append(settings: AppendSettings) -> Answer:
-    """Add new text to a finished dataset, without touching what is there.
+    """Add new text to a finished dataset, leaving its existing documents unchanged.
 
     lowtide append data/books --input-files more-books/
     """
@@ -154,7 +154,7 @@ def run_verify(settings: VerifySettings) -> Answer:
 
 
 def run_convert(settings: ConvertSettings) -> Answer:
-    """Import ids of other programs as a dataset, or export a dataset for them.
+    """Import other programs' files of token ids as a dataset, or export a dataset for them.
 
     lowtide convert data/books bin/books --to nanogpt
     lowtide convert openwebtext/ data/owt --from nanogpt --to lowtide
@@ -168,7 +168,7 @@ def run_convert(settings: ConvertSettings) -> Answer:
 
 
 def run_inspect(settings: InspectSettings) -> Answer:
-    """Show a dataset or a tokenizer at a glance, and text as tokens.
+    """Show the contents of a dataset or a tokenizer, and text as tokens.
 
     lowtide inspect data/books --start 1000 --tokens 50
     lowtide inspect tok/books --text 'How is this split?'

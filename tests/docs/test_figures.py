@@ -97,8 +97,8 @@ def test_the_memory_and_disk_of_preparing() -> None:
 def test_what_one_pass_holds() -> None:
     text = page("prepare.md")
     line, memory, lines = find(
-        text, r"It takes (\d+) bytes for each line of 20 characters and more\. With "
-        r"`--memory (\d+)MiB` and two workers that is room for ([\d.]+) million lines",
+        text, r"It takes (\d+) bytes for each line of 20 characters or more\. With "
+        r"`--memory (\d+)MiB` and two workers there is room for ([\d.]+) million lines",
     )  # fmt: skip
     room = resources.planned_table_bytes(num_workers=2, budget_bytes=int(memory) * MIB)
     assert line == resources.TABLE_ROW_BYTES

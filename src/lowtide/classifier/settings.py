@@ -32,22 +32,22 @@ class _Learning:
     """Examples of good text: files, folders or globs, as prepare takes them (txt, jsonl, parquet,
     .gz, .zst, .xz, hf://NAME:SPLIT)."""
     other: tuple[str, ...]
-    """Text to choose from later, such as a part of a crawl: it shows what is not good."""
+    """Negative examples: a sample of the text you want to filter, such as a part of a crawl."""
     out_dir: Path
     """Folder for model.bin, which prepare --score and the fasttext package read, and
-    classifier.json, what it was made of and how good it is."""
+    classifier.json, a record of its training and its accuracy."""
     max_examples: int = 200_000
-    """Most passages (of about 8 KiB) of each class; from more, a sample is taken by hash."""
+    """Most passages (of about 8 KiB) of each class; if there are more, a sample by hash is used."""
     epochs: int = 5
-    """How often all examples are gone through."""
+    """Passes over the examples."""
     min_count: int = 2
-    """Words that occur less often are not learned, only pairs of them."""
+    """Words that occur less often are left out of the dictionary; their bigrams are still used."""
     max_words: int = 500_000
-    """Most words of the dictionary: the most frequent ones."""
+    """Size limit of the dictionary; the most frequent words are kept."""
     buckets: int = 2_000_000
-    """Size of the table that pairs of words are hashed into."""
+    """Hash buckets for bigrams (pairs of words)."""
     seed: int = 0
-    """Decides the order of the examples."""
+    """Seed of the order of the examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,10 @@ class ClassifierSettings(ReadingFlags, _Learning):
     num_workers: int | None = None
     """Workers; default: one for each core. The result does not depend on it."""
     memory: str | None = None
-    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available
+    memory."""
     restart: bool = False
-    """Throw away unfinished work of an earlier command in this folder."""
+    """Discard the unfinished work of an earlier command in this folder."""
 
     def __post_init__(self) -> None:
         for name in ("good", "other"):

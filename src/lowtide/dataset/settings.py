@@ -65,16 +65,16 @@ class _PrepareInputs:
 
     # Text and dataset
     input_files: tuple[str, ...]
-    """Files, folders or globs, also of s3://, gs:// or az://: txt and jsonl, plain or .gz, .zst,
-    .xz, and parquet; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
+    """Files, folders or globs, also s3://, gs://, az://: txt, jsonl, parquet, plain or .gz, .zst,
+    .xz; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
     out_dir: Path
-    """The dataset's folder; with --engine files and ray also s3://, gs:// or az://."""
+    """Folder for the dataset; with --engine files or ray also at s3://, gs:// or az://."""
     tokenization: str = "gpt2"
-    """gpt2, char (a vocabulary of all characters of the corpus), or a tokenizer's folder."""
+    """gpt2, char (one token per character), or a tokenizer's folder."""
     tokens_per_shard: int = 10_000_000
-    """Every shard but the last of a split has exactly this many tokens."""
+    """Tokens in a shard; only the last shard of a split has fewer."""
     val_fraction: float = 0.1
-    """The share of documents kept apart for validation; 0 for none."""
+    """Share of the documents held out for validation; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,39 +93,43 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
     )  # fmt: skip
 
     near_dedup: float = 0.0
-    """Remove a document that has at least this share of its n-grams of words in common with one
-    that stays, such as 0.8; 0 for none, else 0.5 to 1. Removals are in near_duplicates.jsonl."""
+    """Remove near duplicates: documents that share at least this share of their word n-grams with
+    one that is kept, such as 0.8; 0 for none, else 0.5 to 1. near_duplicates.jsonl lists the
+    removed documents."""
     near_dedup_ngram: int = 5
-    """Words in an n-gram of --near-dedup."""
+    """Words in one n-gram of --near-dedup."""
     decontaminate: tuple[str, ...] = ()
-    """Files of evaluation items (jsonl, or globs of them) that the text should not contain;
-    by n-grams of 13 words, 8 to 12 for shorter items, that at most 10 documents have."""
+    """Evaluation items (jsonl files or globs) that must not occur in the dataset; they are found
+    by n-grams of 13 words, 8 to 12 for shorter items, that occur in at most 10 documents."""
     decontaminate_by: Literal["drop", "cut"] = "drop"
-    """drop removes documents that contain text of an item; cut only the lines that do."""
+    """drop removes documents that contain text of an item; cut removes only the matching lines."""
     # Order
     shuffle: bool = True
-    """Shuffle documents, all of them with all; else they stay in order."""
+    """Shuffle all documents together; otherwise they stay in input order."""
     seed: int = 0
-    """Decides the shuffle."""
+    """Seed of the shuffle."""
     # Machine
     num_workers: int | None = None
     """Workers; default: one for each core. The result does not depend on it."""
     memory: str | None = None
-    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available
+    memory."""
     dry_run: bool = False
-    """Read, clean and count, and report what would be written, but write no dataset."""
+    """Report what would be written, with counts of removals, without writing it."""
     restart: bool = False
-    """Throw away unfinished work of an earlier command in this folder."""
+    """Discard the unfinished work of an earlier command in this folder."""
     engine: Literal["threads", "files", "ray"] = "threads"
-    """threads: this process. files: any number of processes on machines that share a disk or an
-    object store, each started with this same command; they meet in --work-dir. ray: a worker on
-    every node of a Ray cluster whose nodes share one. The result is the same."""
+    """threads: this process only. files: any number of processes, on machines that share a disk
+    or an object store; start each with this same command, and they share work through --work-dir.
+    ray: a worker on every node of a Ray cluster with such shared storage. The result is the
+    same."""
     work_dir: Path | None = None
-    """Where workers of --engine files and ray meet, a folder of the shared disk or a prefix as
-    s3://bucket/work; default: OUT_DIR.work."""
+    """Folder through which the workers of --engine files and ray share work: on the shared disk,
+    or a prefix such as s3://bucket/work; default: OUT_DIR.work."""
     ray_address: str | None = None
-    """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
-    default: RAY_ADDRESS, or one on this machine, for as long as the command runs."""
+    """Address of the Ray cluster for --engine ray: HOST:PORT, or auto for the cluster this machine
+    is part of; default: RAY_ADDRESS, or a cluster started on this machine while the command
+    runs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,21 +202,22 @@ class PretokenizeSettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     file: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """The text, one file or several: plain, or jsonl, parquet, .gz, .zst, .xz."""
+    """One or more text files: txt, jsonl or parquet, plain or .gz, .zst, .xz."""
     tokenization: str = "gpt2"
     """gpt2, char (all characters of the file), or a tokenizer's folder."""
     out_path: Path | None = None
-    """Where the ids of a single file go; default: beside FILE, with the suffix .npy."""
+    """Output path for a single FILE; default: beside FILE, with the suffix .npy."""
     text_field: str = "text"
     """The field of jsonl rows, the column of parquet files, that holds the text."""
     encoding: str = "utf-8"
     """The encoding of a text file."""
     skip_bad_inputs: bool = False
-    """Leave out rows without text, and what cannot be read of a damaged archive."""
+    """Skip rows without text and the unreadable part of a damaged archive, instead of stopping."""
     num_workers: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
-    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available
+    memory."""
 
     def __post_init__(self) -> None:
         paths = tuple(Path(str(path)) for path in as_sequence(self.file))
@@ -237,7 +242,7 @@ class AppendSettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The dataset's folder; with --engine files and ray also s3://, gs:// or az://."""
+    """Folder of the dataset; with --engine files or ray also at s3://, gs:// or az://."""
     input_files: tuple[str, ...]
     """Files, folders or globs of new text."""
     text_field: str = "text"
@@ -247,19 +252,22 @@ class AppendSettings:
     num_workers: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
-    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available
+    memory."""
     restart: bool = False
-    """Throw away unfinished work of an earlier command in this folder."""
+    """Discard the unfinished work of an earlier command in this folder."""
     engine: Literal["threads", "files", "ray"] = "threads"
-    """threads: this process. files: any number of processes on machines that share a disk or an
-    object store, each started with this same command; they meet in --work-dir. ray: a worker on
-    every node of a Ray cluster whose nodes share one. The result is the same."""
+    """threads: this process only. files: any number of processes, on machines that share a disk
+    or an object store; start each with this same command, and they share work through --work-dir.
+    ray: a worker on every node of a Ray cluster with such shared storage. The result is the
+    same."""
     work_dir: Path | None = None
-    """Where workers of --engine files and ray meet, a folder of the shared disk, or for a dataset
-    in a store also s3://, gs:// or az://; default: DATASET_DIR.work."""
+    """Folder through which the workers of --engine files and ray share work: on the shared disk,
+    or, for a dataset in a store, also at s3://, gs:// or az://; default: DATASET_DIR.work."""
     ray_address: str | None = None
-    """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
-    default: RAY_ADDRESS, or one on this machine, for as long as the command runs."""
+    """Address of the Ray cluster for --engine ray: HOST:PORT, or auto for the cluster this machine
+    is part of; default: RAY_ADDRESS, or a cluster started on this machine while the command
+    runs."""
     block_bytes: Annotated[int, tyro.conf.Fixed, tyro.conf.Suppress] = limit(BLOCK_BYTES)
 
     def __post_init__(self) -> None:
@@ -298,11 +306,12 @@ class VerifySettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The dataset's folder, or its address as s3://bucket/mine."""
+    """Folder of the dataset, or its address such as s3://bucket/mine."""
     num_workers: int | None = None
     """Workers; default: one for each core."""
     memory: str | None = None
-    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available
+    memory."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", input_path(self.dataset_dir))
@@ -326,19 +335,21 @@ class ConvertSettings:
     """lowtide imports; the others export: nanogpt (raw .bin), llmc (.bin with the header of llm.c
     and modded-nanogpt), megatron (.bin and .idx), npy."""
     source_kind: Annotated[SourceKind | None, tyro.conf.arg(name="from")] = None
-    """What to import; default: by what the files look like. mypt is a folder of uint32 shards in
+    """Format to import; default: detected from the files. mypt is a folder of uint32 shards in
     train and val with a dataset_metadata.json of that program."""
     tokenizer: str = "gpt2"
-    """The tokenizer imported ids were made with: gpt2, or a tokenizer's folder; mypt brings the
-    characters of a char dataset along."""
+    """Tokenizer that the imported ids were made with: gpt2, or a tokenizer's folder; a char
+    dataset of mypt contains its own characters."""
     dtype: Literal["uint16", "uint32"] = "uint16"
-    """The type of headerless ids."""
+    """Type of the ids in files without a header."""
     val_fraction: float = 0.1
-    """Where an import has no validation file: the share at its end."""
+    """Share at the end of the tokens that becomes validation, if an import has no validation
+    file."""
     tokens_per_shard: int = 10_000_000
-    """The size of an import's shards."""
+    """Tokens in a shard of an import."""
     memory: str | None = None
-    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available
+    memory."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "in_path", Path(self.in_path))
@@ -358,26 +369,27 @@ class InspectSettings:
     """A dataset at a glance, and the text of any window; or a tokenizer."""
 
     dataset_dir: Annotated[Path, tyro.conf.Positional]
-    """The folder of a dataset or of a tokenizer; a file of tokens; a tokenizer's file, or gpt2; the
-    --work-dir of a job that is running. A dataset and a --work-dir may be s3://, gs:// or az://."""
+    """Folder of a dataset or a tokenizer; a file of token ids; a tokenizer file, or gpt2; or the
+    --work-dir of a running job. A dataset and a --work-dir may be at s3://, gs:// or az://."""
     split: Literal["train", "val"] = "train"
-    """Which part the window is in."""
+    """Split to decode from."""
     start: int = 0
-    """The window's first token."""
+    """First token to decode."""
     tokens: int = 100
-    """How many tokens to decode; 0 for none."""
+    """Number of tokens to decode; 0 for none."""
     show_ids: bool = False
-    """Print the ids as well."""
+    """Print the token ids too."""
     test_loading: bool = False
     """Load batches as training would, and check order, shapes, speed and memory."""
     dtype: str | None = None
-    """Of a .npy or .bin file without a header: the type of its ids, such as uint32."""
+    """Type of the ids in a .npy or .bin file without a header, such as uint32."""
     sample: Path | None = None
-    """Of a tokenizer: a text file to measure bytes per token on."""
+    """For a tokenizer: a text file on which bytes per token are measured."""
     text: str | None = None
-    """Of a tokenizer: what to show as tokens; the sample's beginning by default."""
+    """For a tokenizer: text to show split into tokens; default: the beginning of --sample."""
     memory: str | None = None
-    """Memory for everything, as 2GiB or 500MB; default: half of what is available."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available
+    memory."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_dir", input_path(self.dataset_dir))

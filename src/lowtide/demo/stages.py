@@ -27,17 +27,18 @@ class DemoSettings:
     """What the demo runs on, and where it leaves everything."""
 
     text: Path | None = None
-    """Your own text file (txt, jsonl or parquet); without it, the sources of Python's library."""
+    """Your own text file (txt, jsonl or parquet); default: the source files of Python's standard
+    library."""
     out_dir: Path = Path("demo")
     """Folder for everything the demo makes."""
     memory: str = "1GiB"
     """Memory budget of each stage."""
     vocab_size: int = 2048
-    """Tokens the tokenizer learns."""
+    """Vocabulary size of the tokenizer."""
     max_iters: int = 400
     """Training steps."""
     prompt: str | None = None
-    """What the generated text begins with."""
+    """Prompt of the generated text."""
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ class SamplingSettings:
     """How the next token is chosen."""
 
     temperature: float = 0.8
-    """0 takes the likeliest token; 1 samples as the model says; more is wilder."""
+    """0 takes the likeliest token; 1 samples from the model's probabilities; more: more random."""
     top_k: int = 50
     """Choose among the k likeliest tokens; 0 for all."""
     top_p: float = 0.95
     """Choose among the likeliest tokens that together have this probability; 1: all, 0: one."""
     repetition_penalty: float = 1.1
-    """Make tokens that are already there less likely; 1 for no penalty."""
+    """Make tokens that already occurred less likely; 1 for no penalty."""
 
     def __post_init__(self) -> None:
         require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
@@ -59,39 +59,41 @@ class GenerateSettings:
     prompt: str = ""
     """Text to continue."""
     prompt_file: Path | None = None
-    """File of any size whose text is continued; with --each-line every line of it by itself."""
+    """File with the prompt, of any size; with --each-line every line is a prompt."""
     each_line: bool = False
-    """Take every line of --prompt-file as a prompt of its own."""
+    """Continue every line of --prompt-file separately."""
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept."""
     best: bool = False
-    """Take the run's best weights instead of the last."""
+    """Use the run's best weights instead of the last."""
     max_new_tokens: int = 100
-    """Tokens to generate; more than the context is fine, it slides."""
+    """Tokens to generate; beyond the model's context, the context slides along."""
     preset: Preset = "default"
-    """Values for the four below; each can still be given."""
+    """Values for the four flags below; each flag overrides its value."""
     temperature: float | None = None
-    """0 takes the likeliest token; 1 samples as the model says (0.8)."""
+    """0 takes the likeliest token; 1 samples from the model's probabilities (0.8)."""
     top_k: int | None = None
     """Choose among the k likeliest tokens; 0 for all (50)."""
     top_p: float | None = None
     """Choose among the likeliest tokens that together have this probability (0.95)."""
     repetition_penalty: float | None = None
-    """Make tokens that are already there less likely; 1 for no penalty (1.1)."""
+    """Make tokens that already occurred less likely; 1 for no penalty (1.1)."""
     stop: tuple[str, ...] = ()
-    """Texts at which to stop; the end-of-text token always does."""
+    """Stop at any of these texts; the end-of-text token always stops."""
     num_samples: int = 1
     """Continuations per prompt."""
     batch_size: int = BATCH_SIZE
-    """Texts written at once, fewer where the budget asks for it; each is what it is alone."""
+    """Texts generated at once, fewer if the budget requires it; each comes out as it would
+    alone."""
     seed: int | None = None
-    """The same seed gives the same text; random if not given. Samples count up from it."""
+    """Random seed: the same seed gives the same text; random if not given. Further samples use
+    seed + 1, seed + 2 and so on."""
     backend: Literal["auto", "native", "torch", "jax"] = "auto"
-    """What computes; auto takes native code on a CPU, else torch, or jax if only that is there."""
+    """auto takes native code on a CPU, else torch, or jax if torch is not installed."""
     device: str = "auto"
     """cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto."""
     memory: str | None = None
-    """Budget of resident memory, such as 2GiB; half of what is available if not given."""
+    """Budget of resident memory, such as 2GiB; default: half of the available memory."""
 
     def __post_init__(self) -> None:
         require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "at least 1")

@@ -61,7 +61,7 @@ _WRITTEN = (
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """Which model goes where."""
+    """Which model to export, where and in which format."""
 
     model_name: str
     """Run to export (its name or folder), or the folder of a published model."""
@@ -70,18 +70,19 @@ class ExportSettings:
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept."""
     best: bool = False
-    """Take the run's best weights instead of the last."""
+    """Use the run's best weights instead of the last."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Type of the written weights; as they are stored if not given (float32 in runs)."""
+    """Type of the written weights; the stored type if not given (float32 in runs)."""
     to: Literal["transformers", "gguf"] = "transformers"
     """A folder for transformers, or one file for llama.cpp, named after the model and the type."""
     type: GgufType | None = None
     """Type of the weights in a GGUF file (f16); q8_0 and q4_0 take 8.5 and 4.5 bits a weight."""
     add_tokens: Path | None = None
-    """File with a token on each line: the written model knows them, each as the mean of its pieces.
-    Prepare with --tokenization OUT_DIR and train with --init-from-model OUT_DIR to use them."""
+    """File of new tokens, one a line, to add to the written model; each embedding starts as the
+    mean of the token's pieces. To use them, prepare with --tokenization OUT_DIR and train with
+    --init-from-model OUT_DIR."""
     memory: str | None = None
-    """Budget of resident memory, such as 100MiB; half of what is available if not given."""
+    """Budget of resident memory, such as 100MiB; default: half of the available memory."""
 
     def __post_init__(self) -> None:
         if self.to == "gguf":

@@ -52,15 +52,15 @@ class CompareSettings(CompareMemorySettings):
     input: tuple[str, ...] = ()
     """Text for the comparison of tokenizers: files (plain, .gz, .zst, .xz), folders or globs."""
     what: tuple[What, ...] = ()
-    """Pairs to measure; tokenizer if there is --input, else the three others."""
+    """Comparisons to run; tokenizer if --input is given, else the three others."""
     dataset_dir: Path | None = None
-    """Tokens for the comparison of loading: a dataset, .npy or .bin; made up if not given."""
+    """Tokens for the loading comparison: a dataset, .npy or .bin; synthetic if not given."""
     tokens: str | int = "10M"
-    """How many tokens to make up."""
+    """Number of synthetic tokens."""
     size: str | int = "20M"
-    """Parameters of the model for the comparisons of training."""
+    """Parameters of the model in the training comparisons."""
     picture: Path | None = None
-    """Write the peaks as a picture (SVG)."""
+    """Write a bar chart of the peaks (SVG)."""
 
     def __post_init__(self) -> None:
         parse_count(self.tokens, "tokens")

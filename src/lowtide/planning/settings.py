@@ -53,41 +53,41 @@ class PlanSettings:
     input_files: tuple[str, ...] = ()
     """Text, jsonl or parquet files, folders or globs."""
     tokens: str | int | None = None
-    """Number of training tokens, such as 500M or 1.5B, where there is no text yet."""
+    """Number of training tokens, such as 500M or 1.5B, if there is no text yet."""
     dataset_id: str | None = None
-    """Hugging Face dataset, or text files, to stream: tokenized on the fly, nothing prepared."""
+    """Hugging Face dataset, or text files, to stream: tokenized on the fly, without prepare."""
     tokenization: str | None = None
     """Tokenizer for text: gpt2, char, or a folder; if not given, one is learned from the text."""
     vocab_size: int | None = None
-    """Size of the tokenizer to learn; by the machine's memory and the text if not given."""
+    """Vocabulary size of the tokenizer to learn; chosen by memory and text if not given."""
 
     near_dedup: float = 0.0
-    """Look for near copies, as lowtide prepare does it: more disk meanwhile, the same memory."""
+    """Plan for --near-dedup of lowtide prepare: more temporary disk space, the same memory."""
     decontaminate: tuple[str, ...] = ()
-    """Files of evaluation items, as lowtide prepare takes them: their n-grams are in memory."""
+    """Plan for --decontaminate of lowtide prepare with these files: their n-grams need memory."""
 
-    # Model: one to start from, a config file, a size, a parameter count or a shape; by the machine
-    # if not given.
+    # Model: one to start from, a config file, a size, a parameter count or a shape; if not given,
+    # chosen to suit the machine.
     init_from_model: str | None = None
-    """Run, or folder of a published model, to start from: its shape and its tokenizer."""
+    """Run, or folder of a published model, to start from; decides shape and tokenizer."""
     config_file: Path | None = None
-    """Config file of lowtide train, or the name of one that comes with it, such as 150M."""
+    """Config file of lowtide train, or the name of a built-in one, such as 150M."""
     size: str | int | None = None
-    """Number of parameters as people write it: 10M, 1.5B."""
+    """Number of parameters, such as 10M or 1.5B."""
     target_params: int | None = None
     """Number of parameters, as lowtide train takes it."""
     layout: Layout | None = None
-    """qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lower losses, in a form of lowtide's own."""
+    """qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lowtide's own architecture, with lower loss."""
     num_layers: int | None = None
-    """Blocks."""
+    """Transformer blocks."""
     width: int | None = None
-    """Numbers per token."""
+    """Width of the network: numbers per token."""
     num_heads: int | None = None
     """Attention heads."""
     seq_len: int | None = None
-    """Tokens in a row, and the context of the model."""
+    """Sequence length: tokens in a row of a batch, and the context of the model."""
 
-    # Training, as lowtide train takes it; chosen where not given.
+    # Training: flags of lowtide train; chosen if not given.
     batch_size: int | None = None
     """Rows per micro-batch."""
     gradient_accumulation_steps: int | None = None
@@ -99,42 +99,42 @@ class PlanSettings:
     use_8bit_optimizer: bool = False
     """AdamW's moments in 8 bits."""
     activation_checkpointing: bool = False
-    """Compute activations again in the backward pass."""
+    """Recompute activations in the backward pass."""
     offload: (
         Literal["none", "auto", "packed", "gradients", "optimizer", "layers", "disk", "disk-all"]
         | None
     ) = None
-    """Rung of the memory ladder, as lowtide train takes it; the cheapest that fits if not given."""
+    """Offloading, as in lowtide train; the cheapest that fits if not given."""
     tokens_per_param: float | None = None
     """Tokens per parameter to train on; 20 if not given."""
     backend: Literal["torch", "jax"] | None = None
-    """What computes: torch if not given, jax for a TPU."""
+    """torch or jax; torch if not given, jax for a TPU."""
 
-    # Machine: this one where nothing is named.
+    # Machine: this machine if not given.
     ram: str | int | None = None
     """Memory of the machine, such as 8GiB."""
     vram: str | int | None = None
     """Memory of its GPU, such as 16GiB."""
     disk: str | int | None = None
-    """Disk that is free, such as 200GB."""
+    """Free disk space, such as 200GB."""
     gpu_flops: str | float | None = None
-    """What the GPU computes in training, operations a second, such as 100T: for times."""
+    """Speed of the GPU in training, in FLOP/s, such as 100T; used to estimate times."""
     link_speed: str | int | None = None
-    """What goes between host and GPU in a second, each way, such as 20GB: for times."""
+    """Bytes per second between host and GPU, each way, such as 20GB; used to estimate times."""
     disk_speed: str | int | None = None
-    """What the disk reads or writes in a second, such as 2GB: for times."""
+    """Bytes per second that the disk reads or writes, such as 2GB; used to estimate times."""
     tpu: bool = False
-    """A core like a TPU's: 16 GiB unless --vram says otherwise, whole batches at once."""
+    """Plan for a TPU core: 16 GiB unless --vram is given; a batch is computed as a whole."""
     cores: int | None = None
-    """Its cores."""
+    """CPU cores of the machine."""
     memory: str | int | None = None
-    """Budget for each command; three quarters of the machine's memory if not given."""
+    """Memory budget of each command; three quarters of the machine's memory if not given."""
 
     # Output.
     name: str = "mine"
-    """Name of the tokenizer, the dataset and the run in the commands."""
+    """Name of the tokenizer, the dataset and the run in the printed commands."""
     measure: bool = True
-    """Time a few steps, if the plan is for this machine: half a minute."""
+    """Time a few training steps if the plan is for this machine; takes half a minute."""
 
     def __post_init__(self) -> None:
         given = [

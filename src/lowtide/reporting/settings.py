@@ -18,28 +18,28 @@ __all__ = ["ReportSettings"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSettings:
-    """What to look at, and where the page goes."""
+    """What to report on, and where the page is written."""
 
     target: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Run (its name or folder), dataset, or tokenizer (folder, file, or gpt2); several runs, a
     folder of runs, or several datasets, to compare them."""
     out: Path | None = None
-    """Where the page goes; default: report.html in the folder; of several runs
-    comparison.html, of several datasets datasets.html."""
+    """Path of the page; default: report.html in the target's folder, comparison.html for several
+    runs, datasets.html for several datasets."""
     sample: tuple[str, ...] = ()
-    """Of a tokenizer: files, folders or globs of text; each file is measured as one source."""
+    """For a tokenizer: files, folders or globs of text to measure it on, each file separately."""
     text_field: str = "text"
-    """The field of jsonl samples, the column of parquet samples, that holds the text."""
+    """Field of jsonl samples, or column of parquet samples, that holds the text."""
     watch: bool = False
-    """Serve the page on this machine and keep it live until Ctrl-C; nothing is written."""
+    """Serve the page over HTTP on this machine, updated live until Ctrl-C; no file is written."""
     port: int = 0
-    """Port of --watch; 0 takes a free one."""
+    """Port of --watch; 0 chooses a free one."""
     interval: float = 2.0
-    """Seconds between looks of a live page."""
+    """Seconds between updates of the live page."""
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept, for a run given by its name."""
     memory: str | None = None
-    """Budget of resident memory, such as 128MiB; half of what is available if not given."""
+    """Budget of resident memory, such as 128MiB; default: half of the available memory."""
 
     def __post_init__(self) -> None:
         if isinstance(self.target, str):  # one of them, from Python

@@ -39,39 +39,41 @@ class TokenizerTrainingSettings:
     out_dir: Path | None = None
     """Folder for tokenizer.json, vocab.json, merges.txt and the record of the training."""
     vocab_size: int = 32000
-    """Tokens in all: special tokens, 256 bytes, and merges."""
+    """Size of the vocabulary: special tokens, 256 bytes, and merges."""
     special_tokens: tuple[str, ...] = (END_OF_TEXT,)
-    """Never split, never counted, never merged across; the first ids are theirs."""
+    """Tokens that are never split, counted or merged with other text; they get the first ids."""
     kind: Literal["bpe", "char"] = "bpe"
-    """bpe learns pieces of words; char knows every character of the text."""
+    """bpe learns subwords; char makes one token of each character of the text."""
     pattern: Pattern = "gpt2"
-    """How text is split before merging."""
+    """Split pattern: how text is split into words before merging."""
     tie_break: TieBreak = "huggingface"
-    """Of equally frequent pairs: the smallest ids (huggingface), or the greatest bytes (cs336)."""
+    """Which of equally frequent pairs is merged first: the one with the smallest ids (huggingface),
+    or with the greatest bytes (cs336)."""
     min_frequency: int = 1
-    """Stop when no pair occurs this often."""
+    """Stop when no pair occurs at least this often."""
     max_token_bytes: int | None = None
-    """Make no token of more bytes than this; any length by default."""
+    """Longest token in bytes; default: no limit."""
     text_field: str = "text"
-    """The field of a jsonl row, or the column of a parquet file, that holds the text."""
+    """Field of jsonl rows, or column of parquet files, that holds the text."""
     encoding: str = "utf-8"
     """Encoding of text files."""
     skip_bad_inputs: bool = False
-    """Skip rows and files that cannot be read, and say so, instead of stopping."""
+    """Skip files and rows that cannot be read, and list them, instead of stopping."""
     num_workers: int | None = None
-    """Threads for counting; all cores by default."""
+    """Threads for counting; default: one for each core."""
     memory: str | None = None
-    """Memory budget of the whole command, such as 2GiB; half of what is available by default."""
+    """Memory budget of the whole command, such as 2GiB; default: half of the available memory."""
     engine: Literal["threads", "files", "ray"] = "threads"
-    """threads: this process. files: any number of processes on machines that share a disk, each
-    started with this same command; they count together in --work-dir. ray: the same on every node
-    of a Ray cluster. The result is the same."""
+    """threads: this process only. files: any number of processes on machines that share a disk;
+    start each with this same command, and they share the counting through --work-dir. ray: a
+    worker on every node of a Ray cluster. The result is the same."""
     work_dir: Path | None = None
-    """Where workers of --engine files and ray meet, on the shared disk, or a prefix as
-    s3://bucket/work; default: OUT_DIR.work."""
+    """Folder through which the workers of --engine files and ray share work: on the shared disk,
+    or a prefix such as s3://bucket/work; default: OUT_DIR.work."""
     ray_address: str | None = None
-    """The cluster of --engine ray, as HOST:PORT, or auto for the one this machine is part of;
-    default: RAY_ADDRESS, or one on this machine, for as long as the command runs."""
+    """Address of the Ray cluster for --engine ray: HOST:PORT, or auto for the cluster this machine
+    is part of; default: RAY_ADDRESS, or a cluster started on this machine while the command
+    runs."""
     limits: Annotated[CountingLimits, tyro.conf.Fixed, tyro.conf.Suppress] = limit(_LIMITS)
 
     def __post_init__(self) -> None:

@@ -22,63 +22,65 @@ class LearningSettings:
     """How weights are changed: optimizer, learning rate, decay, clipping."""
 
     optimizer: OptimizerName = "auto"
-    """muon: matrices by Muon, the rest by AdamW; auto: muon where its arithmetic costs little."""
+    """muon: Muon for matrices, AdamW for the rest; auto: muon where its extra arithmetic costs
+    little."""
     use_8bit_optimizer: bool = False
     """Keep AdamW's moments in 8 bits (bitsandbytes): 2 bytes a parameter instead of 8."""
     learning_rate: float | None = None
     """Peak learning rate; chosen by the number of parameters if not given."""
     schedule: Schedule = "cosine"
-    """Shape of the learning rate after warm-up; linear-decay: constant, then down to the end."""
+    """Learning rate schedule after warm-up; linear-decay: constant, then linear decay to the
+    end."""
     warmup: float = 0.05
-    """Warm-up: steps, or below 1 a share of the run."""
+    """Warm-up of the learning rate: a number of steps, or below 1 a share of the run."""
     final_learning_rate: float = 0.1
     """Learning rate at the end, as a share of the peak."""
     decay_fraction: float = 0.4
-    """Share of the run over which linear-decay goes down."""
+    """Share of the run in which linear-decay lowers the learning rate."""
     weight_decay: float = 0.1
-    """Decay of matrices; gains and biases have none."""
+    """Weight decay of matrices; gains and biases have none."""
     cautious_decay: bool = False
-    """Muon: decay only weights that the step makes smaller anyway."""
+    """Muon: decay only the weights whose update moves them towards zero anyway."""
     embedding_rate: float | None = None
-    """Learning rate of embeddings and of the output matrix, as a multiple of the others'; 1 if not
+    """Learning rate of embeddings and output matrix, as a multiple of the learning rate; 1 if not
     given, 3 with --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
     embedding_decay: float | None = None
-    """Decay of embeddings and of the output matrix; --weight-decay if not given."""
+    """Weight decay of embeddings and output matrix; --weight-decay if not given."""
     embedding_decay_to: Literal["zero", "first"] = "zero"
-    """Where decay draws the embedding: to zero, or to the rows that it began with, such as counts
+    """What weight decay pulls the embedding towards: zero, or its initial rows, such as counts
     (--first-embedding) or those of the model that is adapted."""
     decay_schedule: Literal["rate", "root"] = "rate"
-    """The decay of a step falls with the learning rate, or with its root, so that it stays stronger
-    towards the end."""
+    """Weight decay of a step is proportional to the learning rate, or to its square root, so that
+    it stays stronger towards the end."""
     spelling_rate: float = 0.0
-    """Let tokens that are spelled alike learn together: the learning rate of what they share, as a
-    multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 switches it off."""
+    """Share embedding parameters between tokens with similar spelling; this is their learning rate
+    as a multiple of the embedding's; 1 suits the tide layout, 0.5 others; 0 turns it off."""
     beta1: float = 0.9
-    """Decay of AdamW's first moment."""
+    """AdamW's beta1, the decay rate of the first moment."""
     beta2: float | None = None
-    """Decay of AdamW's second moment; 0.95 if not given, 0.99 with --target-params up to 30M, Muon
-    and a vocabulary of more tokens than the width."""
+    """AdamW's beta2, the decay rate of the second moment; 0.95 if not given, 0.99 with
+    --target-params up to 30M, Muon and a vocabulary of more tokens than the width."""
     ahead_weight: float = 0.0
-    """Learn the tokens after the next one too, at this weight and half of it, falling to nothing by
-    two thirds of the run; losses that are shown are the next token's."""
+    """Multi-token prediction: learn the second and third next token too, at this weight and half of
+    it, falling to zero by two thirds of the run; losses shown are those of the next token."""
     average_over: float = 0.0
     """Save, evaluate and sample from a running average of the weights over this share of the run;
-    0.1 helps where text is seen several times."""
+    0.1 helps if text is seen several times."""
     momentum: float = 0.95
     """Momentum of Muon."""
     momentum_warmup: int = 0
-    """Steps in which Muon's momentum rises to --momentum from 0.1 below it."""
+    """Steps over which Muon's momentum rises to --momentum, starting 0.1 below it."""
     zero_init: bool = False
-    """Begin with blocks that add nothing: their output matrices are zero."""
+    """Initialize the output matrices of blocks to zero, so that blocks add nothing at first."""
     first_embedding: Literal["auto", "random", "cooccurrence"] = "auto"
-    """Where the embedding begins: at random, or at counts of which tokens stand together; auto:
-    counts with --target-params up to 30M and a vocabulary of more tokens than the width."""
+    """Initial embedding: random, or from co-occurrence counts of tokens; auto: counts with
+    --target-params up to 30M and a vocabulary of more tokens than the width."""
     grad_clip: float = 1.0
-    """Largest norm of the gradient; 0 switches clipping off."""
+    """Gradient clipping: largest norm of the gradient; 0 turns clipping off."""
     max_bad_steps: int = 20
-    """Steps in a row with a loss or gradient that is not finite, after which training stops."""
+    """Stop after this many steps in a row with a loss or gradient that is not finite."""
     seed: int = 1337
-    """Decides the first weights, the order of the data and dropout."""
+    """Random seed of the initial weights, the order of the data and dropout."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "max_bad_steps")

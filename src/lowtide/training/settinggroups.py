@@ -47,46 +47,49 @@ class DataSettings:
 
     # Data: one of these.
     dataset_dir: Path | None = None
-    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin; also s3://, gs://
-    or az://, read through a cache."""
+    """Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin; also at s3://,
+    gs:// or az://, read through a local cache."""
     cache_dir: Path | None = None
-    """Where fetched parts of an object store are kept; ~/.cache/lowtide if not given."""
+    """Local cache of data from an object store; ~/.cache/lowtide if not given."""
     cache_size: str = "16GiB"
-    """The most that --cache-dir may take."""
+    """Size limit of --cache-dir on disk."""
     input_file: Path | None = None
-    """Text file; the .npy beside it is used if there is one, else it is tokenized into the run."""
+    """Text file; a .npy file of the same name beside it is used if there is one, else the text is
+    tokenized into the run's folder."""
     train_data_path: Path | None = None
     """Pre-tokenized .npy or .bin to train on."""
     val_data_path: Path | None = None
-    """Pre-tokenized .npy or .bin to validate on; without it the end of the training file is."""
+    """Pre-tokenized .npy or .bin to validate on; if not given, the end of the training file."""
     dataset_id: str | None = None
-    """Hugging Face dataset, or text files (a path, folder or glob): tokenized on the fly."""
+    """Hugging Face dataset, or text files (a path, folder or glob), tokenized on the fly."""
     text_field: str = "text"
     """Column, or jsonl field, of --dataset-id that holds the text."""
     split: str = "train"
     """Split of --dataset-id."""
     use_streaming: bool = True
-    """Read --dataset-id piece by piece; without it, tokenize all of it to disk and shuffle that."""
+    """Stream --dataset-id; without streaming, all of it is tokenized to disk and shuffled there."""
     shuffle_buffer_size: int = 10000
-    """Windows that are mixed with each other when streaming."""
+    """Windows in the shuffle buffer of a stream."""
     max_examples: int | None = None
     """Texts to take from --dataset-id; all of them if not given."""
     vocab_size: int | None = None
-    """Size of the tokenizer to learn from the text; what suits the model if not given."""
+    """Vocabulary size of the tokenizer to learn from the text; chosen to suit the model if not
+    given."""
     tokenization: str | None = None
     """Tokenizer for text and .npy: gpt2, char, or a path; learned from text if not given."""
     dtype: str | None = None
-    """Type of ids in files that do not say it (uint16, uint32, int32)."""
+    """Type of the ids in files without a header (uint16, uint32, int32)."""
     val_fraction: float = 0.1
-    """Share kept for validation: the end of a single file, and of a stream documents by content."""
+    """Share kept for validation: the end of a single file; of a stream, documents chosen by a hash
+    of their content."""
     stride: int | None = None
     """Tokens between the starts of two windows; --seq-len if not given."""
     order: Literal["shuffle", "shifted", "blocks", "random", "sequential"] = "shuffle"
-    """shuffle: every window once an epoch; shifted: and cut elsewhere in every later epoch; blocks:
-    shuffled blocks of 4M tokens, shuffled within 8 of them; random: with replacement; sequential:
-    as stored."""
+    """shuffle: every window once an epoch; shifted: the same, with other window borders in every
+    later epoch; blocks: blocks of 4M tokens in random order, windows shuffled within 8 of them;
+    random: windows drawn with replacement; sequential: in stored order."""
     check_data: bool = True
-    """Compare the files of ids with their checksums beside the run, and stop at a damaged one."""
+    """Verify the checksums of the data files while training, and stop at a damaged file."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "shuffle_buffer_size")
@@ -109,11 +112,12 @@ class RunSettings:
     init_from_model: str | None = None
     """Start from the weights of a run (its name or folder) or of a published model's folder."""
     add_tokens: Path | None = None
-    """File with a token on each line that the model to start from gets: the mean of its pieces."""
+    """File of new tokens, one a line, to add to the model of --init-from-model; each embedding
+    starts as the mean of the token's pieces."""
     resume: bool = True
-    """Go on where the run stopped; without it an existing run is an error."""
+    """Resume the run where it stopped; without it an existing run is an error."""
     overwrite: bool = False
-    """Remove an earlier run of this name first, its checkpoints and metrics included."""
+    """First remove an earlier run of this name, with its checkpoints and metrics."""
 
     def __post_init__(self) -> None:
         parts = PurePath(self.model_name).parts
@@ -136,11 +140,11 @@ class ModelSettings:
     target_params: int | None = None
     """Number of parameters; a shape within 5 % of it is chosen."""
     layout: Layout = "qwen3"
-    """qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lower losses, in a form of lowtide's own."""
+    """qwen3 (RMSNorm, RoPE, SwiGLU), gpt2, or tide: lowtide's own architecture, with lower loss."""
     num_layers: int | None = None
-    """Blocks (6)."""
+    """Transformer blocks (6)."""
     width: int | None = None
-    """Numbers per token (384)."""
+    """Width of the network: numbers per token (384)."""
     num_heads: int | None = None
     """Attention heads (6)."""
     num_kv_heads: int | None = None
@@ -148,11 +152,11 @@ class ModelSettings:
     mlp_width: int | None = None
     """Inner width of the MLP; 8/3 of the width, or 4 times it (gpt2), if not given."""
     tie_weights: bool = True
-    """Use the embedding as the output matrix too."""
+    """Use the embedding matrix as the output matrix too."""
     dropout: float = 0.0
-    """Share of what blocks add that is dropped in training; helps when data is seen many times."""
+    """Dropout rate; helps when data is seen many times."""
     seq_len: int = 256
-    """Tokens in a row, and the context of the model."""
+    """Sequence length: tokens in a row of a batch, and the context of the model."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "seq_len", *SHAPE_FIELDS)
@@ -168,9 +172,9 @@ class LengthSettings:
     max_iters: int | None = None
     """Steps to train."""
     epochs: float | None = None
-    """Times to go over the data."""
+    """Epochs: passes over the data."""
     max_hours: float | None = None
-    """Hours to train at most; the learning rate decays in time for it."""
+    """Time limit in hours; the learning rate schedule ends at that time."""
     tokens_per_param: float = 20.0
     """Tokens per parameter to train on when neither steps nor epochs are given."""
 
@@ -186,9 +190,10 @@ class BatchSettings:
 
     # How it learns.
     batch_size: int = 32
-    """Rows per micro-batch: what is in memory at once."""
+    """Rows per micro-batch: the rows computed at once, which decides the memory for activations."""
     gradient_accumulation_steps: int = 1
-    """Micro-batches per step: a step sees batch-size times this many rows, on any devices."""
+    """Micro-batches per step: a step takes batch-size times this many rows, however many devices
+    share them."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "batch_size", "gradient_accumulation_steps")
@@ -207,24 +212,25 @@ class ComputeSettings:
     use_mixed_precision: bool = False
     """Compute in bfloat16 (or --precision); weights stay in float32."""
     precision: Literal["bf16", "fp16"] | None = None
-    """Which half precision --use-mixed-precision is (bf16); fp16 is scaled against vanishing
-    gradients."""
+    """Half precision format of --use-mixed-precision (bf16); fp16 uses loss scaling against
+    vanishing gradients."""
     activation_checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them."""
+    """Recompute activations in the backward pass instead of keeping them in memory."""
     compile: bool = False
-    """Compile the network's blocks with torch.compile, one for all."""
+    """Compile a block with torch.compile, once for all blocks."""
     compile_whole: bool = False
     """Compile all blocks as one graph: a little faster, but half a minute until the first step."""
     attention: Literal["auto", "cudnn", "flash"] = "auto"
-    """Kernel of attention on NVIDIA GPUs, if it can be had; auto leaves the choice to torch."""
+    """Attention kernel on NVIDIA GPUs, where available; auto leaves the choice to torch."""
     float8_head: bool = False
-    """Multiply by the output matrix in 8-bit floats in training, where a GPU can (Hopper)."""
+    """Multiply by the output matrix in float8 while training, on GPUs that support it (Hopper)."""
     float8_blocks: bool = False
-    """Multiply in 8-bit floats after the norms of blocks too; their gradients stay in bfloat16."""
+    """Use float8 for the matrix products after the norms of blocks too; gradients stay in
+    bfloat16."""
     backend: Literal["torch", "jax"] = "torch"
-    """What computes: torch, or jax (to the same losses; a run may be continued with the other)."""
+    """torch or jax; both give the same losses, and a run may be continued with the other."""
     loss_chunk_tokens: int | None = None
-    """Tokens whose logits exist at once; chosen by vocabulary and device if not given."""
+    """Tokens whose logits are in memory at once; chosen by vocabulary and device if not given."""
 
     def __post_init__(self) -> None:
         more_than_zero(self, "loss_chunk_tokens")
@@ -245,19 +251,21 @@ class MachineSettings:
     device: str = "auto"
     """cpu, cuda, cuda:1, mps, or auto; with --backend jax cpu, gpu, gpu:1, tpu, or auto."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """On several devices (of torchrun, or of JAX): copies of the model, or all of it divided."""
+    """On several devices (torchrun or JAX): ddp keeps a copy of the model on each; fsdp shards it
+    over all."""
     num_workers: int = 4
-    """Batches prepared ahead."""
+    """Batches to prefetch."""
     memory: str | None = None
-    """Budget of resident memory, such as 8GiB; half of what is available if not given."""
+    """Budget of resident memory, such as 8GiB; default: half of the available memory."""
     vram: str | None = None
-    """The most of a GPU's memory to take, such as 8GiB; all that is free if not given."""
+    """Limit of GPU memory, such as 8GiB; all free memory if not given."""
     offload: Literal[
         "none", "auto", "packed", "gradients", "optimizer", "layers", "disk", "disk-all"
     ] = "none"
-    """Train in 6 or 7 bytes a parameter (packed), and keep on the host, each with what is before
-    it: gradients, the optimizer's states, all layers; disk: states in a file; disk-all: layers and
-    gradients too. auto: the first of none and these that fits."""
+    """Save device memory, each step with all steps before it. packed: 6 or 7 bytes a parameter;
+    gradients, optimizer, layers: keep gradients, optimizer states, or all layers in host memory;
+    disk: optimizer states in a file; disk-all: layers and gradients too. auto: the first of none
+    and these that fits."""
     offload_dir: Path | None = None
     """Where --offload disk and disk-all keep their scratch files; the run's folder if not given."""
 
@@ -279,11 +287,11 @@ class EvaluationSettings:
     eval_interval: int = 500
     """Steps between evaluations."""
     eval_iters: int = 50
-    """Batches of 32 rows of an evaluation, whatever --batch-size is: always the same windows."""
+    """Batches of 32 rows in an evaluation, whatever --batch-size is; always the same windows."""
     forgetting_tolerance: float = 0.1
-    """Rise of another dataset's loss (in nats) that counts as forgetting."""
+    """Increase of the loss (in nats) on another evaluation dataset that counts as forgetting."""
     stop_on_forgetting: bool = False
-    """Stop when forgetting is seen at two evaluations in a row; the best weights are in best/."""
+    """Stop after forgetting at two evaluations in a row; the best weights are in best/."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "eval_interval", "eval_iters")
@@ -306,7 +314,7 @@ class ReplaySettings:
     """What is mixed in against forgetting."""
 
     replay_dataset_dir: Path | None = None
-    """Dataset mixed in against forgetting."""
+    """Dataset to mix in against forgetting (replay)."""
     replay_fraction: float = 0.1
     """Share of rows taken from --replay-dataset-dir."""
 
@@ -321,9 +329,9 @@ class SavingSettings:
     save_interval: int = 500
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """Checkpoints kept besides the best."""
+    """Checkpoints to keep, in addition to the best."""
     save_in_background: bool | None = None
-    """Write checkpoints from a copy while training goes on; on a GPU only if not given."""
+    """Write checkpoints from a copy while training continues; on by default only on a GPU."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "save_interval", "keep_checkpoints")
@@ -338,15 +346,17 @@ class OutputSettings:
     sample_tokens: int = 64
     """Tokens of text generated at each evaluation; 0 for none."""
     sample_prompt: str = "\n"
-    """What the sample begins with."""
+    """Prompt of the generated sample."""
     tensorboard: bool = False
-    """Write TensorBoard files into the run."""
+    """Write TensorBoard files into the run's folder."""
     wandb: bool = False
     """Report to Weights & Biases."""
     slurm: bool = False
-    """Write train.slurm into the run, which requeues and resumes by itself, and do not train."""
+    """Write train.slurm, a job script that requeues and resumes by itself, into the run's folder,
+    and do not train."""
     debug: bool = False
-    """Show where each of the first steps is, and all stacks when nothing moves for a while."""
+    """Show the progress within each of the first steps, and all stack traces when training
+    hangs."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "log_interval")

@@ -101,38 +101,38 @@ def train_settings(**options: Any) -> TrainSettings:
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """Which model to evaluate on what."""
+    """Which model to evaluate, and on which data."""
 
     model_name: str
     """Run to evaluate (its name or folder), or the folder of a published model."""
     dataset_dir: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Prepared dataset, .npy or .bin, as DIR or NAME=DIR. Repeatable."""
     tasks: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Questions with choices, or texts to complete: FILE.jsonl or NAME=FILE.jsonl. Repeatable."""
+    """Multiple-choice questions or texts to complete: FILE.jsonl or NAME=FILE.jsonl. Repeatable."""
     checkpoints_dir: Path = Path("checkpoints")
     """Where runs are kept."""
     split: Literal["val", "train", "all"] = "val"
-    """Which part to evaluate on."""
+    """Split to evaluate on."""
     best: bool = False
-    """Take the run's best weights instead of the last."""
+    """Use the run's best weights instead of the last."""
     batch_size: int = 16
-    """Rows at once."""
+    """Rows computed at once."""
     eval_iters: int | None = None
     """Batches of 32 rows to evaluate, evenly spaced, as in training; all if not given."""
     seq_len: int | None = None
     """Tokens in a row; the model's context if not given, at most 4,096."""
     dtype: str | None = None
-    """Type of ids in files that do not say it (uint16, uint32, int32)."""
+    """Type of the ids in files without a header (uint16, uint32, int32)."""
     tokenization: str | None = None
-    """Tokenizer of the data, for bits per byte; the run's own if not given."""
+    """Tokenizer of the data, to compute bits per byte; the run's own if not given."""
     check_data: bool = True
-    """Compare the files of ids with their checksums meanwhile, and refuse a damaged one."""
+    """Verify the checksums of the data files during the evaluation, and refuse a damaged file."""
     backend: Literal["auto", "torch", "jax"] = "auto"
-    """What computes; auto takes torch, or jax where only that is installed."""
+    """auto takes torch, or jax if torch is not installed."""
     device: str = "auto"
     """cpu, cuda, or auto; with jax cpu, gpu, tpu, or auto."""
     memory: str | None = None
-    """Budget of resident memory, such as 2GiB; half of what is available if not given."""
+    """Budget of resident memory, such as 2GiB; default: half of the available memory."""
 
     def __post_init__(self) -> None:
         given = bool(self.dataset_dir or self.tasks)
