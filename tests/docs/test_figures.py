@@ -46,7 +46,7 @@ def tokenizer_peak(*, pieces: int = 0, tokens: int = 0, workers: int = 0) -> int
 def test_the_memory_of_training_a_tokenizer() -> None:
     text = page("memory-model.md")
     program, each, thread = find(
-        text, r"is (\d+) MiB of program[\s\S]*?\| counting and merging \| ([\d.]+) bytes \| "
+        text, r"is (\d+) MiB for the program[\s\S]*?\| counting and merging \| ([\d.]+) bytes \| "
         r"([\d.]+) MiB for each thread",
     )  # fmt: skip
     assert tokenizer_peak(workers=200) == pytest.approx((program + 200 * thread) * MIB, rel=1e-3)
@@ -78,7 +78,7 @@ def test_the_memory_and_disk_of_preparing() -> None:
     text = page("memory-model.md")
     program, token, first, later = find(
         text,
-        r"- (\d+) MiB of program, and (\d+) bytes for each token of the vocabulary;\n"
+        r"- (\d+) MiB for the program, and (\d+) bytes for each token of the vocabulary;\n"
         r"- (\d+) MiB for the first worker and (\d+) for each more",
     )
     line, chars = find(text, r"up to (\d+) bytes for each line of (\d+) characters and more")
@@ -90,7 +90,7 @@ def test_the_memory_and_disk_of_preparing() -> None:
     assert [peaks[1] - peaks[0], peaks[2] - peaks[1]] == [3 * later * MIB, later * MIB]
     assert line == resources.TABLE_ROW_BYTES
     assert resources.PrepareSettings.min_dedup_chars == chars
-    (near,) = find(text, r"all clean text, and about ([\d.]+) of it again \(`NEAR_DISK_SHARE`\)")
+    (near,) = find(text, r"and about ([\d.]+) of its size again \(`NEAR_DISK_SHARE`\)")
     assert near == resources.NEAR_DISK_SHARE
 
 
@@ -117,13 +117,13 @@ def test_what_readers_and_training_hold() -> None:
     (token,) = find(text, r"\| tokenizer \| (\d+) bytes for each token of the vocabulary")
     assert token == TOKEN_BYTES
     stream, window = find(
-        text, r"of a stream also (\d+) MiB for a block of text and two encoders, (\d+) bytes for "
+        text, r"for a stream also (\d+) MiB for a block of text and two encoders, (\d+) bytes for "
         r"each token of the shuffle buffer",
     )  # fmt: skip
     held = [stream_bytes(seq_len=1000, shuffle_buffer_size=size) for size in (0, 10_000)]
     assert held[1] - held[0] == pytest.approx(window * 10_000 * 1000, rel=0.01)
     assert held[0] == pytest.approx(stream * MIB, rel=0.01)
-    (client,) = find(text, r"of an object store (\d+) MiB for its client")
+    (client,) = find(text, r"for an object store (\d+) MiB for its client")
     assert client * MIB == buffer_bytes()
 
 
@@ -158,7 +158,7 @@ def test_settings_by_hardware(flags: str, cells: str) -> None:
 def test_windows_that_a_stream_mixes() -> None:
     small, middle, large, tpu = find(
         MACHINES,
-        r"mixes ([\d,]+) windows on 8 GiB, ([\d,]+) on 16, ([\d,]+) beyond, ([\d,]+) with `--tpu`",
+        r"is ([\d,]+) windows on 8 GiB, ([\d,]+) on 16, ([\d,]+) beyond, ([\d,]+) with `--tpu`",
     )
     described: list[dict[str, Any]] = [{"ram": "8GiB"}, {"ram": "16GiB"}, {"ram": "32GiB"}]
     described.append({"tpu": True})
