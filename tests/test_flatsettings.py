@@ -115,3 +115,22 @@ def test_no_setting_of_training_stands_in_two_groups():
     counted = [name for group in group_classes(TrainSettings) for name in setting_fields(group)]
     assert len(counted) == len(set(counted)) == len(setting_fields(TrainSettings))
     assert not set(counted) & set(groups_of(TrainSettings))
+
+
+def test_settings_know_what_was_left_out(tmp_path):
+    def named(settings):
+        return {*setting_fields(TrainSettings)} - settings.left_out
+
+    def flags(*words):
+        return named(parse_settings(TrainSettings, [*words], program="train", summary="Train"))
+
+    assert flags("--seed", "1337", "--no-resume", "--lr=1e-3") == {
+        *("seed", "resume", "learning_rate"),
+    }
+    (tmp_path / "run.json").write_text('{"width": 8}')
+    given = ("--config-file", str(tmp_path / "run.json"), "--no-tie-weights", "--lr=1", "--seed=1")
+    assert flags(*given) == {"width", "tie_weights", "learning_rate", "seed"}
+    made = build_settings(TrainSettings, {"seed": 1337, "lr": 0.1})
+    assert named(made) == {"seed", "learning_rate"}
+    assert named(replace_settings(made, order="random")) == {"seed", "learning_rate", "order"}
+    assert TrainSettings().left_out == frozenset()

@@ -28,7 +28,7 @@ from lowtide.flags import (
     spell_switches,
     stray_word,
 )
-from lowtide.flatsettings import groups_of, setting_fields
+from lowtide.flatsettings import groups_of, note_left_out, setting_fields
 from lowtide.settings import read_config_file, read_preset
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def parse_settings(
     if settings is not None:
         return settings
     _refuse_stray_word(cls, words, options, program=program)
-    return _parse_by_tyro(cls, words, options, program=program, summary=summary)
+    settings = _parse_by_tyro(cls, words, options, program=program, summary=summary)
+    return note_left_out(settings, {*options, *_named(words, names)})
 
 
 def _print_help(
@@ -194,6 +195,12 @@ def _rename_flags(words: list[str], known: Collection[str]) -> list[str]:
         ours = off + own_name(name.removeprefix(off), known)
         renamed.append(word if ours == name else f"{flag_name(ours)}{equals}{value}")
     return renamed
+
+
+def _named(words: list[str], known: Collection[str]) -> set[str]:
+    """The settings that flags name or switch off."""
+    flags = {word.partition("=")[0][2:].replace("-", "_") for word in words if word[:2] == "--"}
+    return {name if name in known else name.removeprefix("no_") for name in flags}
 
 
 def _place_positionals(cls: type[Any], words: list[str]) -> list[str]:

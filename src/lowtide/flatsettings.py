@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "groups_of",
     "limit",
     "limit_names",
+    "named_settings",
+    "note_left_out",
     "replace_settings",
     "setting_fields",
     "setting_types",
@@ -29,6 +31,7 @@ __all__ = [
 SettingsT = TypeVar("SettingsT")
 
 _LIMIT = "limit"
+_LEFT_OUT = "left_out"
 
 
 def limit(default: Any) -> Any:
@@ -46,7 +49,7 @@ def limit_names(cls: type[Any]) -> list[str]:
 
 def groups_of(cls: type[Any]) -> dict[str, type[Any]]:
     """The classes of groups by their fields; empty where not every field of `cls` is a group."""
-    made = {field.name: field.default_factory for field in dataclasses.fields(cls)}
+    made = {field.name: field.default_factory for field in dataclasses.fields(cls) if field.init}
     groups = {
         name: factory
         for name, factory in made.items()
@@ -99,7 +102,7 @@ def from_flat(cls: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
     for name, group in groups_of(cls).items():
         own = [field.name for field in dataclasses.fields(group) if field.name in given]
         groups[name] = group(**{setting: given.pop(setting) for setting in own})
-    return cls(**groups, **given)
+    return note_left_out(cls(**groups, **given), values)
 
 
 def replace_settings(settings: SettingsT, **changes: Any) -> SettingsT:
@@ -114,4 +117,21 @@ def replace_settings(settings: SettingsT, **changes: Any) -> SettingsT:
     >>> replace_settings(Settings(), rows=4)
     Settings(batch=Batch(rows=4))
     """
-    return from_flat(type(settings), {**setting_values(settings), **changes})
+    changed = from_flat(type(settings), {**setting_values(settings), **changes})
+    return note_left_out(changed, {*named_settings(settings), *changes})
+
+
+def note_left_out(settings: SettingsT, named: Iterable[str]) -> SettingsT:
+    """The same settings, which know that all but the `named` ones were left out.
+
+    Only those do whose class has a field `left_out`, which no caller can set.
+    """
+    if hasattr(settings, _LEFT_OUT):
+        names = frozenset(setting_fields(type(settings)).keys() - {*named})
+        object.__setattr__(settings, _LEFT_OUT, names)
+    return settings
+
+
+def named_settings(settings: Any) -> set[str]:
+    """The names of the settings that were given; all of them where that is not known."""
+    return {*setting_fields(type(settings))} - getattr(settings, _LEFT_OUT, frozenset())

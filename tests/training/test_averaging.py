@@ -100,7 +100,10 @@ def test_a_run_that_goes_on_has_the_average_of_one_never_stopped(make_trainer):
 def test_a_run_keeps_its_averages(make_trainer):
     make_trainer(max_iters=4, average_over=0.5).fit()
     with pytest.raises(UsageError, match=r"average_over is 0\.0, this run has 0\.5"):
-        make_trainer(max_iters=8).fit()
+        make_trainer(max_iters=8, average_over=0.0).fit()
+    again = make_trainer(max_iters=8)
+    assert again.fit().steps == 8
+    assert again.settings.learning.average_over == 0.5
 
 
 def test_a_plan_counts_the_average(make_trainer):

@@ -123,7 +123,7 @@ def test_a_run_that_goes_on_is_as_one_never_stopped(make_trainer):
 def test_a_run_keeps_where_it_decays_to(make_trainer):
     make_trainer(max_iters=4, embedding_decay_to="first").fit()
     with pytest.raises(UsageError, match="embedding_decay_to is zero, this run has first"):
-        make_trainer(max_iters=8).fit()
+        make_trainer(max_iters=8, embedding_decay_to="zero").fit()
 
 
 def test_with_an_optimizer_of_ones_own_it_is_refused(make_trainer):

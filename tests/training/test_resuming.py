@@ -11,7 +11,7 @@ import torch
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import LOCK_NAME
 from lowtide.files import hold_lock
-from lowtide.flatsettings import setting_fields
+from lowtide.flatsettings import setting_fields, setting_values
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
@@ -111,6 +111,16 @@ def test_what_is_left_out_is_the_runs(tmp_path):
         continued_settings(root, train_settings(target_params=400000))
     with pytest.raises(UsageError, match="init_from_model is other, this run has base"):
         continued_settings(root, train_settings(init_from_model="other"))
+
+
+def test_what_is_left_out_is_the_runs_where_it_has_a_default_too(tmp_path):
+    run = {"layout": "tide", "seed": 7, "average_over": 0.1, "order": "shifted", "seq_len": 32}
+    (tmp_path / "settings.json").write_text(json.dumps(run))
+    kept = setting_values(continued_settings(tmp_path, train_settings(max_iters=9, seed=7)))
+    assert {name: kept[name] for name in run} == run
+    for name, value in (("layout", "qwen3"), ("seed", 1337), ("average_over", 0.0)):
+        with pytest.raises(UsageError, match=f"{name} is {value}, this run has {run[name]}"):
+            continued_settings(tmp_path, train_settings(**{name: value}))
 
 
 def test_runs_keep_what_newer_versions_would_choose_otherwise(tmp_path):

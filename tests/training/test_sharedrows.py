@@ -136,7 +136,7 @@ def test_parts_of_another_tokenizer_are_refused():
 def test_a_run_keeps_its_rate(make_trainer, tokenizer):
     make_trainer(max_iters=4, spelling_rate=0.5, tokenizer=tokenizer).fit()
     with pytest.raises(UsageError, match=r"spelling_rate is 0\.0, this run has 0\.5"):
-        make_trainer(max_iters=8, tokenizer=tokenizer).fit()
+        make_trainer(max_iters=8, spelling_rate=0.0, tokenizer=tokenizer).fit()
 
 
 def test_special_tokens_have_no_spelling(monkeypatch):

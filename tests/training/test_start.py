@@ -296,6 +296,25 @@ def test_another_shape_than_the_weights_have_is_refused(text, capsys):
     assert "width is 64, this model has 32" in capsys.readouterr().err
 
 
+def test_a_run_goes_on_by_its_name_and_data_alone(text, capsys):
+    """What its first command said is left out: its layout, seed, order and length of rows."""
+    words = ["train", "--input-file", text, "--eval-iters", "1"]
+    shape = ["--num-layers", "1", "--width", "32", "--num-heads", "2", "--tokenization", "char"]
+    run(*words, *shape, "--seq-len", "16", "--max-iters", "1", "--model-name", "base")
+    short = ["--init-from-model", "base", "--seq-len", "8", "--order", "shifted", "--seed", "3"]
+    run(*words, *short, "--max-iters", "1", "--model-name", "short")
+    own = ["--layout", "tide", "--average-over", "0.5", "--seq-len", "16", "--max-iters", "2"]
+    run(*words, *shape, *own, "--model-name", "own")
+    capsys.readouterr()
+    for name in ("short", "own"):
+        run(*words, "--max-iters", "3", "--model-name", name)
+        err = capsys.readouterr().err
+        assert "going on from step" in err and "order" not in err
+    other = [*words, "--max-iters", "4", "--model-name", "own", "--layout", "qwen3"]
+    assert main([str(word) for word in other]) == 2
+    assert "layout is qwen3, this run has tide" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("how", [{}, {"offload": "packed"}])
 def test_the_embedding_begins_at_what_stands_beside_what(text, how, capsys, monkeypatch):
     made = []

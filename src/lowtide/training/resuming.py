@@ -174,7 +174,7 @@ def continued_settings(
         now, before, anything = given[name], old[name], _ANY.get(name)
         if rule == "applied" and now is not None:
             continue
-        if now == anything:
+        if now == anything or name in settings.left_out:
             kept[name] = before
         elif before == anything and (name in SHAPE_FIELDS or anything is not None):
             continue  # the run chose it: its shape and its moments are compared themselves

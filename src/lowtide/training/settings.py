@@ -77,6 +77,9 @@ class TrainSettings:
     saving: SavingSettings = field(default_factory=SavingSettings)
     output: OutputSettings = field(default_factory=OutputSettings)
 
+    left_out: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
+    """Names of settings that nobody gave, for a run that goes on: there they are the run's own."""
+
     def __post_init__(self) -> None:
         queued = self.output.slurm and self.run.overwrite
         require(

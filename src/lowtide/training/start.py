@@ -147,14 +147,15 @@ def _as_the_run_has_them(
     settings: TrainSettings, run: RunFolder, base_dir: Path | None, note: Note
 ) -> TrainSettings:
     """Settings to go on with: rows that fit the weights' context, and what the run began with."""
-    asked = settings.model.seq_len
-    settings = fit_context(settings, _known_shape(run, base_dir))
-    if (context := settings.model.seq_len) < asked:
-        note(f"rows of {context} tokens: the context of {run.root if run.exists() else base_dir}")
-    if not run.exists():
-        return settings
-    known = optimizer_of(run.load_numbers())
-    return continued_settings(run.root, settings, optimizer=known)
+    asked, shape = settings.model.seq_len, _known_shape(run, base_dir)
+    settings = fit_context(settings, shape)
+    if run.exists():
+        known = optimizer_of(run.load_numbers())
+        settings = continued_settings(run.root, settings, optimizer=known)
+    if shape is not None and settings.model.seq_len == shape.context_length < asked:
+        root = run.root if run.exists() else base_dir
+        note(f"rows of {shape.context_length} tokens: the context of {root}")
+    return settings
 
 
 def _open_data(
