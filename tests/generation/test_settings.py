@@ -60,6 +60,8 @@ def test_presets_are_what_the_help_says() -> None:
         ({"max_new_tokens": 0}, False),
         ({"num_samples": 1}, True),
         ({"num_samples": 0}, False),
+        ({"seed": 0}, True),
+        ({"seed": -1}, False),
         ({"prompt": "a"}, True),
         ({"prompt_file": Path("p")}, True),
         ({"prompt": "a", "prompt_file": Path("p")}, False),

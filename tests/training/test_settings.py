@@ -43,6 +43,7 @@ def test_evaluation_datasets_have_names():
         ({"final_learning_rate": 2.0}, "final_learning_rate is 2.0, expected from 0 to 1"),
         ({"num_workers": -1}, "num_workers is -1, expected 0 or more"),
         ({"width": 0}, "width is 0, expected at least 1"),
+        ({"seed": -1}, "seed is -1, expected 0 or more"),
         ({"precision": "fp16"}, "precision is 'fp16', expected --use-mixed-precision beside it"),
         ({"precision": "bf16"}, "precision is 'bf16', expected --use-mixed-precision beside it"),
         ({"compile_whole": True}, "compile_whole is True, expected --compile beside it"),

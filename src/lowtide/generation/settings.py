@@ -97,6 +97,7 @@ class GenerateSettings:
 
     def __post_init__(self) -> None:
         require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "at least 1")
+        require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or more")
         require(self.num_samples >= 1, "num_samples", self.num_samples, "at least 1")
         few = 1 <= self.batch_size <= MOST_TEXTS
         require(few, "batch_size", self.batch_size, f"from 1 to {MOST_TEXTS:,}")

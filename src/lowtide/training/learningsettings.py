@@ -94,6 +94,7 @@ class LearningSettings:
             "grad_clip",
             "embedding_decay",
             "spelling_rate",
+            "seed",
         )
         weight, final, share = self.ahead_weight, self.final_learning_rate, self.decay_fraction
         require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")
