@@ -251,10 +251,9 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     program = (
         "import sys; from lowtide import cli\n"
         "cli._overview = lambda: 'x' * 10_000_000\n"
-        "sys.exit(cli.main(['--help']))"
+        "sys.argv[1:] = ['--help']; cli.run()"
     )
-    reading, writing = os.pipe()
-    os.close(reading)
+    writing = closed_pipe()
     try:
         done = subprocess.run(
             [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, check=False
@@ -263,6 +262,55 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         os.close(writing)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("log", ["pipe", "disk"])
+def test_work_outlives_the_reader_of_its_progress(tmp_path: Path, log: str) -> None:
+    if log == "disk" and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    (tmp_path / "a.txt").write_text("some words to learn from\n" * 40)
+    lost = closed_pipe() if log == "pipe" else os.open("/dev/full", os.O_WRONLY)
+    words = [*("-m", "lowtide", "prepare", "--input-files", "a.txt", "--out-dir", "out")]
+    words += ["--tokenization", "char", "--memory", "256MiB"]
+    try:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=lost, check=False
+        )
+    finally:
+        os.close(lost)
+    assert done.returncode == 0 and b"Total shards" in done.stdout
+    assert (tmp_path / "out" / "dataset_metadata.json").exists()
+
+
+def test_work_outlives_the_reader_of_its_results(tmp_path: Path) -> None:
+    names = [f"{number}.txt" for number in range(3)]
+    for name in names:
+        (tmp_path / name).write_text("some words to encode\n")
+    lost = closed_pipe()
+    words = ["-u", "-m", "lowtide", "pretokenize", *names, "--memory", "256MiB"]
+    try:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, stdout=lost, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(lost)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.npy")) == ["0.npy", "1.npy", "2.npy"]
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb.error = BrokenPipeError(32, "Broken pipe")
+    assert cli.main(["count-words", "--input-files", "a"]) == 1
+    assert "Broken pipe" in capsys.readouterr().err
+
+
+def closed_pipe() -> int:
+    """The end to write to of a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
 
 
 def test_python_dash_m_runs_it() -> None:
@@ -447,7 +495,6 @@ def test_a_command_ends_its_process_in_order(monkeypatch: pytest.MonkeyPatch) ->
         cli.run()
     ends = [(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)]
     assert calls == [True, *ends, "threads", "exit functions", 5]
-    assert stdout.errors == "backslashreplace"
 
 
 def test_what_is_printed_last_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:

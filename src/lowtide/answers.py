@@ -19,6 +19,7 @@ from typing import Any, cast
 from lowtide.errors import printable
 from lowtide.quickclasses import dataclass
 from lowtide.scratch import naming_full_disk
+from lowtide.standardstreams import is_stdout_read
 
 __all__ = [
     "Answer",
@@ -94,9 +95,12 @@ def print_answer(given: Answer) -> None:
         else:
             _stream_json(given.field, given.parts)
         return
+    is_stream = given.end == ""
     for part in given.parts:
         if not as_json:
-            print(part, end=given.end, flush=given.end == "")
+            print(part, end=given.end, flush=is_stream)
+        if is_stream and not is_stdout_read():  # the text is all there is to the work
+            break
     if as_json:
         print(json.dumps(to_json(given.data())))
     if given.error is not None:
@@ -108,6 +112,8 @@ def _stream_json(field: str, parts: Iterable[str]) -> None:
     sys.stdout.write(f'{{{json.dumps(field)}: "')
     for part in parts:
         sys.stdout.write(json.dumps(part)[1:-1])
+        if not is_stdout_read():
+            break
     sys.stdout.write('"}\n')
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -34,6 +33,7 @@ from lowtide.memory import PeakMeter, format_size, parse_size, round_up_mib
 from lowtide.packages import naming_missing_packages
 from lowtide.scratch import remove_leftovers
 from lowtide.settings import unknown_name_message
+from lowtide.standardstreams import outlive_readers
 from lowtide.tables import table_lines
 from lowtide.verbs import VERBS
 from lowtide.waiting import sleep_while_waiting
@@ -51,8 +51,7 @@ _TEXT_VERBS = {
 
 def run() -> NoReturn:
     """Run the command line and end the process; the entry point of `lowtide`."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # text that the terminal cannot show is no error
-        sys.stdout.reconfigure(errors="backslashreplace")
+    outlive_readers()
     code = main(whole_process=True)
     for number in (signal.SIGTERM, signal.SIGINT):  # done: a signal now just ends us
         signal.signal(number, signal.SIG_DFL)
@@ -109,10 +108,6 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
         with naming_missing_packages(f"lowtide {words[0] if words else ''}"):
             _dispatch(words)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output went away (`lowtide inspect … | head`): not an error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except SystemExit as end:  # tyro: 0 after help, 2 after a usage error it has printed
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:

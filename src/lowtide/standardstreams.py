@@ -1,0 +1,77 @@
+"""stdout and stderr of a command, which works on when nobody reads them any more.
+
+A pipe whose reader has ended (`lowtide inspect data | head`), a terminal that was closed (ssh lost
+its connection), a log on a full disk: none of them may end the work, and least of all as a success
+without a result. What cannot be written to stderr is dropped, and what nobody reads of stdout. A
+result that cannot be written, such as to a full disk, is an error as ever.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TextIO
+
+__all__ = ["is_stdout_read", "outlive_readers"]
+
+_lost = {"stdout": False}
+
+
+def outlive_readers() -> None:
+    """Let this process outlive the readers of its stdout and stderr."""
+    sys.stdout = _outliving(sys.stdout, keeps_errors=True)
+    sys.stderr = _outliving(sys.stderr, keeps_errors=False)
+
+
+def is_stdout_read() -> bool:
+    """False once the reader of stdout is known to be gone."""
+    return not _lost["stdout"]
+
+
+class _Outlet(io.RawIOBase):
+    """Writes to a descriptor as long as that is possible."""
+
+    def __init__(self, descriptor: int, *, keeps_errors: bool) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._keeps_errors = keeps_errors
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest and not (self._keeps_errors and _lost["stdout"]):
+                rest = rest[os.write(self._descriptor, rest) :]
+        except BrokenPipeError:
+            _lost["stdout"] |= self._keeps_errors
+        except OSError:
+            if self._keeps_errors:
+                raise
+        return size
+
+
+def _outliving(stream: TextIO, *, keeps_errors: bool) -> TextIO:
+    """A stream to the same place; the stream itself where it is no file of the system."""
+    try:
+        outlet = _Outlet(stream.fileno(), keeps_errors=keeps_errors)
+        stream.flush()
+    except (OSError, ValueError):  # a closed one, or one of a notebook or a test
+        return stream
+    unbuffered = isinstance(stream, io.TextIOWrapper) and stream.write_through
+    return io.TextIOWrapper(
+        outlet if unbuffered else io.BufferedWriter(outlet),  # pyright: ignore[reportArgumentType]
+        encoding=stream.encoding,
+        errors="backslashreplace",  # text that the terminal cannot show is no error
+        line_buffering=not keeps_errors or outlet.isatty(),
+        write_through=unbuffered,
+    )
