@@ -36,6 +36,7 @@ CASES = {
     "stories": "--vocab-size 2048 --target-params 1000000 --seq-len 128 --batch-size 16",
     "stories, 5M": "--vocab-size 2048 --target-params 5000000 --seq-len 128 --batch-size 16",
     "stories, 10M": "--vocab-size 2048 --target-params 10000000 --seq-len 128 --batch-size 16",
+    "stories, 30M": "--vocab-size 2048 --target-params 30000000 --seq-len 128 --batch-size 16",
 }
 QUIET = "--device cpu --eval-interval 1000000 --save-interval 1000000 --eval-iters 1000"
 

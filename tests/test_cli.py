@@ -603,9 +603,17 @@ def test_a_verb_is_shown_as_its_flags_say(
 
 
 def test_an_end_without_a_number_is_a_success(verb: Recorder) -> None:
-    for given, expected in ((SystemExit(4), 4), (SystemExit(None), 0), (SystemExit("words"), 0)):
+    for given, expected in ((SystemExit(4), 4), (SystemExit(None), 0), (SystemExit(0), 0)):
         verb.error = given
         assert cli.main(["count-words", "--input-files", "a"]) == expected
+
+
+def test_an_end_with_a_message_is_an_error(
+    verb: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb.error = SystemExit("no room left")
+    assert cli.main(["count-words", "--input-files", "a"]) == 1
+    assert "error: no room left" in capsys.readouterr().err
 
 
 def test_a_budget_that_was_refused_is_told_once(

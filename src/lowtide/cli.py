@@ -109,7 +109,9 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
             _dispatch(words)
         sys.stdout.flush()
     except SystemExit as end:  # tyro: 0 after help, 2 after a usage error it has printed
-        return end.code if isinstance(end.code, int) else 0
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        return _tell(LowtideError(str(end.code)))
     except KeyboardInterrupt:
         return _tell_interrupted()
     except Exception as error:
