@@ -1,47 +1,48 @@
 """Train language models on any amount of text inside a memory budget you choose.
 
 Every function takes the settings of its verb as keywords (`help(lowtide.train)` lists them, and so
-do editors), or as one object, and returns what the verb found out. `progress=False` silences it.
+do editors), or as one settings object, and returns the result of the verb. `progress=False` turns
+progress output off.
 
 From text to ids
     train_tokenizer     learn a BPE or character tokenizer          -> TrainedTokenizer
-    train_classifier    learn to tell good text from other          -> TrainedClassifier
+    train_classifier    train a classifier of text quality          -> TrainedClassifier
     prepare_dataset     text files to shuffled, checked shards      -> PrepareResult
     append_to_dataset   add new text to a finished dataset          -> AppendResult
     pretokenize_files   text files to .npy files of ids             -> list[PretokenizeResult]
-    convert_dataset     from and to the files of other programs     -> ConvertResult
+    convert_dataset     import and export other programs' formats   -> ConvertResult
     verify_dataset      check every byte of a dataset               -> VerifyResult
-    inspect             a dataset or a tokenizer at a glance        -> Inspection
+    inspect             describe a dataset or a tokenizer           -> Inspection
     Tokenizer           load("gpt2"), encode, decode
-    DatasetInfo         what a dataset's folder holds
+    DatasetInfo         the contents of a dataset's folder
 
 From ids to batches
     TokenDataset        windows of a dataset, a file, an array
-    Mixture             several datasets, by shares
+    Mixture             several datasets, in proportions
     BatchLoader         shuffled batches as NumPy, resumable
     create_dataloaders  the same for torch
-    StreamingDataLoader tokens of text that is read while it trains; estimate_memory_usage
+    StreamingDataLoader batches from text, tokenized on the fly; estimate_memory_usage
 
 Models
-    make_plan           what a run will need, and what fits         -> Plan
-    train               train a model, or go on with it             -> TrainResult
-    Trainer             the same on objects: your network, your data, your callbacks
+    make_plan           estimate a run, find settings that fit      -> Plan
+    train               train a model, or resume it                 -> TrainResult
+    Trainer             the same with objects: your network, your data, your callbacks
     GPT, GPTConfig, GPTDataLoader, load_model
-    StepEvent, EvaluationEvent, CheckpointEvent: what callbacks of Trainer are called with
+    StepEvent, EvaluationEvent, CheckpointEvent: arguments of Trainer's callbacks
     wrap_module         a torch module of your own for Trainer      -> WrappedModule
     build_optimizers    AdamW, 8-bit AdamW and Muon for any torch module
     learning_rate_factor  warm-up and decay: the share of the peak at a step
-    evaluate            loss, bits per byte, right answers          -> EvalResult, TaskResult
-    generate            text from a run, as it is written           -> Iterator[str]
+    evaluate            loss, bits per byte, accuracy               -> EvalResult, TaskResult
+    generate            text from a run, streamed                   -> Iterator[str]
     generate_text       text from a model in memory                 -> str
     export_model        for transformers or llama.cpp               -> Path
 
-Around them
+Tools
     report              a page about a run, a dataset, a tokenizer  -> ReportResult
-    compare_memory      the ordinary way and the sparing way        -> list[Pair]
-    run_demo            all of it on text every machine has         -> list[StageResult]
+    compare_memory      peak memory of other programs and lowtide   -> list[Pair]
+    run_demo            the pipeline on text every machine has      -> list[StageResult]
     shell_completion    a script for bash, zsh or fish              -> str
-    MemoryBudget        a budget, and what is taken from it
+    MemoryBudget        a budget, and the shares taken from it
 
 Errors: LowtideError is the parent of BudgetError, DataError and UsageError.
 
@@ -50,8 +51,8 @@ CompletionSettings, ConvertSettings, DemoSettings, EvaluateSettings, ExportSetti
 GenerateSettings, InspectSettings, PlanSettings, PrepareSettings, PretokenizeSettings,
 ReportSettings, TokenizerTrainingSettings, TrainSettings, VerifySettings.
 
-Each name is loaded when it is first used: `import lowtide` is quick, and torch is imported only by
-what needs it.
+Each name is imported when it is first used: `import lowtide` is fast, and torch is imported only
+if it is needed.
 """
 
 # Type checkers read __init__.pyi, which `make signatures` writes.

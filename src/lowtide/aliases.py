@@ -1,10 +1,10 @@
-"""Second names of settings: what the guides and other programs call the same thing.
+"""Aliases of settings: the names that other guides and programs use.
 
 In:      a name as it was typed: a flag, a key of a config file, a keyword
-Out:     the name that the settings have
+Out:     the name of the setting
 
-This table is the only place of second names. Inside, each thing has the first name of its row; a
-verb whose settings have another one of the row keeps it, and takes all others too.
+All aliases are in this table. Code uses the first name of a row; a verb whose settings use another
+name of the row keeps it, and accepts all others too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a verb answers: text for people, or one JSON object for programs.
+"""The output of a verb: text for people, or one JSON object for programs.
 
 In:      a verb's result
 Out:     stdout

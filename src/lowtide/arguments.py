@@ -1,7 +1,7 @@
-"""Arguments to settings: flags over the config file over a preset over the defaults.
+"""Parse arguments into settings; flags override the config file, a preset, and the defaults.
 
 In:      a settings dataclass, and the words after the verb
-Out:     an instance of it; help and usage errors are printed by tyro, where there are any
+Out:     an instance of it; tyro prints help and usage errors, if there are any
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""NumPy, imported when it is first used: it takes 0.15 s, and preparing text goes without it.
+"""Lazy import of NumPy, on first use: it takes 0.15 s, and preparing text does not need it.
 
-Out:     `np`, which stands for the module and becomes it
+Out:     `np`, a proxy that becomes the module
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the cgroups around this process (a container, a job of a cluster) leave of memory and cores.
+"""Memory and cores that this process's cgroups (a container, a cluster job) allow.
 
 In:      /proc/self/cgroup, and the files of cgroups of version 1 and 2
-Out:     bytes, cores; None where nothing limits
+Out:     bytes, cores; None without a limit
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Read and compare the checksums that a folder keeps of its files (model/checksums.py writes them).
+"""Verify files by the checksums recorded in their folder (model/checksums.py writes them).
 
     checksums.json   {"version": 1, "files": {"model.safetensors": ["<xxh3-128>", …], …}}
 
 In:      a folder of a run, of one of its checkpoints, or of an exported model
-Out:     DataError for a file that is not what was written
+Out:     DataError for a damaged file
 Memory:  one buffer of 1 MiB
 """
 

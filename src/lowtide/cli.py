@@ -1,9 +1,9 @@
-"""The command line: from words to a verb and its exit code; the only module that prints errors.
+"""The command line: run a verb and set the exit code; the only module that prints errors.
 
 In:      arguments
 Out:     results on stdout, errors on stderr; exit code 0, 1 (error), 2 (usage), 3 (done, but the
-         peak passed the budget), 130 (interrupted)
-Memory:  whatever the verb's stage takes
+         peak exceeded the budget), 130 (interrupted)
+Memory:  that of the verb's stage
 """
 
 from __future__ import annotations

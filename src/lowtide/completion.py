@@ -1,4 +1,4 @@
-"""Scripts that let a shell complete verbs, flags and their choices.
+"""Shell completion scripts for verbs, flags and their choices.
 
 In:      the verbs with their summaries and settings
 Out:     a script for bash, zsh or fish

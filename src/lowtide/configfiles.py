@@ -1,7 +1,7 @@
-"""Config files: found by path, or by the name of one that comes with the package.
+"""Config files: found by path, or by the name of a built-in one.
 
 In:      a path or a name; JSON, TOML or YAML
-Out:     names and values, as they are written
+Out:     names and values, as written
 
 To add a format: a function from bytes to an object, and a row in _FORMATS.
 """

@@ -1,4 +1,4 @@
-"""Whole numbers as people write and read them.
+"""Parse and format whole numbers, such as 1.5M and 1,000.
 
 In:      a word: 1000000, 1_000_000, 1e6, 1M; or a number of things
 Out:     the number; or a text: 1 file, 1,000 files

@@ -1,7 +1,7 @@
 """The errors lowtide raises: what is wrong, where, and what to do next.
 
-The library raises these; only `cli.py` makes a message and an exit code of them. A warning that no
-caller collects as a notice goes to stderr through `warn`.
+The library raises these; only `cli.py` turns them into a message and an exit code. Warnings that a
+caller does not collect as notices go to stderr through `warn`.
 """
 
 from __future__ import annotations

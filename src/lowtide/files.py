@@ -1,9 +1,9 @@
 """Write files so that a kill, a crash or a full disk never leaves half of one under its final name.
 
-Every write goes to a hidden sibling (`.NAME.RANDOM.partial`), is flushed to the disk, and is then
-renamed. The sibling is created, never opened: a link somebody put there is not followed. A command
-that writes an output holds its lock from start to end, and the lock's next owner removes siblings
-that a kill left behind.
+Every write goes to a hidden file in the same folder (`.NAME.RANDOM.partial`), is flushed to the
+disk, and is then renamed. The hidden file must not exist before: an existing link is not followed.
+A command that writes an output holds its lock from start to end, and the lock's next owner removes
+hidden files that a killed command left behind.
 
 Memory:  one buffer of 1 MiB
 """

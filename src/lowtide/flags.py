@@ -1,11 +1,11 @@
-"""Settings as flags, and plain flags as settings, in a millisecond.
+"""Parse plain flags into settings in a millisecond, and format settings as flags.
 
 In:      a settings dataclass, and the words after the verb; settings or options (writing)
-Out:     an instance of it; None where a word is anything but a known flag with a fitting value
+Out:     an instance of it; None if a word is not a known flag with a valid value
 
-tyro, which explains what is wrong with a flag, takes 0.15 s to import and set up, as long as
-everything else before the work begins. So it is only used where there is something to explain, and
-for the few kinds of fields that are not read here.
+tyro, which explains errors in flags, takes 0.15 s to import and set up, as long as everything else
+before the work begins. So it is only used if there is an error to explain, and for the few types
+of fields that are not parsed here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings in groups: nested frozen dataclasses inside, one flat list of names outside.
+"""Settings in groups: nested frozen dataclasses internally, one flat list of names for users.
 
 In:      a settings dataclass; if dataclasses make all its fields, these are groups of settings
 Out:     its settings by their own names: fields, types, values; instances from such values

@@ -1,7 +1,7 @@
-"""All blocks of a cleaned corpus: a few numbers of each, and the documents that span several.
+"""The table of all blocks of a cleaned corpus, and of the documents that span several blocks.
 
 In:      work files of clean blocks
-Out:     BlockTable; the cut that keeps a share of all documents by their scores
+Out:     BlockTable; the score threshold that keeps a given share of all documents
 Memory:  a few numbers per block of 4 MiB
 """
 

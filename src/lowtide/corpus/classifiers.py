@@ -1,8 +1,8 @@
-"""Models of fastText that judge documents: which language, how good.
+"""FastText models that classify documents by language and score their quality.
 
-In:      `--language-model`, `--score` and what goes with them; files of fastText, .bin or .ftz
-Out:     models loaded once, as the native core takes them; checksums for the plan
-Memory:  a model, folded to a number for each row and label where labels are few
+In:      `--language-model`, `--score` and their flags; fastText files, .bin or .ftz
+Out:     models, loaded once, for the native core; checksums for the plan
+Memory:  a model, reduced to a number for each row and label if it has few labels
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clean and filter blocks of documents, natively, and say what was removed and why.
+"""Clean and filter blocks of documents in native code, and count removals by their reason.
 
 In:      TextBlock (reading)
 Out:     CleanedBlock (native): clean text, document rows, hashes of lines for deduplication

@@ -1,11 +1,12 @@
-"""Identify inputs by their content: hashes of stored files, computed while the work reads them.
+"""Identify inputs by their content: hashes of files, computed while the command reads them.
 
-In:      input files; how far the work has come
-Out:     one hash per input; in words, how inputs differ from those a record describes
+In:      input files; how far they have been read
+Out:     one hash per input; in words, how inputs differ from those in a record
 Memory:  a hash per input, one buffer of 1 MiB
 
-A file is hashed part by part, right after the work has read a part and it is still in the page
-cache, so a corpus is not read from the disk twice. Hashes of parts are kept across a kill.
+A file is hashed part by part, right after each part was read and is still in the page cache, so a
+corpus is not read from the disk twice. Hashes of parts are stored, so that a kill does not lose
+them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Find where blocks end: at the first document border after a fixed place, or else between lines.
+"""Find the ends of blocks: the first document border after a fixed offset, or else a line border.
 
-In:      an open file, or a window of text; the place where a block should end
+In:      an open file, or a window of text; the offset where a block should end
 Out:     where it ends, and whether that is inside a document
 Memory:  one window of half a block
 """

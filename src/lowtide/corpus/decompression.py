@@ -1,9 +1,9 @@
-"""Decompress and re-encode files while they are read.
+"""Decompress files, and convert them to UTF-8, while they are read.
 
 In:      an InputFile
-Out:     a reader of UTF-8 bytes that knows how far it is in the stored file
+Out:     a reader of UTF-8 bytes that knows its position in the stored file
 Memory:  one buffer of 1 MiB, and the window that the file was compressed with; a window larger
-         than a reader may hold is refused
+         than a reader's limit is an error
 """
 
 from __future__ import annotations

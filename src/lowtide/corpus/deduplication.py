@@ -1,11 +1,11 @@
-"""Find every line and document that came before, exactly, in a fixed amount of memory.
+"""Find exact duplicates of lines and documents in a fixed amount of memory.
 
 In:      work files of cleaned blocks: hashes of lines and documents, grouped by their first byte
-Out:     one file per partition: which lines of which block to leave out
+Out:     one file per partition: which lines of which block to remove
 Memory:  `table_bytes` per worker; hashes are 96 bits wide and never all in memory
 
-Blocks are added in the order of the corpus and the first occurrence stays, so the result depends
-neither on the number of workers nor on the memory.
+Blocks are processed in the order of the corpus and the first occurrence is kept, so the result
+depends neither on the number of workers nor on the memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How a command differs from the one that a record describes, in words.
+"""Describe how a command differs from the one in a record.
 
-In:      settings and inputs as they are now; those of a record
+In:      current settings and inputs; those of a record
 Out:     the first difference as a clause for a message, None if there is none
-Memory:  names of inputs, only where they are not the same
+Memory:  names of inputs, only if they differ
 """
 
 from __future__ import annotations

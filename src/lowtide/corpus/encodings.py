@@ -1,7 +1,7 @@
-"""Which encodings text files may have, and what is said of the others.
+"""The encodings that text files may have, and the errors for others.
 
-In:      the name of an encoding, as --encoding has it
-Out:     a decoder that takes a file apart in blocks; UsageError for what is no encoding of files
+In:      the name of an encoding, from --encoding
+Out:     a decoder that works block by block; UsageError for other codecs
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Evaluation items as n-grams of words, which a corpus should not contain.
+"""Evaluation items as word n-grams, which must not occur in a corpus.
 
-In:      `--decontaminate`: jsonl files, plain or .gz; every text of a row is the item's
+In:      `--decontaminate`: jsonl files, plain or .gz; every string of a row belongs to the item
 Out:     EvaluationItems: a table of n-grams (native), loaded once for a process
-Memory:  up to 24 bytes for each n-gram, 8 more to count it; refused where the budget cannot hold it
+Memory:  up to 24 bytes for each n-gram, 8 more to count it; an error if the budget is too small
 """
 
 from __future__ import annotations

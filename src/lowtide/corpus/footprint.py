@@ -1,8 +1,8 @@
-"""What reading inputs holds besides blocks, known before they are read: windows and pages.
+"""Estimate the memory for reading inputs besides blocks: decompression windows, parquet pages.
 
 In:      InputFile rows
 Out:     bytes, for a command's budget
-Memory:  a file's first bytes; of parquet its footer and the headers of its pages
+Memory:  a file's first bytes; the footer and page headers of a parquet file
 """
 
 from __future__ import annotations

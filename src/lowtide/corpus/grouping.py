@@ -1,4 +1,4 @@
-"""Let small files share blocks, so that thousands of them cost no more than one large file.
+"""Group small files into shared blocks, so that thousands of them cost no more than a large file.
 
 In:      InputFile rows (planning); blocks of single files (joining)
 Out:     Stream rows; TextBlock of several files, a segment for each

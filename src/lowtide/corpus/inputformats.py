@@ -1,7 +1,7 @@
-"""The formats of inputs: a row each says how its files are known, read and cut into documents.
+"""The table of input formats: how each is recognized, read and split into documents.
 
 In:      the suffix of a path
-Out:     InputFormat, which every InputFile has
+Out:     the InputFormat of an InputFile
 Memory:  none
 
 A new format is a row here, and a module that reads its rows if no existing reader does.

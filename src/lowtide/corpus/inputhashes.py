@@ -1,7 +1,7 @@
-"""Hashes of what was read of each input, from those of the parts that blocks hold of it.
+"""Hash the text read from each input, from the hashes of its parts in blocks.
 
 In:      blocks of text, in order
-Out:     one hash for each input: does a later command read the same text?
+Out:     one hash for each input, to check later that a command reads the same text
 Memory:  17 bytes for each input
 """
 

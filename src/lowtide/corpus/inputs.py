@@ -1,8 +1,8 @@
-"""Turn what the user names (files, folders, globs, URLs) into one ordered list of inputs.
+"""Expand files, folders, globs and URLs into one ordered list of inputs.
 
 In:      paths as typed
 Out:     InputFile rows in a stable order, each file once
-Memory:  about 110 bytes and its path for each file; while they are looked for 160 more
+Memory:  about 110 bytes and its path for each file; 160 more during the search
 """
 
 from __future__ import annotations

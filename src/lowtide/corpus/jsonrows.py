@@ -1,4 +1,4 @@
-"""Take the texts out of blocks of jsonl, and explain the rows that have none.
+"""Extract the texts from blocks of jsonl, and explain rows that have none.
 
 In:      TextBlock of whole rows
 Out:     the texts one after the other, where each ends, where its row begins

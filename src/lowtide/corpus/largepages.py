@@ -1,13 +1,13 @@
-"""Rows of a parquet column whose pages are too large to hold in memory, one text at a time.
+"""Read a parquet column whose pages are too large to hold in memory, one text at a time.
 
-In:      a column chunk with pages of any size (a stock writer puts 1024 documents into one)
-Out:     texts in the order of the rows: bytes, or a StoredText for one that no block holds
-Memory:  a few MiB, the numbers of a page of them, and a place for each value of a dictionary; pages
+In:      a column chunk with pages of any size (common writers put 1024 documents into one)
+Out:     texts in the order of the rows: bytes, or a StoredText if larger than a block
+Memory:  a few MiB, the index numbers of a page, and an offset for each value of a dictionary; pages
          are unpacked into the temporary folder (TMPDIR)
 
-A library that decodes a page holds it packed, unpacked and decoded. Texts are stored as they are,
-each after its length, so they can be read where they lie; only the numbers that stand for values of
-a dictionary, and those that mark rows without a text, need decoding.
+A library that decodes a page holds it compressed, uncompressed and decoded. In a page, texts are
+stored plainly, each after its length, so they can be read from the unpacked file; only dictionary
+indices and definition levels (which mark rows without a text) need decoding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rows and texts of any size, in parts: no more than a block is held in memory.
+"""Split rows and texts of any size into parts, so that only a block is in memory.
 
-In:      jsonl as it is read in order; a text that can be read piece by piece
-Out:     TextBlock: whole rows as they are, a long row's text in parts, cut between lines
-Memory:  one block and its window; a long row and its text wait in the temporary folder (TMPDIR)
+In:      jsonl, read sequentially; a text that can be read piece by piece
+Out:     TextBlock: whole rows unchanged, a long row's text in parts, cut between lines
+Memory:  one block and its window; a long row and its text are in the temporary folder (TMPDIR)
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The pages of a parquet column, as their headers describe them: what reading it will hold.
+"""Read the page headers of a parquet column, to know the memory that reading it needs.
 
 In:      a parquet file's column chunk
 Out:     ColumnPages: the largest page, and the most bytes that a row can have on average
 Memory:  a header, and once a dictionary page
 
-A page is read and unpacked whole, so the largest one decides the memory. The footer knows neither:
-it has sums over row groups, and a dictionary lets a few bytes stand for long texts. A header is a
-structure of Thrift's compact protocol, of which this reads what is needed.
+A page is read and unpacked as a whole, so the largest one decides the memory. The footer does not
+have its size: it has sums over row groups, and with a dictionary a few bytes may stand for long
+texts. A header is a structure in Thrift's compact protocol; this reads the fields that are needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rules of text quality and masks by name, and the numbers that rules decide by.
+"""Text quality rules and masks by name, and the thresholds of rules.
 
 In:      `--rules gopher,c4`, `--rule-limit fineweb.max-newlines=0.5` and `--mask email`, as text
-Out:     the same in one canonical form; what the native core takes
+Out:     the same in one canonical form; arguments for the native core
 Memory:  a few numbers
 
 Presets and limits are declared in native/quality/limits.inc.

@@ -1,12 +1,12 @@
-"""Find the score above which the best share of a corpus lies, exactly, from keys on disk.
+"""Find the exact score threshold that keeps a given share of a corpus, from keys on disk.
 
-In:      a key of every document judged, as chunks that can be gone through again: its score, and a
+In:      a key of every scored document, in chunks that can be read several times: its score, and a
          hash of its text that orders equal scores
-Out:     ScoreCut: documents stay whose key is at least its key
+Out:     ScoreCut: documents are kept if their key is at least its key
 Memory:  a chunk, and 65,536 counters; four passes over the keys, eight bytes a document
 
-The cut depends on the set of keys alone, so neither on workers nor on their order. Documents of the
-same text have the same key and stay or go together.
+The threshold depends only on the set of keys, not on workers or their order. Identical documents
+have the same key and are kept or removed together.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Read inputs as blocks of whole documents, wherever the text is stored and however large it is.
+"""Read inputs of any format and size as blocks of whole documents.
 
 In:      InputFile rows; plain or compressed text, jsonl, parquet
-Out:     TextBlock: a few MiB of bytes and where they come from; or single documents
+Out:     TextBlock: a few MiB of bytes and their origin; or single documents
 Memory:  one block, one cut window and one decompression buffer per reader
 
-Blocks are cut at fixed places (the first document border after every `block_bytes` of a stream), so
-they are the same for any number of workers. Where no border is near, the document itself is cut at
-a line border, and the block says so.
+Blocks are cut at fixed positions (the first document border after every `block_bytes` of a stream),
+so they are the same for any number of workers. If no border is near, the document itself is cut at
+a line border, and the block records that.
 """
 
 from __future__ import annotations

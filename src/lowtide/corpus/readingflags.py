@@ -1,4 +1,4 @@
-"""Flags that every verb takes that reads documents; each field's docstring is its help."""
+"""Flags of all verbs that read documents; each field's docstring is its help."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What cleaning removed, and why: counts, bytes and a few examples for each rule.
+"""The report of removals by cleaning: counts, bytes and a few examples for each rule.
 
 In:      the counts of blocks, in order
-Out:     the report as the metadata has it
+Out:     the report, in the form of the metadata
 Memory:  three examples for each rule; a row for each language
 """
 

@@ -1,10 +1,10 @@
-"""Texts that come row by row (parquet, Hugging Face datasets), gathered into blocks.
+"""Collect texts that are read row by row (parquet, Hugging Face datasets) into blocks.
 
 In:      texts in the order of the rows
 Out:     TextBlock; a text larger than a block in parts, cut between lines
-Memory:  one block, one batch of rows by their bytes, and of parquet pages below 8 MiB a few times,
-         which is refused where a reader may not hold it; larger pages, and parquet files that are
-         compressed, are unpacked in the temporary folder (TMPDIR)
+Memory:  one block, one batch of rows limited by bytes, and a few times a parquet page below 8 MiB
+         (an error if that exceeds a reader's limit); larger pages, and compressed parquet files,
+         are unpacked in the temporary folder (TMPDIR)
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The process that runs a user's function on documents; started as a program, imports no lowtide.
+"""The process that runs a user's function on documents; a program that does not import lowtide.
 
 In:      stdin: batches, each a number of documents, then the size and the bytes of each
-Out:     stdout: for each document what became of it, and the new text or an error
-Memory:  a batch, and what the function holds
+Out:     stdout: for each document the outcome, and the new text or an error
+Memory:  a batch, and the memory of the function
 
-What the function prints goes to stderr. Random numbers of the module `random` begin anew for every
-document, from its text, so that they do not depend on which process has it.
+Output of the function goes to stderr. The module `random` is seeded for every document from its
+text, so that results do not depend on which process handles it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of text, the streams they come from, and how inputs become documents.
+"""Data types for blocks of text, the streams they come from, and how inputs are read.
 
 Memory:  a block holds its bytes; everything else is a few numbers
 """

@@ -1,11 +1,12 @@
-"""The user's step: a Python function from a document to a document or None, run in processes.
+"""Run the user's Python function (`--step`) on documents, in a pool of processes.
 
 In:      `--step my_rules.py:keep`; texts of documents
-Out:     for each text: itself, another one, or None
-Memory:  a process for each worker, as large as the function makes it; a batch of texts twice
+Out:     for each text: the same text, another one, or None
+Memory:  a process for each worker, with the memory of the function; a batch of texts twice
 
-Python has one interpreter lock per process, so threads would take turns. A worker borrows a process
-for a block and returns it; the processes end when this one does, because their input ends.
+Python has one interpreter lock (GIL) per process, so threads would not run in parallel. A worker
+borrows a process for a block and returns it; the processes end with this one, because their stdin
+is closed.
 """
 
 from __future__ import annotations

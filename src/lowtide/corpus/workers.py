@@ -1,6 +1,6 @@
-"""Run tasks on this machine's cores; the native core works outside the interpreter's lock.
+"""Run tasks on a pool of threads; the native core releases the interpreter lock (GIL).
 
-In:      functions without arguments, made one by one as workers become free
+In:      functions without arguments, created one by one as workers become free
 Out:     their results, in the order of the tasks
 Memory:  at most `num_workers` + 1 tasks exist at a time, unless more are asked for
 """

@@ -1,11 +1,11 @@
-"""Files of unfinished work: named sections after a small header, written atomically.
+"""The format of work files: a small header and named sections, written atomically.
 
 In:      arrays of one task's result
-Out:     PATH, renamed when it is whole; `read_section` reads parts of it
-Memory:  what the caller holds; a reader holds one section
+Out:     PATH, renamed when complete; `read_section` reads parts of it
+Memory:  data of the caller; a reader holds one section
 
-They are not flushed to the disk, because a killed process loses nothing that it wrote. A command
-that resumes calls `is_intact` first, whose checksum finds what a power cut or a bad disk damaged.
+They are not flushed to the disk, because data written by a killed process is not lost. A command
+that resumes calls `is_intact` first, which detects damage by a power cut or a bad disk.
 """
 
 from __future__ import annotations

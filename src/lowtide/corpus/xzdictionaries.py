@@ -1,12 +1,12 @@
-"""How large the dictionaries of an xz file are, in all of its streams and blocks.
+"""Find the largest dictionary of an xz file, over all its streams and blocks.
 
-In:      a file, open for reading; nothing of it is unpacked
-Out:     bytes of the largest dictionary: what reading the file holds
+In:      a file, open for reading; nothing of it is decompressed
+Out:     bytes of the largest dictionary: the memory for reading the file
 Memory:  the index of one stream, some bytes for each of its blocks
 
-Files of several streams are what `cat a.xz b.xz` makes, and streams of several blocks what `xz -T`
-writes. Each block says its own dictionary. A stream ends with an index of its blocks and a footer
-that says how long that is, so they are found from the end of the file.
+`cat a.xz b.xz` makes a file of several streams, and `xz -T` streams of several blocks. Each block
+has its own dictionary size. A stream ends with an index of its blocks and a footer with the size of
+that index, so blocks are found from the end of the file.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     cleaned blocks ──encoding──▶ ids by key ──sharding──▶ train/ and val/ shards ──▶ metadata
                         ▲                        ▲
-             duplicates ┘      work files: finished tasks are not repeated
+             duplicates ┘      work files: finished tasks are not run again
 
 `preparation` and `appending` run the phases; `verification`, `inspection` and `conversion` work on
-what is there; `layout` knows the folder, `tokenfiles` the formats of files of ids.
+a finished dataset; `layout` defines its folder, `tokenfiles` the file formats of token ids.
 """

@@ -1,11 +1,11 @@
-"""What `append` leaves out of new text: near copies of what is there, and evaluation items.
+"""Find what `append` removes from new text: near copies of existing text, and evaluation items.
 
-In:      clean blocks of the new text; the dataset's own documents, decoded; counts that it keeps
-Out:     Findings: what goes, block by block; logs with names of their own for each append
-Memory:  as near copies and contamination say
+In:      clean blocks of the new text; the dataset's own documents, decoded, and its stored counts
+Out:     Findings: removals, block by block; separate log files for each append
+Memory:  as in near/ and contamination.py
 
-New documents are compared with the documents of the dataset as they are stored in it. Those always
-stay: nothing that is in a dataset is ever moved.
+New documents are compared with the documents stored in the dataset. The stored ones are always
+kept: nothing in a dataset is ever moved.
 """
 
 from __future__ import annotations

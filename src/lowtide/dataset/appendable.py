@@ -1,7 +1,7 @@
-"""What `append` finds in a dataset: how it was prepared, which inputs are new, what a kill left.
+"""Read a dataset before an append: its settings, the new inputs, leftovers of a killed append.
 
 In:      a dataset, and the settings of `append`
-Out:     the settings of its preparation, for other inputs; the inputs it was not made of yet
+Out:     the settings of its preparation, with the new inputs; the inputs not yet in the dataset
 Memory:  a row for each shard and each input
 """
 

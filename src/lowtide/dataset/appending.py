@@ -1,10 +1,10 @@
-"""Add new text to a finished dataset, as if it had come after what is there.
+"""Append new text to a finished dataset, with the result of preparing old and new text together.
 
 In:      a dataset, and files of new text (AppendSettings)
-Out:     more shards, numbered on; new metadata, written last; no existing shard is touched
-Memory:  as preparation; what is there is decoded a few MiB at a time
+Out:     more shards, with the next numbers; new metadata, written last; existing shards unchanged
+Memory:  as preparation; existing text is decoded a few MiB at a time
 
-Duplicates of existing text are left out: the dataset's own tokens are decoded and their lines
+Duplicates of existing text are removed: the dataset's own tokens are decoded and their lines
 hashed again, so this works for shards of any origin, without a stored index.
 """
 

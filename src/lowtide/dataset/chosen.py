@@ -1,7 +1,7 @@
-"""The inputs of a preparation, for any engine: found, measured against the budget, and chosen.
+"""Find the inputs of a preparation, divide the budget for them, and drop identical files.
 
 In:      PrepareSettings
-Out:     FoundInputs with the shares of the budget; then the inputs to read, without copies
+Out:     FoundInputs with the shares of the budget; then the inputs to read, each content once
 Memory:  the list of inputs
 """
 

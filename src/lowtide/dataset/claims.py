@@ -1,14 +1,14 @@
-"""Who adds text to a dataset in a store right now: claims, and what readers make of them.
+"""Claims: small objects that reserve file names for an append to a dataset in a store.
 
-In:      small objects DATASET/.adding/NNNNN.json, one for each append that is about to end
-Out:     claims; which shards that no metadata describes are about to be added, or just were
-Memory:  a claim for each append under way; the names of all shards where one is met
+In:      objects DATASET/.adding/NNNNN.json, one for each append that is about to finish
+Out:     claims; which shards missing from the metadata belong to an append in progress
+Memory:  a claim for each append in progress; the names of all shards if there is one
 
-What an append adds has names that are known beforehand: shards, logs, hashes. A claim is created if
-absent before the first of them is written, so that one plan alone writes them, and it is removed
-when the metadata describes them. A reader that lists a prefix meanwhile meets shards that its
-metadata does not know: it looks for a claim first and at the present metadata then, since whoever
-removes a claim has replaced the metadata before.
+The names of the files that an append adds (shards, logs, hashes) are known beforehand. Before the
+first of them is written, a claim on them is created, only if absent, so that only one append writes
+them; it is removed after the metadata lists them. A reader that meanwhile finds shards missing from
+its metadata looks for a claim first and then reads the metadata again: a claim is only removed
+after the metadata has been replaced.
 """
 
 from __future__ import annotations

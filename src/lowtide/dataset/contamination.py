@@ -1,9 +1,9 @@
-"""Find text of evaluation items in documents, and decide by how common it is.
+"""Find text of evaluation items in documents, and remove it unless it is a common phrase.
 
 In:      clean blocks, a table of the items' n-grams (corpus.evaluations)
-Out:     scan: one file per part, a row for each n-gram found; judge: one file, in how many
-         documents each was; Contamination: what to leave out of each block; decontamination.jsonl,
-         and decontamination.counts, which `append` goes on with
+Out:     scan: one file per part, a row for each n-gram found; judge: one file, the number of
+         documents with each; Contamination: what to remove from each block; decontamination.jsonl,
+         and decontamination.counts, which `append` continues
 Memory:  one block's rows; 8 bytes for each n-gram of the items: its count, and its item meanwhile
 
 An n-gram that more than `COMMON` documents contain is a common phrase or part of a template, not a

@@ -1,7 +1,7 @@
-"""What `prepare` finds in its output folder: the same dataset, another one, or unknown shards.
+"""Check the output folder of `prepare`: empty, the same dataset, another one, or unknown shards.
 
 In:      the settings of a preparation, and the folder they name
-Out:     a PrepareResult, where this very command would make what is there; else a UsageError
+Out:     a PrepareResult if the folder has the dataset of this same command; else a UsageError
 Memory:  as reading metadata: a row for each shard
 """
 

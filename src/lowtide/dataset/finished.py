@@ -1,7 +1,7 @@
-"""Whether a finished dataset still has all of its files: for the same command given again.
+"""Check that a finished dataset still has all of its files, when the same command is run again.
 
-In:      a dataset, opened (layout: its shards have their sizes)
-Out:     DataError that names what is missing, cut off or replaced
+In:      an opened dataset (layout has checked the sizes of its shards)
+Out:     DataError that names a file that is missing, truncated or replaced
 Memory:  the tokenizer
 """
 

@@ -1,7 +1,7 @@
-"""The last steps of a preparation: what its shards are called, and the metadata that ends it.
+"""The last steps of a preparation: the names of its shards, and the metadata file.
 
-In:      settings, inputs, what was counted
-Out:     dataset_metadata.json; tags of shards' names
+In:      settings, inputs, counts
+Out:     dataset_metadata.json; the tags in the names of shards
 Memory:  a few numbers per input
 """
 

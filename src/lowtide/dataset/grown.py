@@ -1,8 +1,8 @@
-"""The dataset that `append` adds to, as it was before, and how what is new becomes a part of it.
+"""The dataset that `append` extends, and the metadata that combines old and new shards.
 
-In:      a dataset, the shards it had when the work began; new shards, elsewhere
-Out:     what new text takes over from it: tokenizer, split, score cut, numbers of shards and
-         inputs; new metadata, written last
+In:      a dataset, with the shards it had when the append started; new shards, elsewhere
+Out:     what the new text has to share with it: tokenizer, split, score threshold, next numbers of
+         shards and inputs; new metadata, written last
 Memory:  a row for each shard and each input
 """
 

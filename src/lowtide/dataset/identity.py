@@ -1,8 +1,8 @@
-"""Which inputs a dataset was made of: by path and time where that is enough, else by content.
+"""Identify the inputs of a dataset: by path and time if that is enough, else by content.
 
 In:      inputs as they are on disk; the rows of sources in a dataset's metadata
-Out:     inputs that are new, and those that are there already; what changed while it was read
-Memory:  some 250 bytes for each input file of the dataset; one block of text, where files of one
+Out:     inputs that are new, and those already in the dataset; files that changed while being read
+Memory:  some 250 bytes for each input file of the dataset; one block of text, if files of the same
          size are compared
 """
 

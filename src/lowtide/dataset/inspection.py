@@ -1,8 +1,8 @@
-"""Show a dataset at a glance, and the text of any window in it.
+"""Describe a dataset, and decode the text of any window of it.
 
 In:      a dataset folder
-Out:     text for people
-Memory:  the window asked for
+Out:     text to print
+Memory:  the requested window
 """
 
 from __future__ import annotations

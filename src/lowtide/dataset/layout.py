@@ -1,8 +1,8 @@
-"""A dataset's folder: which shards belong to it, and the metadata file that says so.
+"""A dataset's folder: its shards, and the metadata file that lists them.
 
 In:      shards that were written (writing); a folder (reading)
-Out:     dataset_metadata.json; DatasetInfo, checked against the files that are there
-Memory:  a row for each shard; of many input files those in use, the rest stays in the file
+Out:     dataset_metadata.json; DatasetInfo, checked against the files in the folder
+Memory:  a row for each shard; rows of input files are read from the metadata as needed
 """
 
 from __future__ import annotations

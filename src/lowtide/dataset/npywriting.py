@@ -1,7 +1,7 @@
 """Write the ids of one text as a .npy: from a plain file natively, or text by text.
 
 In:      an input file, or its texts; a tokenizer
-Out:     OUT, in a group that gives it its name when all of it is there; `finish` is called before
+Out:     OUT, renamed to its final name together with its group of files; `finish` runs before that
 Memory:  a window of text and its ids for each worker; a batch of texts and its ids
 """
 

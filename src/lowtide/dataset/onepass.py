@@ -1,8 +1,8 @@
 """Encode blocks as soon as they are clean, as long as one table can hold all hashes so far.
 
 In:      clean blocks, from several workers; a tokenizer that may still be loading
-Out:     the same work files of ids that encoding has, without the clean text in between
-Memory:  `table_bytes`, and per worker what cleaning and encoding hold of one block
+Out:     the same work files of ids as `encoding` writes, without storing clean text in between
+Memory:  `table_bytes`, and per worker the memory of cleaning and encoding one block
 
 Whether a line is a duplicate depends on all blocks before it, so blocks go through the table in the
 order of the corpus, each close behind the one before; cleaning and encoding run in parallel. Once

@@ -1,4 +1,4 @@
-"""How many files a process may have open, and how many work files it keeps so."""
+"""Limits of open files: of the process, and of work files that are kept open."""
 
 from __future__ import annotations
 

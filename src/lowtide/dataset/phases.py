@@ -1,8 +1,8 @@
-"""The phases that preparing and appending share, each with its line of progress.
+"""The phases that `prepare` and `append` share, each with its progress line.
 
 In:      jobs of the corpus and of encoding; a plan of shards
-Out:     what each job returns; work files and shards on the disk
-Memory:  as the jobs say
+Out:     the result of each job; work files and shards on the disk
+Memory:  that of the jobs
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 In:      files of text (PrepareSettings)
 Out:     a dataset folder; its metadata file comes last
-Memory:  shares of one budget: blocks in work, a table of hashes, rows of documents, tokenizer
+Memory:  shares of one budget: blocks being processed, a hash table, rows of documents, tokenizer
 
 Every phase is a list of tasks whose results are files, written atomically; a task whose file exists
-is not run again. So a killed command resumes where it was, and ends with the same bytes.
+is not run again. So a killed command resumes where it stopped, with a byte-identical result.
 """
 
 from __future__ import annotations

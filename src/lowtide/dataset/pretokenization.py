@@ -1,10 +1,10 @@
 """Turn text files into .npy files of ids beside them, in bounded memory.
 
 In:      FILE (plain text; or compressed, jsonl, parquet, by documents)
-Out:     FILE with the suffix .npy: a NumPy header, then ids (uint16 where they fit, else int32);
+Out:     FILE with the suffix .npy: a NumPy header, then ids (uint16 if they fit, else int32);
          its record FILE.npy.json; the tokenizer in FILE.tokenizer, unless it is gpt2
-Memory:  windows of text and their ids, for each worker; text of a plain file without any place to
-         cut is held once, or refused with the size it takes
+Memory:  windows of text and their ids, for each worker; a stretch of plain text that no token
+         border cuts is held once, or refused with the budget it needs
 """
 
 from __future__ import annotations

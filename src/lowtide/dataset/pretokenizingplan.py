@@ -1,4 +1,4 @@
-"""What the files of a pretokenize command share: tokenizer, program and budget, and its workers.
+"""The resources that the files of a pretokenize command share: tokenizer, budget, workers.
 
 In:      PretokenizeSettings, the inputs in order
 Out:     SharedFiles; a number of workers, or a refusal with the budget that all files need

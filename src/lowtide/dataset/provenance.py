@@ -1,8 +1,8 @@
-"""What a .npy of ids was made of: the record beside it, and whether it is still true.
+"""The origin of a .npy of ids: the record beside it, and whether it still matches the text.
 
-In:      FILE.npy and FILE.npy.json beside it; the text it was made of
-Out:     Provenance; in words, what differs between what is there and what is wanted
-Memory:  one buffer of 1 MiB, to compare a text whose time of change is another
+In:      FILE.npy and FILE.npy.json beside it; the text it was made from
+Out:     Provenance; in words, how the file differs from the requested one
+Memory:  one buffer of 1 MiB, to hash a text whose modification time has changed
 """
 
 from __future__ import annotations

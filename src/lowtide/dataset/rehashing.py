@@ -1,9 +1,9 @@
 """Hash the text of an existing dataset, so that new text can be compared with it.
 
-In:      shards of any origin; the hashes of documents that a dataset keeps (seen)
-Out:     blocks of hashes, as cleaning new text makes them; blocks of text, for near copies
+In:      shards of any origin; the hashes of documents stored in a dataset (seen)
+Out:     blocks of hashes, like those of new text after cleaning; blocks of text, for near copies
 Memory:  a few MiB of decoded text for each worker
-Disk:    of a dataset in a store one shard for each worker (TMPDIR)
+Disk:    for a dataset in a store, one shard for each worker (TMPDIR)
 """
 
 from __future__ import annotations

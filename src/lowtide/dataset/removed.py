@@ -1,7 +1,7 @@
-"""What is left out of blocks: duplicates, near copies, evaluation items.
+"""Combine all removals from blocks: duplicates, near copies, evaluation items.
 
-In:      lines that came before; finders with `marks` and `leave_out`
-Out:     RemovedText: all of it, block by block; hashes of what is still there
+In:      duplicate lines; finders with `marks` and `leave_out`
+Out:     RemovedText: all removals, block by block; hashes of the lines that are kept
 Memory:  one block's rows
 """
 

@@ -1,7 +1,7 @@
-"""What preparing takes: how the memory is divided, and whether memory and disk are enough.
+"""The memory and disk that preparation needs, and how the budget is divided.
 
 In:      settings, a budget, the inputs as they are on disk
-Out:     Shares; estimates for `lowtide plan`; a refusal of what cannot fit
+Out:     Shares; estimates for `lowtide plan`; an error if memory or disk is too small
 Memory:  a few numbers
 """
 

@@ -4,11 +4,11 @@ In:      PrepareSettings, inputs
 Out:     nothing, or an error or a note with the rules that removed every document looked at
 Memory:  one reader, and one block of 1 MiB as it is cleaned
 
-Reading ends at the first document that stays, mostly in the first block. Only where none of
-twenty thousand documents, from places all over the corpus, stays, is it refused: a share of one in
-two thousand would be missed in one corpus of twenty thousand. A sample of fewer, or not from all
-over it, and languages and scores, which whole files have in common, decide nothing: a note says
-what was seen, and the run goes on.
+Reading ends at the first document that is kept, usually in the first block. The command is refused
+only if none of twenty thousand documents, from all parts of the corpus, is kept: rules that keep
+one document in two thousand would be refused wrongly once in twenty thousand corpora. A smaller or
+less representative sample, or filters by language or score (which are often the same for whole
+files), only lead to a notice, and the run continues.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Hashes, kept for `append`, of text that cannot be recovered from the dataset's ids.
+"""Hashes, stored for `append`, of text that cannot be recovered from the dataset's ids.
 
 In:      work files of blocks: cleaned (hashes of lines and documents) and encoded
 Out:     seen/NNNNN.hashes: 12 bytes a row, the hash of a whole document, or of a line of a document
          of which too little was left; rows of the metadata that name these files
 Memory:  one block's hashes
 
-Lines that were kept are hashed again from the ids. A document that lost lines cannot be, and one
-that was dropped is not there at all; without their hashes an appended copy would be taken for new.
+Lines that were kept are hashed again from the ids. That is impossible for a document that lost
+lines or was removed; without its hash, an appended copy of it would be taken for new text.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ In:      work files of encoded blocks, each sorted by key
 Out:     train/ and val/ shards of exactly `tokens_per_shard`
 Memory:  per worker one range of document rows (`range_bytes`) and one buffer of 8 MiB
 
-All keys are cut into ranges, a range's rows are read from every block and sorted, and each shard
-takes its stretch of the whole. So shards can be written by any worker, in any order.
+The keys are divided into ranges, the rows of a range are read from every block and sorted, and each
+shard is a consecutive part of the whole order. So any worker can write any shard, in any order.
 """
 
 from __future__ import annotations

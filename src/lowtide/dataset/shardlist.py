@@ -1,7 +1,7 @@
-"""Which shards a split has: those the metadata describes, and those moved in by hand.
+"""List the shards of a split: those in the metadata, and those moved in by hand.
 
 In:      a dataset folder and its metadata
-Out:     ShardInfo of every shard, each of the size and the beginning that were written down
+Out:     ShardInfo of every shard, with size and first bytes checked against the metadata
 Memory:  a row for each shard
 """
 

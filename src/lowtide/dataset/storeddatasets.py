@@ -2,10 +2,10 @@
 
 In:      the URL of a dataset
 Out:     DatasetInfo with paths of objects; metadata; the tokenizer
-Memory:  as for a dataset on a disk, and the list of objects a page at a time
+Memory:  as for a dataset on a disk, and one page of the list of objects
 
-The loader reads shards through its cache (loader.storedtokens); who looks at a dataset once, or at
-all of it, reads its objects by ranges.
+The loader reads shards through its cache (loader.storedtokens); commands that read a dataset once,
+or completely, read ranges of its objects directly.
 """
 
 from __future__ import annotations

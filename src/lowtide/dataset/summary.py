@@ -1,7 +1,7 @@
-"""Say in a few lines what a preparation did: what came in, what was removed and why, what is there.
+"""Summarize a preparation in a few lines: input, removals with their reasons, and the dataset.
 
 In:      PrepareResult
-Out:     text for people
+Out:     text to print
 Memory:  a few kilobytes
 """
 

@@ -1,8 +1,8 @@
-"""Check a dataset against what its metadata says: every byte, every id, every document end.
+"""Check a dataset against its metadata: every byte, every id, every document end.
 
 In:      a dataset folder
-Out:     a list of problems, each naming the file; empty when all is well
-Memory:  per worker one buffer of ids, and a piece of the document ends beside it
+Out:     a list of problems, each naming the file; empty if there are none
+Memory:  per worker one buffer of ids, and a part of the document ends
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The folder of an unfinished preparation, which the same command goes on with.
+"""The work folder of an unfinished preparation, which the same command resumes.
 
 In:      the settings that decide the result, and the inputs as they are on disk
 Out:     OUT_DIR/.work/plan.json and inputs.jsonl, beside the work files of every phase
-Memory:  one row at a time; the names of inputs that changed meanwhile
+Memory:  one row at a time; the names of inputs that have changed
 
 Work files are written atomically but not flushed to the disk, so a kill -9 loses none of them.
 Before a command resumes, each file is verified by its checksum, because a power cut or a bad disk

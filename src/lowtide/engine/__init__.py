@@ -1,1 +1,1 @@
-"""Tasks whose results are files, run by any number of workers on any number of machines."""
+"""Run tasks whose results are files, with any number of workers on any number of machines."""

@@ -1,11 +1,12 @@
-"""Where workers meet: a folder on a disk or a prefix of an object store, behind one interface.
+"""The shared work folder: on a disk or at a prefix of an object store, behind one interface.
 
 In:      names within the folder, as STAGE/NAME
-Out:     small files that are created once, files of any size that appear whole, leases
+Out:     small files that are created once, files of any size written atomically, leases
 Memory:  one small file; a list of names
 
-Nothing is ever replaced but a lease, which only saves work. `link` creates a file or fails, on
-network disks too; a store is asked to create, and tried out before it is relied on (storefolders).
+No file is ever replaced except leases, which only avoid duplicate work. On a disk `link` creates a
+file or fails, also on network disks; a store needs conditional creation, which is tested before it
+is used (storefolders).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The output that workers write together: tried before the first task, and locked by one of them.
+"""The shared output folder: tested for writing before the first task, and locked by one worker.
 
 In:      an output folder
-Out:     a lock (files), or HeldOutputError, which blames no task: it waits its turn
+Out:     a lock (files), or HeldOutputError, which does not count as a failure of the task
 Memory:  none
 
-A lease is taken over when its owner looks dead, but the lock of an output stays with a process that
-is only stopped, and for a while with a machine that a network disk has lost.
+A lease is taken over when its owner seems dead, but the lock of an output stays with a process that
+is only suspended, and for a while with a machine that lost its connection to a network disk.
 """
 
 from __future__ import annotations

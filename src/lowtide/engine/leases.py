@@ -1,12 +1,12 @@
-"""Leases: which worker is at which task, so that others take another one.
+"""Leases: files that show which worker runs which task, so that others take other tasks.
 
 In:      a folder that workers share
-Out:     FOLDER/leases/NAME.lease while a task is in work; FOLDER/failures/NAME-N for what failed
+Out:     FOLDER/leases/NAME.lease while a task runs; FOLDER/failures/NAME-N for each failure
 Memory:  a few bytes for each lease that was seen
 
-A lease only saves work. What keeps results right is that they are created once (records), so
-nothing here trusts a clock: a lease that has not changed for a while by the watcher's own clock is
-taken over, and if its owner was only slow, the task is done twice, with one result.
+A lease only avoids duplicate work. Correctness comes from results being created only once
+(records), so clocks need not agree: a worker takes over a lease that has not changed for a while by
+its own clock, and if the owner was only slow, the task is done twice, with one result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stretches of results as native code reads them: by a file's name, and a place in it.
+"""Ranges of task results as local files, for native code: a path and an offset.
 
-In:      outputs (engine.outputs), of a disk or of a store
-Out:     a path and an offset: the output itself, compared with its checksums, or a copy of it
+In:      outputs (engine.outputs), on a disk or in a store
+Out:     a path and an offset: of the output itself, with verified checksums, or of a copy
 Memory:  one buffer
-Disk:    what is copied of a store, until `clear`
+Disk:    copies of ranges from a store, until `clear`
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stage of one task, which looks at what all tasks of an earlier stage committed.
+"""A stage of a single task, which reads the results of all tasks of an earlier stage.
 
 In:      a name, the records, what to write
 Out:     one committed result

@@ -1,20 +1,20 @@
-"""Files of a task's result: sections written one after the other, then a header that finds them.
+"""The file format of a task's result: sections, then a header with their offsets.
 
     sections   one after the other
     checksums  8 bytes for each page of 4 KiB of the sections
-    header     JSON: what the stage says, where sections begin, how many bytes they are
-    trailer    magic, where the header begins, its size, its xxh3-128
+    header     JSON: values of the stage, offsets and sizes of the sections
+    trailer    magic, offset of the header, its size, its xxh3-128
 
 In:      bytes, section by section, of any size
-Out:     one file; `open_output` reads its header, and stretches of its sections
-Memory:  8 bytes a page while a file is written; what the caller holds
+Out:     one file; `open_output` reads its header, and ranges of its sections
+Memory:  8 bytes a page while a file is written; data of the caller
 
-Header and checksums stand at the end, so nothing has to be known before they are written. A task
-done twice gives the same bytes: there is no time, name or random number in them.
+Header and checksums are at the end, so nothing has to be known before the sections are written. A
+task done twice gives the same bytes: they contain no time, host name or random number.
 
-Workers read stretches of files that others wrote hours ago, on disks of all kinds, so every page is
-compared with its checksum as it is read. Small pages, because many stretches are small; the
-checksums need none themselves: one that is damaged does not fit its page.
+Workers read ranges of files that others wrote hours ago, on disks of all kinds, so every page is
+verified by its checksum as it is read. Pages are small because many ranges are small. The checksums
+themselves need no checksum: a damaged one does not match its page.
 """
 
 from __future__ import annotations

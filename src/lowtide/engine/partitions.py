@@ -1,16 +1,16 @@
-"""Rows of a task by partition, and one partition's rows of all tasks of a stage.
+"""Partition the rows of a task by key, and read the rows of one partition from all tasks.
 
 In:      rows of blocks, each block's sorted by the first byte of their keys
-Out:     three sections of a task's result: all rows of the first partition, block by block, then
-         those of the next; how many each block has in each partition; and where partitions begin
-Memory:  2 KiB per block of a task, `join_bytes` or a block of rows; rows and counts wait until the
-         task is done, on disk beyond the room they have; a reader keeps 40 bytes per task
+Out:     three sections of a task's result: the rows of the first partition, block by block, then
+         those of the next; the number of rows of each block in each partition; partition offsets
+Memory:  2 KiB per block of a task, `join_bytes` or a block of rows; rows and counts are kept until
+         the task is done, and spilled to disk beyond their limit; a reader keeps 40 bytes per task
 
-Each task writes one file, of which other tasks read parts: a file for each pair of tasks would be
+Each task writes one file, from which other tasks read parts: a file for each pair of tasks would be
 millions of files.
 
-Of 100 TB a block has four rows in each of 3,000 partitions, so what is said of every block and
-partition is small: a count, in one byte wherever no block of a partition has more than 255 rows.
+With 100 TB a block has about four rows in each of 3,000 partitions, so the data for each block and
+partition has to be small: a count, of one byte if no block of a partition has more than 255 rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The plan that all workers on a folder agree on: canonical JSON, created once.
+"""The plan shared by all workers on a folder: canonical JSON, created once.
 
 In:      a plan as plain values
-Out:     FOLDER/plan.json; a worker with another plan is refused, and told what differs
+Out:     FOLDER/plan.json; a worker with a different plan is refused, with the differences
 Memory:  the plan, twice
 """
 

@@ -1,8 +1,8 @@
-"""Run a command's workers on a Ray cluster, and show how far they are by the records they leave.
+"""Run a command's workers on a Ray cluster, and show their progress from the records they write.
 
-In:      settings of a command with --engine ray, the folder where its workers meet
-Out:     the work is done, by the same workers that --engine files has
-Memory:  each worker keeps its own budget; Ray's processes are beside it
+In:      settings of a command with --engine ray, its work folder
+Out:     the work is done, by the same workers as with --engine files
+Memory:  each worker stays within its own budget; Ray's own processes come on top
 """
 
 from __future__ import annotations

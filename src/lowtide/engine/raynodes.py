@@ -1,12 +1,12 @@
-"""Start a worker on every node of a Ray cluster, and another where one was lost, until all is done.
+"""Start a worker on every node of a Ray cluster, restart lost ones, until the work is done.
 
-In:      what a worker does (it meets the others in a folder, see shared); a cluster
+In:      the function of a worker (workers coordinate through a folder, see shared); a cluster
 Out:     the work is done
-Memory:  Ray's own on every node (some 400 to 650 MB, and 80 MB for an idle worker of its), which no
-         budget of ours counts; nothing of ours is in its object store
+Memory:  Ray's own processes on every node (some 400 to 650 MB, and 80 MB for each of its idle
+         workers) do not count towards budgets; Ray's object store is not used
 
-Ray starts workers and says which nodes there are. Tasks, records and leases are those of the shared
-folder, so a node that is lost costs what it was doing, and the result is the same.
+Ray only starts workers and lists nodes. Tasks, records and leases are in the shared folder, so a
+lost node costs only its unfinished tasks, and the result is the same.
 """
 
 from __future__ import annotations

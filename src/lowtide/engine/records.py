@@ -1,12 +1,12 @@
-"""The folder that workers share: results that appear whole and once, and records that say so.
+"""Results of tasks in the shared folder, created atomically and once, and records of them.
 
 In:      a task's result, written to a hidden file
 Out:     FOLDER/STAGE/NAME.out and then FOLDER/STAGE/NAME.done: a record of names, sizes, checksums
-Memory:  one record; where 4,096 results are; the headers of 256
+Memory:  one record; the locations of 4,096 results; the headers of 256
 
 A task is done when it has a record. Records and results are created, never replaced (folders), so
-two workers on one task do no harm: the second finds the first one's bytes, and stops if they differ
-from its own. A record names its plan: one of another job is refused.
+two workers on one task do no harm: the second one finds the first one's bytes, and stops with an
+error if its own differ. A record names its plan, and a record of another job is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Run stages together with other workers, which only have a shared folder in common.
+"""Run stages together with other workers, coordinated only through a shared folder.
 
 In:      stages, the records of a work folder
 Out:     the records of all tasks; this process did some of them, others the rest
-Memory:  a few bytes per task of one stage, and what each of the threads' tasks hold
+Memory:  a few bytes per task of one stage, and the memory of each thread's task
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A prefix of an object store as the place where workers meet.
+"""A prefix of an object store as the work folder that workers share.
 
 In:      names within the prefix
 Out:     PREFIX/STAGE/NAME.done and other small objects, created if absent; PREFIX/out/STAGE/… for
          results of any size; PREFIX/leases
 Memory:  a small object; UPLOAD_BYTES while a result is uploaded
 
-A large object cannot be created only if absent, so a result is named by its checksum: two writers
-of the same bytes write the same object, others another one, and the record, which is created once,
-says which of them counts. Scratch files lie on this machine's disk (TMPDIR).
+A multipart upload cannot be conditional on the object being absent, so a result is named by its
+checksum: writers of the same bytes write the same object, writers of other bytes another one, and
+the record, which is created once, names the valid one. Scratch files are on a local disk (TMPDIR).
 """
 
 from __future__ import annotations

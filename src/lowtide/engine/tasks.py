@@ -1,8 +1,8 @@
-"""What an engine runs: stages in order, each with tasks that are numbered from 0.
+"""Stages and tasks: stages run in order, each with tasks numbered from 0.
 
-In:      nothing; a stage reads what earlier stages committed
+In:      nothing; a stage reads the results of earlier stages
 Out:     a record per task (records); a task that is run again finds its record, or the same bytes
-Memory:  a task is two values; a stage of any number of tasks holds none of them
+Memory:  a task is two values; a stage does not store its tasks
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a task needs only meanwhile: in memory as long as it is little, then in scratch files.
+"""Temporary data of a task: in memory up to a limit, then spilled to scratch files.
 
 In:      bytes, a piece at a time
-Out:     the same bytes, by place
+Out:     the same bytes, by offset
 Memory:  `room_bytes` of each
-Disk:    what is beyond it, until the task is done
+Disk:    the rest, until the task is done
 
-Most tasks need no file at all: each would be created, opened and removed, by every thread, in the
-few folders that all of them share.
+Most tasks need no file. A file for every task would be created, opened and removed by every thread
+in the few folders that all of them share.
 """
 
 from __future__ import annotations

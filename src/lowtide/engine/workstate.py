@@ -1,7 +1,7 @@
-"""Show how far workers on a shared folder have come, from the files they leave there.
+"""Show the progress of workers on a shared folder, from the files they write there.
 
 In:      a work folder
-Out:     text for people: stages, tasks done and in work, rate, time left, what failed
+Out:     text to print: stages, tasks done and running, rate, time left, failures
 Memory:  a name per task
 """
 

@@ -1,8 +1,8 @@
-"""Windows of ids that are in memory already, read as those of files are.
+"""Windows of ids in an array, with the same interface as windows of files.
 
 In:      an array of ids
 Out:     rows of inputs and targets
-Memory:  the array, which is the caller's; a row at a time beside it
+Memory:  the caller's array, and one row at a time
 """
 
 from __future__ import annotations

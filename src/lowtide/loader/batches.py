@@ -1,8 +1,8 @@
-"""Batches in a fixed order, prepared ahead by threads, resumable after any batch.
+"""Batches in a reproducible order, prefetched by threads, resumable after any batch.
 
 In:      a TokenDataset or a Mixture
-Out:     (inputs, targets) [B, T], without end or for a number of epochs; state of a few integers
-Memory:  `prefetch_batches` + 1 batches (planned_bytes says how much)
+Out:     (inputs, targets) [B, T], endlessly or for a number of epochs; state of a few integers
+Memory:  `prefetch_batches` + 1 batches (see planned_bytes)
 """
 
 from __future__ import annotations

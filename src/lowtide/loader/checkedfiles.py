@@ -1,14 +1,14 @@
-"""Which files were compared with their checksums before, and have not changed since.
+"""Remember which files had a correct checksum before, so that they are not read again.
 
-In:      files of ids, each with the checksum it was written with
-Out:     a line for each large file that was whole, in the user's cache folder
+In:      files of ids, each with its recorded checksum
+Out:     a line for each large intact file, in the user's cache folder
 Memory:  a record of 4 MiB at most for each folder of files, and about 410 bytes a line of it
 
-    ~/.cache/lowtide/checked/FOLDER.jsonl   [name, size, time of change, of status, inode, checksum]
+    ~/.cache/lowtide/checked/FOLDER.jsonl   [name, size, mtime, ctime, inode, checksum]
 
-A file that was copied, or written to in any way, has another time of status: it is read again. So
-is one that only a failing disk has changed, once its line is removed (`lowtide verify` always
-reads). Lines are only ever appended, so several processes may share the folder.
+A file that was copied, or written to in any way, has another ctime, and is read again. A change by
+a failing disk is only noticed after its line is removed (`lowtide verify` always reads every
+byte). Lines are only appended, so several processes may share the folder.
 """
 
 from __future__ import annotations

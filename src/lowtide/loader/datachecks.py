@@ -1,13 +1,13 @@
-"""Compare the files of ids that a run reads with their checksums, in a thread beside the run.
+"""Verify the checksums of the data files that a run reads, in a background thread.
 
-In:      datasets: shards with the checksums of their metadata, .npy files with their record's
-Out:     a DataError for the first file that is not what was written; how many were compared
+In:      datasets: shards with checksums in their metadata, .npy files with checksums in a record
+Out:     a DataError for the first damaged file; the number of files verified
 Memory:  one buffer of 256 KiB, and about 100 bytes a file
 
-The thread works for a tenth of the time, with the disk and with the processor, so that a run does
-not feel it: some 500 MB a second where files are in memory. At the end of a run it goes on without
-pauses for a moment. What was whole once is not read again until it changes (checkedfiles.py).
-An object in a store is compared once all of it is in the cache; nothing is fetched for it.
+The thread uses disk and processor for a tenth of the time, so that it does not slow the run: some
+500 MB a second if files are in the page cache. At the end of a run it continues without pauses for
+a moment. An intact file is not read again until it changes (checkedfiles.py). An object in a store
+is verified once all of it is in the cache; nothing is fetched for that.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ In:      pre-tokenized files or a prepared dataset
 Out:     train_dataloader, val_dataloader, and a state that resumes after any batch
 Memory:  as the loaders: a few batches
 
-Lightning's trainer calls hooks that only its own class has, so where Lightning is installed the
-module is one of those. This file alone imports it, and is imported when LocalDataModule is.
+Lightning's trainer calls hooks that only its own class has, so if Lightning is installed the
+module is a LightningDataModule. Only this file imports Lightning, when LocalDataModule is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What batches straight from text take of memory, and what loading them whole would."""
+"""Estimate the memory of streaming batches from text, and of loading all of it instead."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Documents of a stream that are kept for validation, chosen by their content.
+"""Hold out documents of a stream for validation, chosen by a hash of their content.
 
 In:      a TextSource; the share to hold out
 Out:     the texts to train on, or the documents held out, each in the order of the source
 Memory:  as the source
 
-A document is held out by a hash of its bytes, so it makes no difference where it stands, in which
-order files are read, by how many processes, or where a run goes on; copies of it are held out too.
-A document that is too large for one text comes in parts and is always trained on: a run that goes
-on inside it could not know its beginning.
+The hash of its bytes decides, so its position, the order of files, the number of processes and the
+point of resuming make no difference; copies of the document are held out too. A document that is
+too large for one text is read in parts and is always trained on, because a run that resumes inside
+it does not know its beginning.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Look at a dataset, a tokenizer or a file of ids, whichever it is.
+"""Inspect a dataset, a tokenizer or a file of ids.
 
 In:      InspectSettings
-Out:     Inspection: text for people, and the same as names and values
-Memory:  the window asked for, and a tokenizer
+Out:     Inspection: text to print, and the same as names and values
+Memory:  the requested window, and a tokenizer
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Several datasets as one, in exact proportions: replay of general text while adapting to a domain.
+"""Mix several datasets in exact proportions, such as for replay of general text.
 
 In:      named TokenDatasets and their weights
-Out:     rows of batches, each from the dataset whose turn it is
-Memory:  that of the datasets; whose turn it is follows from the number of the sample alone
+Out:     rows of batches, each from one of the datasets
+Memory:  that of the datasets; the number of a sample alone decides its dataset
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 In:      seed, number of items, sample numbers (0, 1, 2 … over the whole run)
 Out:     indices; sample g belongs to epoch g // size
-Memory:  none beyond the indices asked for: nothing is shuffled, every place is computed
+Memory:  only the requested indices: the permutation is computed, not stored
 
-`permuted_index` is the same permutation in plain Python, one index at a time: the truth the native
-code is tested against.
+`permuted_index` is the same permutation in plain Python, one index at a time: the reference that
+the native code is tested against.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Blocks of windows read ahead by a thread, and batches cut out of them.
+"""Prefetch blocks of windows in a thread, and make batches of them.
 
 In:      blocks (of texts being tokenized, or of tokens stored on disk), in order
 Out:     rows of batches; which block the next window is in
-Memory:  the blocks the present batch touches, and one more
+Memory:  the blocks of the current batch, and one more
 
-A thread prepares the next block while batches are made of the present ones.
+A thread prepares the next block while batches are made of the current ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Try the loading of a dataset: shapes, overlap, resume, speed and memory, in a few seconds.
+"""Test the loading of a dataset: shapes, overlap, resume, speed and memory, in a few seconds.
 
 In:      a path that TokenDataset opens
-Out:     LoadingReport: what was checked, what was measured; `str` gives it as text
+Out:     LoadingReport: checks and measurements; `str` returns it as text
 Memory:  a few batches, and one bit per window of an epoch (at most 64 MiB)
 """
 

@@ -1,14 +1,15 @@
-"""An order for data read in large ranges: shuffled blocks, and windows shuffled within a few.
+"""The order `blocks`, for data read in large ranges: a two-level shuffle of blocks and windows.
 
 In:      seed, number of windows, windows of a block, sample numbers
 Out:     indices of windows, every one once an epoch; which windows a run reads next
-Memory:  none beyond the indices asked for
+Memory:  only the requested indices
 
-Blocks of neighbouring windows are permuted; each GROUP_BLOCKS of them in that order are a group,
-and the windows of a group are permuted together. So a run reads a few places of the data at a time,
-whole, instead of all places at once. Windows beyond the last whole block belong to the last group
-of every epoch: then each group but that one has the same number of windows, and where a sample is
-follows from its number alone. Data of at most one group is shuffled whole.
+Blocks of neighbouring windows are permuted; each GROUP_BLOCKS consecutive blocks of that order are
+a group, and the windows of a group are permuted together. So a run reads a few ranges of the data
+at a time, completely, instead of random windows everywhere. Windows after the last whole block
+belong to the last group of every epoch: then all other groups have the same number of windows, and
+the position of a sample follows from its number alone. Data of at most one group is shuffled as a
+whole.
 """
 
 from __future__ import annotations

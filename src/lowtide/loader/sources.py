@@ -1,8 +1,8 @@
-"""Find tokens: a prepared dataset, a .npy, a .bin, a folder of .bin files, or an array.
+"""Find the token files of a path: a prepared dataset, a .npy, a .bin, a folder of .bin, an array.
 
-In:      a path or an array, which split, and the dtype where the file does not say it
+In:      a path or an array, which split, and the dtype if the file has no header
 Out:     TokenSource: files with offsets and lengths, read as one stream
-Memory:  a row of about 200 bytes per shard; file contents are not read, except samples of a few KiB
+Memory:  a row of about 200 bytes per shard; of file contents only samples of a few KiB are read
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a run reads of an object store next: the size of cache it needs, and what to fetch ahead.
+"""Plan what a run reads from an object store: the cache size it needs, and what to prefetch.
 
-In:      the order of a run and where it is
-Out:     plans for the cache (stores.extents); a refusal of one that is too small
-Memory:  the extents of two groups; where the cache is smaller than the split, 8 bytes a block
+In:      the order of a run and its position
+Out:     plans for the cache (stores.extents); an error if the cache is too small
+Memory:  the extents of two groups; if the cache is smaller than the split, 8 bytes a block
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A prepared dataset in an object store: its metadata copied into the cache, its shards not.
+"""Open a prepared dataset in an object store: only its metadata is copied into the cache.
 
 In:      the URL of a dataset, the folder and size of the cache
-Out:     StoredTokens: the objects of a split, as they were when the dataset was opened
-Memory:  a row of about 600 bytes per shard; the list of objects a page at a time
+Out:     StoredTokens: the objects of a split, with their ETags when the dataset was opened
+Memory:  a row of about 600 bytes per shard; one page of the list of objects
 """
 
 from __future__ import annotations

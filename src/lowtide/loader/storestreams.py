@@ -1,12 +1,12 @@
-"""Shards in an object store read as one stream of tokens, as the native stream reads a disk's.
+"""Read the shards in an object store as one stream of tokens, like the native stream on a disk.
 
 In:      the shards of a split (storedtokens), starts of windows
 Out:     windows, the same as from a disk
-Memory:  the stored ids of one batch, besides what the cache takes (stores.extents)
+Memory:  the stored ids of one batch, and the memory of the cache (stores.extents)
 
-A window is copied out of the one or two extents it is in, one at a time, so no thread ever holds
-one extent while it waits for another. Where the cache cannot hold the split and windows are asked
-for in any order, a whole extent would be fetched for each: then each is a request of its own.
+A window is copied from the one or two extents it is in, one at a time, so no thread holds a lock on
+one extent while it waits for another. If the cache cannot hold the split and windows are requested
+in random order, a whole extent would be fetched for each: then each window is a separate request.
 """
 
 from __future__ import annotations

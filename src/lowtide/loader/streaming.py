@@ -1,8 +1,8 @@
-"""Batches straight from text: tokenized on the fly, shuffled in a buffer, exactly resumable.
+"""Batches directly from text: tokenized on the fly, shuffled in a buffer, exactly resumable.
 
 In:      text files, or a Hugging Face dataset; a tokenizer
 Out:     {"input_ids", "targets"} [B, T], one epoch per `for`
-Memory:  two blocks of `shuffle_buffer_size` windows (planned_bytes says how much) and one of text
+Memory:  two blocks of `shuffle_buffer_size` windows (see planned_bytes) and one of text
 """
 
 from __future__ import annotations

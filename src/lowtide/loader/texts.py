@@ -1,7 +1,7 @@
-"""Texts in a fixed order that can be entered anywhere, and their ids, for tokenizing on the fly.
+"""Texts in a fixed order that can be resumed anywhere, and their ids, for tokenizing on the fly.
 
 In:      text files (as stage 1 reads them) or a Hugging Face dataset; any of three tokenizers
-Out:     Text: some bytes, where they stand, whether a document ends with them; ids of texts
+Out:     Text: some bytes, their position, whether a document ends with them; ids of texts
 Memory:  one block of stage 1, or one row of the dataset
 """
 

@@ -4,8 +4,8 @@ In:      texts with their ids (texts)
 Out:     TokenBlock: as many windows as the shuffle buffer holds, in a computed order
 Memory:  one block: buffer windows x stride x 4 bytes, and the texts of one group
 
-A block knows the place in the texts it begins at. A run that stops inside a block goes on by
-reading that block again, so its state is a place and a count instead of a buffer full of tokens.
+A block stores its starting position in the texts. A run that stops inside a block resumes by
+reading that block again, so its state is a position and a count instead of a buffer of tokens.
 """
 
 from __future__ import annotations

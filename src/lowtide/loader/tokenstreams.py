@@ -1,7 +1,7 @@
-"""Open the ids of a source for reading, and say what is wrong with a file that cannot be read.
+"""Open the ids of a source for reading, and explain errors of files that cannot be read.
 
 In:      a TokenSource: shards on a disk, objects in a store, or an array
-Out:     a stream that fills arrays with ids from any place; a DataError with what to do next
+Out:     a stream that fills arrays with ids from any position; a DataError with the next step
 Memory:  a row of about 200 bytes per shard; at most 256 open files
 """
 

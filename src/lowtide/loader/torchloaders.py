@@ -2,8 +2,8 @@
 
 In:      .npy files, .bin files or prepared datasets
 Out:     (inputs, targets) tensors [B, T] of int64
-Memory:  `prefetch_factor` batches per worker, and what the workers' interpreters take; the tokens
-         themselves stay on disk, so nothing is copied into workers or grows in them
+Memory:  `prefetch_factor` batches per worker, and the workers' interpreters; the tokens themselves
+         stay on disk, so nothing is copied into workers or grows in them
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Windows over a stream of tokens: a map-style dataset that reads what is asked for and no more.
+"""TokenDataset: windows over a stream of tokens as a map-style dataset, read on request.
 
 In:      a prepared dataset, .npy or .bin file, or an array (sources)
 Out:     (inputs, targets), targets shifted by one token, as NumPy arrays
-Memory:  the windows asked for; a row of about 200 bytes per shard; at most 256 open files
+Memory:  the requested windows; a row of about 200 bytes per shard; at most 256 open files
 """
 
 from __future__ import annotations

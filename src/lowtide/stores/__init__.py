@@ -3,5 +3,5 @@
     urls ──▶ objects ──▶ extents (a cache of bounded size on the local disk) ──▶ loader
                  └─────▶ corpus (inputs read as streams)
 
-obstore, which speaks to the stores, is imported by `objects` alone, when the first URL is opened.
+Only `objects` imports obstore, the client of the stores, when the first URL is opened.
 """

@@ -1,7 +1,7 @@
-"""Credentials for object stores: where they come from.
+"""Find credentials for object stores.
 
 In:      the environment, files of profiles; never a flag
-Out:     advice for users without any; a provider where obstore does not look by itself
+Out:     advice if there are none; a provider for sources that obstore does not read by itself
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Files of extents: how they are named, written, checked, locked and removed.
+"""Files of cached extents: naming, writing, verifying, locking and removing them.
 
 In:      bytes of an object
-Out:     a file of its own for each extent, its checksum at the end
-Memory:  256 KiB while a file is checked
+Out:     a separate file for each extent, with its checksum at the end
+Memory:  256 KiB while a file is verified
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The folder of the cache: which extents are in it, how much it takes, and making room.
+"""The folder of the cache: its extents, its size, and eviction.
 
-In:      extents to open, to add, to remove
+In:      extents to open, to add, to evict
 Out:     open files of extents; the bytes in use, counted for all processes that share the folder
 Disk:    `max_bytes`: extents, and copies of a dataset's small files
 Memory:  about 200 bytes for each extent in the folder
 
 The bytes in use are counted in a file under a lock, before they are written; a process that finds
-no other user counts them again. An extent is locked (shared) while it is read, and a locked one is
-not removed. Only files that the cache wrote are ever removed.
+no other user recounts them. An extent has a shared lock while it is read, and a locked extent is
+not evicted. Only files that the cache wrote are ever removed.
 """
 
 from __future__ import annotations

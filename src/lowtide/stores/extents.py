@@ -1,17 +1,17 @@
-"""A cache of extents of objects on the local disk, never above its size.
+"""A size-limited cache of extents of objects on the local disk.
 
-In:      objects (as they were opened), which extents of them will be wanted, and when
+In:      objects (as they were opened), which extents of them will be needed, and when
 Out:     bytes of objects
 Disk:    `max_bytes` in `folder`: extents, and copies of a dataset's small files
 Memory:  an extent for each thread that fetches; about 400 bytes for each extent in the cache
 
-An extent is EXTENT_BYTES of one object, a file of its own with its checksum at the end, renamed
-when whole: a killed process leaves nothing that is taken for data, and a power cut no wrong bytes.
-Its name has the object's URL and tag in it, so no version of an object meets another one.
+An extent is EXTENT_BYTES of one object, stored in a separate file with its checksum at the end and
+renamed when complete: a killed process leaves no partial extents, and damage by a power cut is
+detected. Its name contains the object's URL and ETag, so versions of an object are never mixed.
 
-Several processes may share a folder (extentfolder.py). The extent whose next use is farthest away
-is removed first: readers announce when they want an extent (`plan`), and extents that nobody has
-announced go before all others.
+Several processes may share a folder (extentfolder.py). The extent whose next use is farthest in the
+future is evicted first: readers announce when they will need an extent (`plan`), and extents that
+nobody has announced are evicted before all others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies of objects on a disk of this machine, for code that maps files.
 
 In:      the URL of an object
-Out:     a file, and the checksum of what came
+Out:     a file, and the checksum of its contents
 Memory:  one range
 """
 

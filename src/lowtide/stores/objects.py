@@ -1,15 +1,15 @@
-"""Objects by ranges, through obstore: retried with growing waits, and named when they fail.
+"""Read and write objects through obstore, with retries, and errors that name the object.
 
 In:      URLs; credentials from the environment, the instance or a profile, never from a flag
-Out:     sizes and tags of objects, lists of them, ranges of bytes; objects created and uploaded
-Memory:  what is asked for; a page of a list (1,000 names) at a time; UPLOAD_BYTES while a file is
+Out:     sizes and ETags of objects, lists of them, ranges of bytes; objects created and uploaded
+Memory:  the requested bytes; one page of a list (1,000 names); UPLOAD_BYTES while a file is
          uploaded; about 5 MiB for obstore
 
-A range is asked for under the tag the object had when it was opened, so that one that changed
-meanwhile is refused instead of mixed. Which errors pass with time, refusals says.
+A range is requested with the ETag that the object had when it was opened, so that a changed object
+is an error instead of a mixture. refusals.py decides which errors are retried.
 
-A store gives the same answer to a second writer and to the first one that lost its answer and asked
-again. So `create` reads what is there, and compares.
+A store returns the same error to a second writer and to a first writer whose response was lost and
+who retries. So `create` reads the existing object, and compares.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Objects that are read as files are: paths that open, are looked at, and are found by patterns.
+"""Path-like access to objects: open, stat and glob.
 
-In:      URLs, also with the patterns of a shell
-Out:     StorePath; open files that read by ranges; what matches a pattern, in order
-Memory:  at most READ_AHEAD_BYTES for each open file; a page of a list at a time
+In:      URLs, also with shell patterns
+Out:     StorePath; open files that read by ranges; matches of a pattern, in order
+Memory:  at most READ_AHEAD_BYTES for each open file; one page of a list
 
-Everything that reads inputs asks a path to open, and for its size and times. In place of times an
-object has its ETag: `st_mtime_ns` and `st_ctime_ns` are numbers made of it, which are the same as
-long as the object is. An open file reads under the ETag it was opened with.
+Code that reads inputs opens a path, and uses its size and times. Instead of times an object has an
+ETag: `st_mtime_ns` and `st_ctime_ns` are numbers computed from it, which stay the same as long as
+the object does. An open file reads with the ETag it was opened with.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a store's errors mean: which pass with time, and what to do about the others.
+"""Classify a store's errors: which can be retried, and what to do about the others.
 
 In:      errors of obstore, whose status and code are text
-Out:     our own errors, or None for what may be asked again (lost connections, 429, 5xx)
+Out:     our own errors, or None for errors that can be retried (lost connections, 429, 5xx)
 """
 
 from __future__ import annotations

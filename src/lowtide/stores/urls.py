@@ -1,7 +1,7 @@
-"""Addresses of objects: s3://, gs:// and az:// as obstore takes them.
+"""Parse addresses of objects: s3://, gs:// and az://.
 
-In:      what a user gave as a path
-Out:     StoreURL, or None for a path of this machine
+In:      a path given by a user
+Out:     StoreURL, or None for a local path
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Train a tokenizer the ordinary way and lowtide's way, and put time and peak memory side by side.
+"""Compare time and peak memory of training a tokenizer in the ordinary way and in lowtide's.
 
 In:      text files
 Out:     a Comparison: seconds, peak of the whole process tree, and whether the merges are equal
-Memory:  the ordinary way holds all text; each way runs in a process of its own
+Memory:  the ordinary way holds all text; each way runs in its own process
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Text in NFC as Hugging Face's tokenizers makes it.
+"""Normalize text to NFC with the same result as Hugging Face's tokenizers.
 
 In:      bytes, valid UTF-8 or not
 Out:     the same in NFC
 Memory:  a few times the text
 
-The package knows the combining marks of Unicode 9; Python also knows later ones and would reorder
-them. For the package those are ordinary characters, so text is composed in parts between them.
+The package knows the combining marks of Unicode 9; Python also knows newer ones and would reorder
+them. To the package those are ordinary characters, so the text between them is normalized in parts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Count the pieces of a corpus in a fixed amount of memory, going on where an earlier run stopped.
+"""Count the pieces of a corpus in a fixed amount of memory, resuming an interrupted run.
 
 In:      input files (plain, compressed, jsonl, parquet)
 Out:     a native PieceCounter that holds every distinct piece with its count
-Memory:  the counter's tables, and one batch of text (`batch_bytes`) where files are not plain
+Memory:  the counter's tables, and one batch of text (`batch_bytes`) if files are not plain text
 """
 
 from __future__ import annotations

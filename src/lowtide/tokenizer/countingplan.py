@@ -1,8 +1,8 @@
-"""Divide the memory of learning a tokenizer: what is fixed, and what is left for tables of counts.
+"""Divide the budget of tokenizer training between fixed needs and the tables of counts.
 
 In:      the settings and the inputs
-Out:     a counter of pieces and how its text is read, or the smallest budget that would do
-Memory:  this is where the shares of counting are decided
+Out:     a piece counter and how its text is read, or an error with the smallest sufficient budget
+Memory:  this module decides the shares of counting
 """
 
 from __future__ import annotations

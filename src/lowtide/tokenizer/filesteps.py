@@ -1,7 +1,7 @@
 """Encode a text file into a file of ids: natively, a step at a time, or window by window.
 
-In:      a path, and how far an earlier call came
-Out:     ids in an open file; after each step how far it is
+In:      a path, and the progress of an earlier call
+Out:     ids in an open file; the progress after each step
 Memory:  a window of text and its ids for each thread
 """
 

@@ -1,4 +1,4 @@
-"""What training a tokenizer needs, before it starts: from the size of the text and a sample of it.
+"""Estimate the peak memory of training a tokenizer, from the size of the text and a sample.
 
 In:      sizes, input files
 Out:     bytes at the peak

@@ -1,6 +1,6 @@
-"""Hugging Face's tokenizer.json, for byte-level BPE and for characters.
+"""Read and write Hugging Face's tokenizer.json, for byte-level BPE and for characters.
 
-In:      a tokenizer.json; one with parts that native code does not know goes to the package
+In:      a tokenizer.json; one with parts that native code does not support runs in the package
 Out:     a Vocabulary; or a tokenizer.json that tokenizers and transformers load
 Memory:  a few times the file
 """

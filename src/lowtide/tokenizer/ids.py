@@ -1,9 +1,9 @@
-"""Ids of a text, as `encode` returns them: an array on which `+` joins, as it does on lists.
+"""The ids that `encode` returns: a NumPy array on which `+` concatenates, as on lists.
 
-With plain arrays `encode("a") + encode("b")` would add numbers, or fail because of shapes; what is
-meant is the ids of one text after those of the other. A list would work too, but takes much more
-memory, and a copy for every use as an array. int32, because embeddings of torch and JAX take it as
-it is (they refuse uint32), and because a difference of ids may be negative.
+With plain arrays `encode("a") + encode("b")` would add numbers, or fail because of shapes;
+concatenation is what is meant. A list takes much more memory, and a copy for every use as an array.
+The type is int32, because embeddings of torch and JAX accept it directly (they refuse uint32), and
+because a difference of ids may be negative.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Show a tokenizer at a glance: what its tokens are, and how it takes text apart.
+"""Describe a tokenizer: kinds of tokens, the longest ones, and text split into tokens.
 
-In:      a tokenizer's folder, file or name; a sample file if there is one
-Out:     text for people, in colours where a terminal shows them
+In:      a tokenizer's folder, file or name; optionally a sample file
+Out:     text to print, in colours on a terminal
 Memory:  one window of the sample, 8 bytes per token
 """
 

@@ -1,7 +1,7 @@
-"""The parts of a tokenizer.json around its model, as native code has them, and back.
+"""Convert the sections of a tokenizer.json around its model to native settings, and back.
 
 In:      the sections normalizer, pre_tokenizer and added_tokens
-Out:     Parts (pattern, normalizer, added tokens); UnknownPartError names what is unknown
+Out:     Parts (pattern, normalizer, added tokens); UnknownPartError names an unsupported part
 Memory:  a few hundred bytes for each added token
 """
 

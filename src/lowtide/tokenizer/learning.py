@@ -1,10 +1,10 @@
 """Learn merges from counted pieces: at full speed in memory, or in rounds over a file.
 
 In:      counted pieces (counting)
-Out:     merges, pairs of tokens in the order they were learned; the same whichever way was taken
-Memory:  what the budget has left; `planned_bytes` at full speed, any amount in rounds
+Out:     merges, pairs of tokens in the order they were learned; the same either way
+Memory:  the rest of the budget; `planned_bytes` at full speed, any amount in rounds
 
-decisions 0012 and 0016 have the two ways and what they cost.
+Decisions 0012 and 0016 describe the two ways and their costs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How much text is counted, hashed, learned from or encoded at a time.
+"""Limits of how much text is counted, hashed, learned from or encoded at a time.
 
-Out:     CountingLimits, for counting and learning; EncodingLimits, for a tokenizer at work
+Out:     CountingLimits, for counting and learning; EncodingLimits, for encoding
 Memory:  a few numbers
 """
 

@@ -1,8 +1,8 @@
-"""What a tokenizer takes, before it is loaded: by the size of its files, and by who runs it.
+"""Estimate the memory of a tokenizer before it is loaded, from its files.
 
-In:      what names a tokenizer
-Out:     bytes of its vocabulary; for what the package `tokenizers` runs, of its tables and threads
-Memory:  the file, while it is looked at
+In:      the name or path of a tokenizer
+Out:     bytes of its vocabulary; if the package `tokenizers` runs it, of its tables and threads
+Memory:  the file, while it is examined
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether the files of a learned tokenizer are still as they were written.
+"""Check that the files of a learned tokenizer are unchanged since they were written.
 
 In:      a folder that train-tokenizer finished, and its record
 Out:     DataError for a file that is missing, damaged or replaced
-Memory:  one more copy of the vocabulary files on disk, for a moment
+Disk:    temporarily one more copy of the vocabulary files
 """
 
 from __future__ import annotations

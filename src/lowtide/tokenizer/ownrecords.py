@@ -1,10 +1,10 @@
-"""Whether a tokenizer.json is still the one that a record in its folder was written for.
+"""Check that a tokenizer.json is unchanged, by the record in its folder.
 
-In:      the folder of a tokenizer, a dataset, a run or an exported model; what was read in it
-Out:     DataError where training.json, dataset_metadata.json or checksums.json say another one
+In:      the folder of a tokenizer, a dataset, a run or an exported model; the tokenizer read there
+Out:     DataError if training.json, dataset_metadata.json or checksums.json has another fingerprint
 Memory:  the beginning or the end of a record, 64 KiB
 
-A flipped bit in a token leaves a file that is a tokenizer, with other ids or another text for one.
+With a flipped bit in a token the file is still a valid tokenizer, but ids or texts are different.
 """
 
 from __future__ import annotations

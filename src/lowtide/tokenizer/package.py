@@ -6,11 +6,11 @@ In:      the text of a tokenizer.json; text of any length
 Out:     the ids that the package gives for the whole text; the text of ids
 Memory:  the package's tables; some text at a time (both: see needs)
 
-The package holds some hundred bytes for each byte of a text that it encodes, so long texts are
+The package needs some hundred bytes for each byte of a text that it encodes, so long texts are
 encoded in parts. Where a text may be cut depends on the tokenizer: a SentencePiece vocabulary puts
-a blank before every text, others strip blanks at its ends. So each part is encoded together with
-the end of the part before it, and the ids of that end alone are dropped. A place to cut is accepted
-only if the package gives the same ids for the text before it with and without what follows.
+a space before every text, others strip spaces at its ends. So each part is encoded together with
+the end of the previous part, and the ids of that end are dropped. A text is cut at a point only
+if the package gives the same ids for the preceding text with and without the following text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The split patterns: their names, and the regular expressions that other programs know them by.
+"""The split patterns: their names, and their regular expressions in other programs.
 
-lowtide scans these patterns with native code; the expressions serve to write files that other
-programs read, to recognise the patterns in theirs, and as the truth in tests.
+lowtide scans these patterns with native code; the expressions are used to write files for other
+programs, to recognise the patterns in their files, and as the reference in tests.
 """
 
 from __future__ import annotations

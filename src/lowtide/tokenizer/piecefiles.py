@@ -1,11 +1,11 @@
-"""SentencePiece's own files (tokenizer.model): BPE with bytes for what is unknown.
+"""Convert SentencePiece's files (tokenizer.model), if they are BPE with byte fallback.
 
-In:      the file as Llama 2, Mistral 7B, TinyLlama and Gemma have it, a protocol buffer
-Out:     the tokenizer.json that says the same, as transformers converts it
+In:      the file of Llama 2, Mistral 7B, TinyLlama or Gemma, a protocol buffer
+Out:     the equivalent tokenizer.json, as transformers converts it
 Memory:  some objects for each token
 
-A file has pieces with scores. Merges are read off them: every way to cut a piece into two others is
-a merge, and the piece with the higher score comes first.
+The file has pieces with scores, from which merges are derived: every way to split a piece into two
+other pieces is a merge, and merges into pieces with higher scores come first.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """SentencePiece-style BPE in native code: a text is one merge problem, cut where no merge crosses.
 
-In:      the contents of a tokenizer.json with blanks as U+2581 and bytes for what is unknown
-         (Llama 2, Mistral, TinyLlama, Gemma)
-Out:     PieceEncoder, with the ids that the package tokenizers gives
-Memory:  the native vocabulary; the pairs of characters that stand side by side in a token
+In:      the contents of a tokenizer.json with spaces as U+2581 and byte fallback (Llama 2,
+         Mistral, TinyLlama, Gemma)
+Out:     PieceEncoder, with the same ids as the package tokenizers
+Memory:  the native vocabulary; the pairs of characters that are adjacent in a token
 
-Such merges begin with characters, but native code begins with bytes. So every character of the
-vocabulary is first assembled from its bytes by merges of higher priority than all others; parts of
+Such merges start from characters, but native code starts from bytes. So every character of the
+vocabulary is first assembled from its bytes by merges of higher priority than all others; partial
 characters that are not in the vocabulary become bytes again.
 
-Text is not split into words here, so the vocabulary decides where it may be cut: a merge across a
-border makes a token that contains the two characters beside the border. If no token has these two
-side by side, nothing merges across. In published vocabularies this holds before every run of
-blanks, whatever precedes it (checked on loading; otherwise the package is used), so the text
-between such places are the pieces that the native cache keeps.
+Text is not split into words first, so the vocabulary decides where it may be cut: a merge across a
+border makes a token that contains the two characters beside the border. If they are adjacent in no
+token, nothing merges across. In published vocabularies this holds before every run of spaces,
+whatever precedes it (checked on loading; otherwise the package is used), so the texts between
+such borders are the pieces that the native cache stores.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Byte-pair encoding in plain Python: the truth that the native code is tested against.
+"""Byte-pair encoding in plain Python: the reference that the native code is tested against.
 
-Slow and simple on purpose. Each function does what its native counterpart promises, with the
+Slow and simple on purpose. Each function does the same as its native counterpart, with the
 `regex` package for splitting and dictionaries for everything else.
 """
 

@@ -1,8 +1,8 @@
-"""Find every character of a corpus, special tokens left out.
+"""Find the set of characters of a corpus, without special tokens.
 
 In:      input files (plain, compressed, jsonl, parquet)
-Out:     the set of characters, and how many bytes of text there were
-Memory:  one block of text a few times, and a byte for each of the 1.1 million characters there are
+Out:     the set of characters, and the number of bytes of text
+Memory:  a few times a block of text, and a byte for each of the 1.1 million Unicode code points
 """
 
 from __future__ import annotations

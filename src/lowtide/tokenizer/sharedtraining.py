@@ -1,8 +1,8 @@
 """Learn a tokenizer together with other workers that share a folder (`--engine files`, `ray`).
 
 In:      text files, a work folder that all workers see
-Out:     the files that one worker would write
-Memory:  as `training`; where workers meet in a store, a reader and an upload more
+Out:     the same files that a single worker would write
+Memory:  as `training`; with a work folder in a store also a reader and an upload buffer
 """
 
 from __future__ import annotations

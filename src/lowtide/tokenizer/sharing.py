@@ -1,11 +1,11 @@
-"""Learn a tokenizer with any number of workers that share a folder: they count, one of them learns.
+"""Learn a tokenizer with any number of workers that share a folder: all count, one learns merges.
 
 In:      TokenizerTrainingSettings with --engine files; the same command on every machine
-Out:     the tokenizer that one machine would learn, byte for byte
-Memory:  each worker keeps its own budget; the counts of a part are a file
+Out:     a tokenizer byte-identical to that of one machine
+Memory:  each worker stays within its own budget; the counts of a part are a file
 
 Counts can be added in any order, so parts of the text are counted separately. All counts of a part
-are kept: a piece that is rare in one part may be frequent in others.
+are stored: a piece that is rare in one part may be frequent in others.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Find the longest stretch of text without a place to cut, before a refusal names a budget.
+"""Find the longest stretch of text without a token border, to advise a sufficient budget.
 
-In:      input files that are held where they cannot be cut: text, not rows
-Out:     Stretch: how long it is, and whether it repeats itself; what could not be looked at
+In:      input files of plain text, whose stretches have to be in memory as a whole
+Out:     Stretch: its length, and whether it repeats itself; files that could not be read
 Memory:  a part of 64 KiB
 
-Only the text itself shows how much of it has to be held at once. When a budget is refused, what the
-text needs is added to the advice, so that the first advice is enough. That is the only time the
-whole text is scanned beforehand, however long it takes.
+Only the text itself shows how much of it has to be in memory at once. When a budget is refused, the
+whole text is scanned for this, however long that takes, so that the advised budget is enough. In
+all other cases nothing is scanned beforehand.
 """
 
 from __future__ import annotations

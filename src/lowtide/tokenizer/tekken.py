@@ -1,7 +1,7 @@
-"""Mistral's tekken.json: tokens by rank, special tokens before them, the split as an expression.
+"""Read Mistral's tekken.json: tokens by rank after special tokens, and a split expression.
 
-In:      the file as it is published beside a model, or in the package mistral-common
-Out:     a Vocabulary; ids are those of mistral-common
+In:      the file published with a model, or in the package mistral-common
+Out:     a Vocabulary, with the same ids as mistral-common
 Memory:  a few times the file
 """
 

@@ -1,8 +1,8 @@
-"""Text to ids and back: the Tokenizer, for byte-level BPE, for characters, and by the package.
+"""The Tokenizer: text to ids and back, natively (byte-level BPE, characters) or by the package.
 
 In:      text (str or bytes; any bytes)
-Out:     ids as NumPy arrays, or straight into a file
-Memory:  per thread at work a cache (`EncodingLimits`); streams are held a window at a time
+Out:     ids as NumPy arrays, or written directly to a file
+Memory:  a cache for each working thread (`EncodingLimits`); one window of a stream
 """
 
 from __future__ import annotations

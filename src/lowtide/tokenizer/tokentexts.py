@@ -1,11 +1,11 @@
-"""What the tokens of a tokenizer.json stand for, as bytes, whatever its decoder is.
+"""The bytes of each token of a tokenizer.json, with any decoder.
 
-In:      the contents of a tokenizer.json; tokens as it writes them
+In:      the contents of a tokenizer.json; tokens as written there
 Out:     the bytes that a token adds to a text
 Memory:  a few strings
 
 The package only decodes whole texts. Streaming text and counting bytes per token need one token at
-a time; what a decoder does only to the first token of a text is left out.
+a time; special handling of the first token of a text by some decoders is ignored.
 """
 
 from __future__ import annotations

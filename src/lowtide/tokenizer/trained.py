@@ -1,6 +1,6 @@
-"""The output folder of a trained tokenizer, and whether a command would make the same one.
+"""Write the output folder of a trained tokenizer, or check that it matches a command.
 
-In:      a vocabulary that was learned; or a folder with one
+In:      a learned vocabulary; or a folder with one
 Out:     tokenizer.json, vocab.json, merges.txt and training.json; a TrainedTokenizer
 Memory:  the vocabulary; a row for each input
 """

@@ -2,7 +2,7 @@
 
 In:      text files
 Out:     a Tokenizer; tokenizer.json, vocab.json, merges.txt and training.json in `out_dir`
-Memory:  `memory`, for counting and learning alike; what does not fit is kept in files
+Memory:  `memory`, for counting and for learning; data that does not fit is spilled to files
 """
 
 from __future__ import annotations

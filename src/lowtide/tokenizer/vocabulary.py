@@ -1,4 +1,4 @@
-"""What decides a tokenizer's ids, as plain data: tokens, merges, special tokens, pattern.
+"""The Vocabulary: all that decides a tokenizer's ids (tokens, merges, special tokens, pattern).
 
 Memory:  a few hundred bytes per token
 """

@@ -1,12 +1,12 @@
-"""The stages that compare: sets of n-grams of all documents in pairs, then which of them go.
+"""The stages that compare candidate pairs: n-gram sets of their documents, then the decisions.
 
 In:      pairs (near.pairs), clean text
 Out:     sets: one file per part, the n-grams of each document, sorted; decide: one file, a row for
-         each document that goes, with the one that stays and how alike they are
+         each removed document, with the one kept for it and their similarity
 Memory:  sets: one block, its n-grams; decide: two documents' n-grams, 8 bytes for 256 documents
 
-Deciding is one task, because whether a document stays depends on whether earlier ones do. It reads
-from `sets` only what it compares, and stops at the first document that is similar enough.
+Deciding is one task, because whether a document is kept depends on whether earlier ones are. It
+reads only the sets it compares, and stops at the first document that is similar enough.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What every stage of finding near copies works with, whichever engine runs it.
+"""The data shared by all stages of finding near copies, with any engine.
 
-In:      Likeness; parts of a corpus that is clean
+In:      Likeness; parts of a clean corpus
 Out:     NearJob
 Memory:  a few numbers
 
-A document's place is its block in the corpus, in the high half, and its row there.
+A document's place is a 64-bit number: its block in the corpus (high half) and its row in the block.
 """
 
 from __future__ import annotations

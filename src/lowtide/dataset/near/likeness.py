@@ -1,7 +1,7 @@
-"""How alike documents have to be to be near copies, and how many minima find them.
+"""Likeness: the similarity threshold of near copies, and the MinHash bands that find them.
 
-In:      a threshold, n-grams of so many words
-Out:     Likeness: bands of minima, and the chance of a pair to be found by them
+In:      a threshold, and the number of words in an n-gram
+Out:     Likeness: bands of minima, and the probability that a pair is found by them
 Memory:  a few numbers
 """
 

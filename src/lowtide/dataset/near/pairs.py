@@ -1,8 +1,8 @@
-"""The stages that find documents to compare: buckets by partition of the keys, then all pairs.
+"""The stages that find candidate pairs: documents that share a MinHash key.
 
 In:      signatures of all parts
-Out:     buckets: pairs of documents that share a key, and which documents are in any, by partition;
-         pairs: the same of all partitions, each once, in order
+Out:     buckets: for each partition of the keys, pairs of documents that share a key, and the list
+         of these documents; pairs: the same for all partitions together, each once, in order
 Memory:  `table_bytes`: rows are sorted in runs on disk and merged
 """
 

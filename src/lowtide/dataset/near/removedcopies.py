@@ -1,7 +1,7 @@
-"""The near copies that go, asked for block by block, and the log of them.
+"""The near copies to remove from each block, and the log of removals.
 
 In:      the decide stage's result
-Out:     marks for encoding, lines that are not compared with; near_duplicates.jsonl in the dataset
+Out:     marks for encoding; lines to exclude from deduplication; near_duplicates.jsonl
 Memory:  8 bytes a block; one block's rows
 """
 

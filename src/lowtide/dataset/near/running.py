@@ -1,7 +1,7 @@
 """Find near copies with the threads of one process, among blocks whose clean text is on disk.
 
 In:      a BlockTable with text
-Out:     NearRemovals; results of tasks in WORK/near, so that what is done is not done again
+Out:     NearRemovals; results of tasks in WORK/near, so that finished tasks are not repeated
 Memory:  per worker one block, or `table_bytes` of rows
 """
 

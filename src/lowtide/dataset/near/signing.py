@@ -1,7 +1,8 @@
-"""Sign a part: the bands of every whole document's minima, by partition of their keys.
+"""Compute the MinHash signatures of a part: bands of minima of every whole document.
 
 In:      clean blocks of a part
-Out:     two sections of a task's result, and how many documents were signed and could not be
+Out:     two sections of a task's result, by partition of the keys; the number of documents that
+         were signed, and that could not be
 Memory:  one block's rows: up to 13 of 16 bytes a document, at the usual threshold
 """
 

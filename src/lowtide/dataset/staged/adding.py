@@ -1,13 +1,13 @@
-"""Add text to a dataset with any number of workers that share a folder, as stages of tasks.
+"""Append text to a dataset with any number of workers that share a folder, as stages of tasks.
 
 In:      AppendSettings with --engine files; the same command on every machine
-Out:     what the threads of one machine would add, byte for byte
-Memory:  each worker keeps its own budget
+Out:     new shards, byte-identical to those of --engine threads
+Memory:  each worker stays within its own budget
 
-The stages are those of a preparation. What the dataset holds is hashed by one more of them, and
-what is new waits aside until the last task, which puts it where it belongs and writes the metadata
-(datasetplace). The plan has the dataset's shards and the version of its metadata: where another
-command has added text meanwhile, nothing is added.
+The stages are those of a preparation, and one more that hashes the existing dataset. New files are
+kept aside until the last task, which moves them into the dataset and writes the metadata
+(datasetplace). The plan contains the dataset's shards and the version of its metadata: if another
+command has changed the dataset meanwhile, nothing is appended.
 """
 
 from __future__ import annotations

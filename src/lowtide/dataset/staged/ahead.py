@@ -1,14 +1,15 @@
-"""Encode parts the moment they are hashed, where this worker knows all hashes before them.
+"""Encode a part right after hashing it, if this worker has the hashes of all earlier parts.
 
-In:      clean blocks of a part, in memory; of parts that others hashed, their results
-Out:     results of the encode stage, the same bytes, without reading and cleaning a part twice
+In:      clean blocks of a part, in memory; results of parts that other workers hashed
+Out:     results of the encode stage, byte-identical, without reading and cleaning a part twice
 Memory:  `table_bytes` of hashes; `text_bytes` of clean text for each thread
 
-Whether a line came before depends on all parts before its own, so parts take turns, in the order of
-the corpus. In its turn a part only learns the places of its blocks; then they go through the table
-close behind those before them (decision 49), and are encoded. A worker that is alone does all parts
-so, and nobody has to look for duplicates then. It ends for good where the table is full, a part is
-larger than its room, or the next part is in work elsewhere: stages follow each other from there on.
+Whether a line is a duplicate depends on all earlier parts, so parts are processed in the order of
+the corpus. In its turn a part only gets the positions of its blocks; then its blocks go through the
+hash table closely behind the previous ones (decision 49), and are encoded. A single worker does all
+parts this way, and the stages that find duplicates have nothing to do. This mode ends for good when
+the table is full, a part does not fit in memory, or another worker has the next part: from then on
+the stages run one after the other.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Where a dataset is that text is added to: a folder under its lock, or a prefix of a store.
+"""Publish the files of an append: into a locked folder, or into a prefix of a store.
 
-In:      new shards that wait (destination), files of an append written into a folder (`hold`)
-Out:     a folder: moved in, under the dataset's lock; a store: copied in under a claim (claims),
-         and the metadata replaced under the ETag that it had when the work was begun
-Memory:  a store: the metadata, while it is stored
-Disk:    a store: logs, hashes and metadata of this append (TMPDIR)
+In:      new shards kept aside (destination), files of an append written into a folder (`hold`)
+Out:     in a folder: files moved in, under the dataset's lock; in a store: objects copied in under
+         a claim (claims), and the metadata replaced if its ETag is unchanged
+Memory:  for a store: the metadata, while it is uploaded
+Disk:    for a store: logs, hashes and metadata of this append (TMPDIR)
 
-Shards that are there are never touched, and the metadata is replaced last, so whoever reads the
-dataset has all of the old one or all of the new one.
+Existing shards are never changed, and the metadata is replaced last, so a reader sees either the
+old or the new dataset completely.
 """
 
 from __future__ import annotations

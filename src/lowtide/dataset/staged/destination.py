@@ -1,12 +1,12 @@
-"""Where the files of a dataset go: a folder that workers share, or a prefix of an object store.
+"""The destination of a dataset's files: a shared folder, or a prefix of an object store.
 
 In:      files written into a folder (`stage`)
-Out:     a folder: the files lie where they belong; a store: objects, the metadata created last
+Out:     in a folder: the files in their final places; in a store: objects, the metadata last
 Memory:  UPLOAD_BYTES while a file is uploaded
-Disk:    for a store the shard in work, on this machine (TMPDIR)
+Disk:    for a store the shard being written, on this machine (TMPDIR)
 
-Every worker that writes a file of a dataset writes the same bytes, so an object may be uploaded
-twice. The metadata, after which there is a dataset, is created only if there is none.
+All workers write the same bytes to a file, so uploading an object twice does no harm. The
+metadata, which completes the dataset, is created only if absent.
 """
 
 from __future__ import annotations

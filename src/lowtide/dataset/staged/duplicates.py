@@ -1,10 +1,10 @@
-"""The stages that find duplicates: a tally of all parts, then each partition of the hashes.
+"""The stages that find duplicates: a tally of all parts, then one task per partition of hashes.
 
-In:      the hash stage's records and files; with `append` those of the dataset's own text
-Out:     tally: where each part's blocks begin in the corpus, and the document it begins inside of;
-         duplicates: one file per partition, the places of lines to leave out, by part
-Memory:  `table_bytes`; what does not fit is compared in several passes, with the same result; of a
-         part's lines that go `places_bytes`, more are sorted on disk
+In:      the hash stage's records and files; with `append` also those of the dataset's own text
+Out:     tally: the position of each part's blocks in the corpus, and the document that continues at
+         its start; duplicates: one file per partition, the positions of duplicate lines, by part
+Memory:  `table_bytes`; hashes that do not fit are compared in several passes, with the same result;
+         `places_bytes` for the duplicate lines of a part, more are sorted on disk
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Encode a part: clean it again, leave its duplicates out, and sort its documents for the shuffle.
+"""Encode a part: clean it again, remove its duplicates, and sort its documents by shuffle key.
 
 In:      a part of the corpus, the lines to leave out, a tokenizer
-Out:     one file per part: a row per document and its ids, both by key; where ranges of keys begin,
+Out:     one file per part: a row per document and its ids, both by key; offsets of ranges of keys,
          tokens by range and split, hashes for `append`, documents and tokens of each input
 Memory:  one block; `range_bytes` of documents' rows while they are sorted
 
-What was read is compared with what the hash stage read: an input that changed in between is an
-error, not a dataset of two halves.
+A hash of the text read is compared with that of the hash stage: if an input changed in between,
+that is an error, instead of a dataset made from two versions of it.
 """
 
 from __future__ import annotations

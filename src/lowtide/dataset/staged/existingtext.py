@@ -1,10 +1,10 @@
-"""The stage of `append` that hashes what a dataset holds, so that new text is compared with it.
+"""The stage of `append` that hashes the text of a dataset, to compare new text with it.
 
-In:      shards of a dataset, a run of them for each task; the hashes of documents that it keeps
-Out:     one file per task: hashes by partition, as the hash stage writes those of new text
-Memory:  a few MiB of decoded text; hashes wait on disk until the task is done
+In:      shards of a dataset, consecutive ones for each task; the document hashes it stores
+Out:     one file per task: hashes by partition, in the format of the hash stage
+Memory:  a few MiB of decoded text; hashes are on disk until the task is done
 
-A document belongs to the task in whose run of shards it begins, wherever it ends.
+A document belongs to the task in whose shards it begins, wherever it ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The stages that write shards: cut decides their borders, gather writes a group of them.
+"""The stages that write shards: cut computes their borders, gather writes a group of them.
 
 In:      the encode stage's records and files
-Out:     cut: one file, every shard's stretch of the shuffled documents; gather: shards in the
-         dataset's folder, a record with their rows for each group
+Out:     cut: one file, the range of shuffled documents of each shard; gather: shards in the
+         dataset's folder, and a record with their rows for each group
 Memory:  the rows of one range of documents (`range_bytes` of the plan), one buffer of ids
 """
 

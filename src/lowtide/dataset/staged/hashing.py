@@ -1,12 +1,12 @@
-"""The first stage: clean every part and keep the hashes of its lines, by partition.
+"""The first stage: clean every part and store the hashes of its lines, by partition.
 
 In:      a part of the corpus
 Out:     one file per part: hashes by partition and block, hashes of inputs, characters, counts
-Memory:  one block with its clean text; the part's hashes wait on disk, or in memory where the part
-         is held there
+Memory:  one block with its clean text; the part's hashes are on disk, or in memory if the whole
+         part is
 
-Clean text is not kept on disk: cleaning again is a sixth of the work, keeping it means writing and
-reading everything once more. A clean part that fits in memory may be encoded at once (ahead).
+Clean text is not stored on disk: cleaning it again is a sixth of the work, storing it means writing
+and reading everything once more. A clean part that fits in memory may be encoded at once (ahead).
 """
 
 from __future__ import annotations

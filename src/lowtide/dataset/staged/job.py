@@ -1,6 +1,6 @@
-"""What every stage of a preparation works with: the plan's values, the corpus, the records.
+"""The data shared by all stages of a preparation: the plan's values, the corpus, the records.
 
-Memory:  the list of inputs; what the stages take of a worker's share of the budget
+Memory:  the list of inputs; the stages use a worker's share of the budget
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The stages of `append` that find near copies of what a dataset holds, and of each other.
+"""The stages of `append` that find near copies among new documents and those of the dataset.
 
 In:      documents of the dataset, decoded, then parts of the new text
-Out:     the near copies that go, all of them new: nothing that is in a dataset is ever moved
+Out:     the near copies to remove, only new ones: nothing in a dataset is ever moved
 Memory:  one block; `table_bytes` of rows
 
-All of it is signed by a stage of its own, the dataset's runs of shards first.
+A separate stage computes the signatures, first those of the dataset's shards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Prepare a dataset, or add text to one, with a worker on every node of a Ray cluster.
+"""Prepare a dataset, or append text to one, with a worker on every node of a Ray cluster.
 
 In:      PrepareSettings or AppendSettings with --engine ray
 Out:     the same dataset as with --engine files: the workers are the same
-Memory:  each worker keeps its own budget; Ray's processes are beside it
+Memory:  each worker stays within its own budget; Ray's own processes come on top
 """
 
 from __future__ import annotations

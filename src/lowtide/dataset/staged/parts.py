@@ -1,7 +1,7 @@
-"""Cut a corpus into parts, each the unit of one task: a run of blocks, or a file read in order.
+"""Divide a corpus into parts, one for each task: consecutive blocks, or a file read sequentially.
 
 In:      streams (reading), the plan's part size
-Out:     Part rows; the blocks of one, the same in every process
+Out:     Part rows; the blocks of a part, identical in every process
 Memory:  a few numbers per part; one block
 """
 

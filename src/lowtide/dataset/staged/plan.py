@@ -1,7 +1,7 @@
 """The plan of a preparation as data: everything that decides its result and its work files.
 
 In:      settings, inputs as they are on disk, a tokenizer's fingerprint
-Out:     canonical JSON, created once in the work folder; a worker with another one is refused
+Out:     canonical JSON, created once in the work folder; a worker with a different plan is refused
 Memory:  a few numbers
 
 Every number here follows from the bytes of the inputs, never from workers or memory, so that all

@@ -1,8 +1,8 @@
 """Prepare a dataset with any number of workers that share a folder, as stages of tasks.
 
 In:      PrepareSettings with --engine files; the same command on every machine
-Out:     the dataset that the threads of one machine would make, byte for byte
-Memory:  each worker keeps its own budget
+Out:     a dataset byte-identical to that of --engine threads
+Memory:  each worker stays within its own budget
 """
 
 from __future__ import annotations

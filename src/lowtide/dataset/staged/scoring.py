@@ -1,8 +1,8 @@
-"""The stages of `--keep-top`: score every part, then find where the best share of all ends.
+"""The stages of `--keep-top`: score every part, then find the lowest score that is kept.
 
-In:      parts of the corpus, a model of fastText
-Out:     score: a key for each document judged, and the hashes of what was read, one file per part;
-         top: the cut, which cleaning applies from then on
+In:      parts of the corpus, a fastText model
+Out:     score: a key for each scored document, and the hashes of the text read, one file per part;
+         top: the threshold, which cleaning applies from then on
 Memory:  one block and its keys; 65,536 counters
 """
 

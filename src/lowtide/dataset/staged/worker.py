@@ -1,8 +1,8 @@
-"""What every worker on the stages of a dataset does, whether it is made or added to.
+"""Run the stages of a prepare or append in one worker, and sum up the counts of all parts.
 
 In:      stages, in order; the results of hash and encode tasks
-Out:     the stages are done; what all parts counted, added up in the order of the corpus
-Memory:  as the stages say; a few numbers per input
+Out:     the stages are done; the counts of all parts, summed in the order of the corpus
+Memory:  that of the stages; a few numbers per input
 """
 
 from __future__ import annotations

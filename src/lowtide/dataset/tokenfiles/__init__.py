@@ -1,4 +1,4 @@
-"""Files of ids: one module per format, a row for each in `table`.
+"""File formats of token ids: one module per format, a row for each in `table`.
 
 ```
 npy       NumPy's header, then the ids           raw        ids and nothing else (nanoGPT's .bin)

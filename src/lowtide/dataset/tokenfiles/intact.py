@@ -1,6 +1,6 @@
-"""Whether a file of ids still is what was written, by the checksum that was written down with it.
+"""Verify that a file of ids is unchanged, by the checksum recorded when it was written.
 
-In:      a file, and its xxh3-128 as the metadata or the record beside it has it
+In:      a file, and its xxh3-128 from the metadata or the record beside it
 Out:     DataError that names the file and what to do
 Memory:  one buffer of 1 MiB
 """

@@ -1,4 +1,4 @@
-"""Folders of the program mypt: uint32 shards in train and val, and how its characters become ids.
+"""Folders of the program mypt: uint32 shards in train and val, and its character tokenizer.
 
 In:      a folder with dataset_metadata.json, train/*.bin, val/*.bin, tokenizer_state.json
 Out:     TokenFile rows; the Tokenizer its ids were made with

@@ -1,4 +1,4 @@
-"""NumPy's .npy: a header that says the type and the number of ids, then the ids.
+"""NumPy's .npy: a header with the type and the number of ids, then the ids.
 
 In:      a path; a TokenStream (writing)
 Out:     TokenFile; SPLIT.npy

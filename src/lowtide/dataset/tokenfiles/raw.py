@@ -1,6 +1,6 @@
-"""Ids and nothing else, as in nanoGPT's train.bin: the type is known or guessed.
+"""Raw ids without a header, as in nanoGPT's train.bin: the type is given or guessed.
 
-In:      a path, and the type where it was given; a TokenStream (writing)
+In:      a path, and the type if it is given; a TokenStream (writing)
 Out:     TokenFile; SPLIT.bin
 Memory:  a sample of 4 KiB
 """

@@ -1,8 +1,8 @@
-"""One shard: a file of ids, and beside it where its documents end.
+"""One shard: a file of ids, and beside it a file with the ends of its documents.
 
 In:      arrays of ids and document ends (writing); a file (reading)
 Out:     shard_00000-TOKENIZER-DATA.bin + the same .docs; ShardInfo
-Memory:  a chunk of what is written, one buffer of 4 MiB when checking a shard nobody has described
+Memory:  a chunk while writing; a buffer of 4 MiB to check a shard that is not in the metadata
 """
 
 from __future__ import annotations

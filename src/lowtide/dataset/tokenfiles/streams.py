@@ -1,9 +1,9 @@
-"""Ids in files of any format, read as one stream, and written from one.
+"""Token ids in files of any format, read as one stream, and written from one.
 
-In:      TokenFile rows, which the formats beside this module open
-Out:     TokenStream: ids a few MiB at a time, and where documents end
-Memory:  `STEP_TOKENS` ids and their document ends; indexes are read a piece at a time, and searched
-         on disk, so they may be of any size
+In:      TokenFile rows, opened by the format modules in this folder
+Out:     TokenStream: ids a few MiB at a time, and document ends
+Memory:  `STEP_TOKENS` ids and their document ends; indexes are read in pieces and searched on disk,
+         so they may be of any size
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The formats of files of ids: a row each, and how a path's format is found.
+"""The table of file formats of token ids, and how the format of a path is detected.
 
-In:      a path; the name of a format where it was given
+In:      a path; the name of a format if it is given
 Out:     TokenFormat rows; TokenStream per split; TokenFile of a single file
 Memory:  the first 16 bytes of a file, a row for each file
 """
