@@ -29,10 +29,9 @@ def explain(line: bytes, **options: object) -> str:
     with pytest.raises(DataError) as caught:
         extract_json_rows(make_block(line + b"\n"), ReadingSettings(**options), PATHS)
     assert str(caught.value.path) == "a.jsonl"
-    assert caught.value.next_step == (
-        "name the field with --text-field, or skip such rows with --skip-bad-inputs"
-    )
     begin, _, reason = caught.value.message.partition(": ")
+    mend = "repair the row" if reason.startswith("not JSON") else "name the field with --text-field"
+    assert caught.value.next_step == f"{mend}, or skip such rows with --skip-bad-inputs"
     assert begin == "row at byte 0"
     return reason
 

@@ -146,7 +146,7 @@ def test_what_goes_is_alike_to_what_stays_and_hardly_a_pair_is_missed(texts: lis
     facts = result.info.metadata["near_duplicates"]
     assert facts["documents"] == len(texts)
     assert facts["removed"] == len(gone)
-    assert "near copies of one that stays" in describe_preparation(result)
+    assert "near copies of a kept document" in describe_preparation(result)
 
 
 def test_exact_copies_go_by_deduplication_and_those_of_near_copies_with_them(

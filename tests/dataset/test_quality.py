@@ -58,7 +58,7 @@ def test_what_rules_remove_is_counted(inputs: Path) -> None:
     texts = read_documents(Path("out"), "train") + read_documents(Path("out"), "val")
     assert len(texts) == 138
     assert not any("menu" in text or "{" in text for text in texts)
-    assert "lines removed: C4, no mark at the end" in describe_preparation(result)
+    assert "lines removed: C4, no punctuation at the end" in describe_preparation(result)
 
 
 @pytest.mark.parametrize(("processes", "memory"), [(1, "200MiB"), (2, "1GiB")])

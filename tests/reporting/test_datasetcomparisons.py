@@ -66,7 +66,7 @@ def test_what_differs_stands_side_by_side(datasets: list[Path]) -> None:
     assert set(files) == {"shared.txt", "short.txt", "long.txt"}
     assert all(files["shared.txt"]) and files["long.txt"][0] == "" and files["short.txt"][1] == ""
     (rule, *removed) = section(page, "removed")["rows"][0]
-    assert rule == "documents removed: came before" and all("· 1 ·" in cell for cell in removed)
+    assert rule == "documents removed: duplicates" and all("· 1 ·" in cell for cell in removed)
     assert {row[1] for row in section(page, "examples")["rows"]} == {"short", "long"}
     assert section(page, "languages")["rows"] == [["en", "75.0%", ""], ["de", "25.0%", ""]]
     assert section(page, "differences")["rows"] == [["min_document_words", "0", "3"]]

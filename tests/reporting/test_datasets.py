@@ -78,7 +78,7 @@ def test_appended_text_has_sources_and_removed_lines_of_its_own(
 
 def test_what_cleaning_removed_has_an_example(dataset: Path) -> None:
     rows = section(page_of(dataset), "cleaning")["rows"]
-    assert [row["name"] for row in rows] == ["documents removed: came before"]
+    assert [row["name"] for row in rows] == ["documents removed: duplicates"]
     assert rows[0]["more"].startswith("such as: ")
 
 

@@ -262,6 +262,8 @@ def test_what_looks_like_a_path_is_named_as_one(source: str, is_path: bool) -> N
     with pytest.raises(DataError, match="no tokenizer") as caught:
         Tokenizer.load(source)
     assert (caught.value.path is not None) is is_path
+    assert caught.value.next_step is not None
+    assert ("check the path for typing errors" in caught.value.next_step) is is_path
 
 
 def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:

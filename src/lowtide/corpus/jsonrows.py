@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["extract_json_rows"]
 
 _LONG_ROW = 1 << 18
+_NAME_FIELD = "name the field with --text-field"
 
 
 def extract_json_rows(block: TextBlock, options: ReadingSettings, paths: Paths) -> JsonRows:
@@ -60,12 +61,12 @@ def _extract_segment(
         begin = int(bad[0])
         reason = _explain_row(data[begin:].split(b"\n", 1)[0], options.text_field)
         message = f"row at byte {segment.offset + begin}: {reason}"
+        mend = "repair the row" if reason.startswith("not JSON") else _NAME_FIELD
         if not options.skip_bad:
             raise DataError(
                 message,
                 path=path,
-                next_step="name the field with --text-field, "
-                "or skip such rows with --skip-bad-inputs",
+                next_step=f"{mend}, or skip such rows with --skip-bad-inputs",
             )
         more = f" (and {len(bad) - 1} more in the same block)" if len(bad) > 1 else ""
         options.on_notice(f"{path}: {message}; skipped{more}")

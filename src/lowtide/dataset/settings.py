@@ -155,7 +155,7 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
         if self.near_dedup and not 0.5 <= self.near_dedup <= 1:
             raise UsageError(
                 f"--near-dedup {self.near_dedup} must be 0, or from 0.5 to 1",
-                next_step="0.8 removes what shares four fifths of its n-grams of words",
+                next_step="0.8 removes documents that share four fifths of their word n-grams",
             )
         if not 1 <= self.near_dedup_ngram <= _MOST_NGRAM:
             raise UsageError(

@@ -114,10 +114,11 @@ def _load(source: str | Path) -> Vocabulary:
         raise DataError(
             "a link that leads to no tokenizer", path=path, next_step=f"mend the link, or: {again}"
         )
+    looks_like_path = bool(path.suffix) or len(path.parts) > 1
     raise DataError(
         f"no tokenizer {str(source)!r}: no such folder or file, and the only known name is gpt2",
-        path=path if path.suffix or len(path.parts) > 1 else None,
-        next_step=again,
+        path=path if looks_like_path else None,
+        next_step=f"check the path for typing errors, or: {again}" if looks_like_path else again,
     )
 
 

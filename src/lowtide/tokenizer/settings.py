@@ -84,7 +84,8 @@ class TokenizerTrainingSettings:
         if self.kind == "bpe" and self.vocab_size < smallest:
             raise UsageError(
                 f"--vocab-size {self.vocab_size} is too small: "
-                f"256 bytes and {smallest - 256} special tokens need {smallest}"
+                f"256 bytes and {smallest - 256} special tokens need {smallest}",
+                next_step=f"--vocab-size {smallest} or more",
             )
         if not self.input:
             raise UsageError("no input files", next_step="--input FILES")

@@ -14,7 +14,7 @@ from typing import Any
 from lowtide.corpus.contents import describe_inputs, find_difference, is_unchanged
 from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.inputs import InputFile, changed_input, has_changed
-from lowtide.errors import DataError
+from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.filenames import LEARNED_NAME, MERGES_NAME, TOKENIZER_NAME, VOCABULARY_NAME
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import format_size
@@ -134,31 +134,35 @@ def load_finished(
     if not (out_dir / TOKENIZER_NAME).exists():
         return None  # killed while it wrote its files
     record = read_long_json(out_dir / LEARNED_NAME, ("input_files",))
-    difference = _find_difference(settings, inputs, record)
+    difference = _find_difference(settings, inputs, record, out_dir)
     if difference is None:
         tokenizer = Tokenizer.load(out_dir)
         require_own_files(tokenizer, out_dir, record)
         return TrainedTokenizer(tokenizer, record, was_there=True)
-    raise DataError(
-        f"there is a tokenizer here already, and {difference}",
+    raise _refusal(UsageError, difference, out_dir)
+
+
+def _refusal(kind: type[LowtideError], reason: str, out_dir: Path) -> LowtideError:
+    return kind(
+        f"there is a tokenizer here already, and {reason}",
         path=out_dir,
         next_step="choose another --out-dir, or remove this folder",
     )
 
 
 def _find_difference(
-    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], record: Any
+    settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], record: Any, out_dir: Path
 ) -> str | None:
-    """Say in which setting or input a finished tokenizer differs; None if it does not."""
+    """The setting or input in which a finished tokenizer differs; None if there is none."""
     known = record.get("settings") if isinstance(record, dict) else None
     rows = record.get("input_files") if isinstance(record, dict) else None
     if not isinstance(known, dict) or not isinstance(rows, list | Rows):
-        return "nothing says what it was made of"
+        raise _refusal(DataError, "nothing says what it was made of", out_dir)
     other = find_changed_setting(known, decisive_settings(settings))
     if other is not None:
         return other
     if not all(isinstance(row, dict) for row in rows):
-        return "nothing says which files it was made of"
+        raise _refusal(DataError, "nothing says which files it was made of", out_dir)
     return find_difference(inputs, rows)
 
 
