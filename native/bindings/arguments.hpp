@@ -1,7 +1,7 @@
-// What arrives from Python is checked before it is used: names of files, and numbers.
+// Checks of arguments from Python, before they are used: file names and numbers.
 //
-// A number that makes no sense is a ValueError that names it, never a crash, an endless loop, or
-// memory that nobody has: the checks stand in the bindings, so that the algorithms need none.
+// An invalid number is a ValueError that names it, never a crash, an endless loop, or a huge
+// allocation: the bindings do these checks, so that the algorithms need none.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// What every part's bindings share.
+// Declarations shared by the bindings of all stages.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// What Python holds as _native.Vocabulary: a vocabulary and the encoders that work on it.
+// The class _native.Vocabulary: a vocabulary and the encoders that use it.
 #pragma once
 
 #include <memory>

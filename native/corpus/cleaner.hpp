@@ -1,11 +1,11 @@
 // Cleaning and filtering: raw documents in, clean text, counts and line hashes out.
 //
-// A document is gone through line by line. One scan of a line (line_scan) finds its end and whether
-// cleaning would change it at all: most lines are plain ASCII with single blanks, and are copied as
-// they are. Only the others are decoded character by character, between stretches that can be copied.
-// The clean line is judged (length, words, repetition) and hashed where it lies in `text`; if it is
-// removed, `text` is cut back to where the line began. At a document's end rules and models judge all
-// of it, and `text` is cut back to where the document began if it goes.
+// A document is processed line by line. One scan of a line (line_scan) finds its end and whether
+// cleaning would change it at all: most lines are plain ASCII with single spaces, and are copied
+// unchanged. Only the others are decoded character by character, between ranges that can be copied.
+// The clean line is filtered (length, words, repetition) and hashed in place in `text`; if it is
+// removed, `text` is truncated to where the line began. At a document's end rules and models are
+// applied to all of it, and `text` is truncated to where the document began if it is removed.
 #pragma once
 
 #include <array>

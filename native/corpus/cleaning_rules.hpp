@@ -1,4 +1,4 @@
-// What cleaning and rules of quality may remove or change, and how it is counted.
+// The kinds of removals and changes by cleaning and quality rules, and their counters.
 #pragma once
 
 #include <cstdint>

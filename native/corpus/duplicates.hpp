@@ -1,4 +1,4 @@
-// Exact deduplication of one partition of hashes, and what remains of a block afterwards.
+// Exact deduplication of one partition of hashes, and the text of a block after it.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Taking one text field out of every row of a jsonl block, without building the rows.
+// Extract one text field from every row of a jsonl block, without parsing rows into objects.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Measures that cleaning judges lines and documents by: words, and how much repeats itself.
+// Measures of lines and documents that cleaning filters by: number of words, repetition.
 #pragma once
 
 #include <cstdint>

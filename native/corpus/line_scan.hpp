@@ -1,4 +1,4 @@
-// Going through the bytes of lines, many at a time where the processor can.
+// Scan the bytes of lines, many at a time with vector instructions.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // A 128-bit content hash for lines and documents: two lanes of multiply-and-fold over 16 bytes.
 //
-// Not for adversaries. What is stored on disk from it (duplicates, split) needs the same value on
-// every machine, so bytes are always read as little-endian.
+// Not cryptographic. Values stored on disk (duplicates, split) must be the same on every machine, so
+// bytes are always read as little-endian.
 #pragma once
 
 #include <bit>

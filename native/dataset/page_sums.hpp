@@ -1,4 +1,4 @@
-// Checksums of the pages of a file: what a task wrote is compared with them when it is read.
+// Checksums of the pages of a file: written with a task's result, verified when it is read.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Documents of many encoded blocks in their global order, and their ids from the blocks' files.
 //
 // In:      the index of every work file of ids
-// Out:     tokens by range of keys; any stretch of a range's ids
+// Out:     tokens by range of keys; any part of a range's ids
 // Memory:  32 bytes for each document of a range, twice while they are sorted, and the files' names
 #pragma once
 

@@ -1,7 +1,7 @@
-// Files that several threads read by ranges: each is opened by the first that asks for it.
+// Files that several threads read by ranges, opened on first use.
 //
-// Descriptors stay open for the next reader as long as the process has fewer than a limit of them;
-// beyond that a file is opened and closed for each use.
+// File descriptors stay open for the next reader up to a limit for the process; beyond it a file is
+// opened and closed for each use.
 #pragma once
 
 #include <sys/uio.h>

@@ -1,5 +1,5 @@
-// Work files are written in one call: each of a dozen system calls from Python gives up the lock of
-// the interpreter and waits for it again, which sixteen workers notice.
+// Write a work file in one native call: from Python, each of a dozen system calls would release the
+// interpreter lock and wait for it again, which is slow with sixteen workers.
 #pragma once
 
 #include <cstddef>

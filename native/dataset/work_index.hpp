@@ -1,4 +1,4 @@
-// The rows of work files of ids, read without the interpreter: hundreds of files are gone through
+// Read the rows of work files of ids without the Python interpreter: hundreds of files are read
 // several times between encoding and the first shard, while all workers wait.
 #pragma once
 

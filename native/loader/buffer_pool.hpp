@@ -1,10 +1,10 @@
-// Memory for batches, kept for the next batch when Python lets go of one.
+// A pool of buffers for batches: when Python releases a batch, its memory is reused for the next one.
 //
 // A fresh array of half a megabyte costs more in page faults than filling it (measured: 64 x 1024
 // int64 twice, 53 us into old memory, 309 us into new), because malloc gives such blocks back to
 // the system at once.
 //
-// Memory: at most `kKeptBytes` are kept; the rest goes back to the system.
+// Memory: at most `kKeptBytes` are kept; the rest is returned to the system.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,9 @@
 // The order of samples as a pure function of (seed, sample number): nothing is stored.
 //
-// Sample g of a run belongs to epoch g / size. Within an epoch every index appears once, at a place
-// given by a keyed permutation (a Feistel network over the next power of two, walked until it lands
-// inside). src/lowtide/loader/ordering.py holds the same functions in plain Python; tests compare.
+// Sample g of a run belongs to epoch g / size. Within an epoch every index appears once, at a
+// position given by a keyed permutation: a Feistel network over the next power of two, applied again
+// until the result is in range (cycle walking). src/lowtide/loader/ordering.py has the same functions
+// in plain Python; tests compare them.
 #pragma once
 
 #include <cstddef>

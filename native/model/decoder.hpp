@@ -1,9 +1,9 @@
-// One more token for each of several texts, the whole network in one call: while text is written a
-// row at a time, a network spends more time between its operations than in those that are small,
-// and reads all its weights for each token.
+// Decode one more token for each of several texts, the whole network in one call: when text is
+// generated row by row, a framework spends more time between small operations than in them, and all
+// weights are read for each token.
 //
-// What a row computes does not depend on the rows beside it nor on the number of threads, to the
-// bit: every sum is one chain over the same numbers in the same order.
+// The result of a row is bit-identical whatever the other rows and the number of threads: every sum
+// is one chain over the same numbers in the same order.
 //
 // Memory:  of each row a few numbers as wide as the network, and of a prompt's rows kBlockNumbers
 //          for each thread; weights and cache are the caller's

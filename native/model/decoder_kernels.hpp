@@ -1,10 +1,10 @@
-// The parts of a decoder's step for one row or one head. Nothing here allocates.
+// Kernels of a decoder step for one row or one head. Nothing here allocates.
 //
-// A step with few rows reads all weights once and does little with each, so its time is that of
-// reading them: numbers stay as files have them, two bytes for bfloat16, and become float32 in
-// registers. Some rows of x and of a matrix are multiplied side by side, so that what was read serves
-// all of them while it is there. Every sum is a chain of its own in a fixed order: neither the rows
-// beside it nor the number of threads change a bit of it.
+// A step with few rows reads all weights once and does little with each, so it is limited by memory
+// bandwidth: weights keep their stored type, two bytes for bfloat16, and become float32 in registers.
+// Several rows of x and of a matrix are multiplied together, so that loaded numbers are reused while
+// they are in registers. Every sum is a separate chain in a fixed order, so that it is bit-identical
+// whatever the other rows and the number of threads.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// e to a number, in a form that loops over vectors can take in.
+// The exponential function, in a form that the compiler can vectorize.
 #pragma once
 
 #include <bit>

@@ -2,9 +2,9 @@
 // eight bits of each moment, and a float32 scale of each moment for every 128 numbers. Muon has one
 // moment, written as AdamW's first, and moves weights by steps that are computed elsewhere.
 //
-// What a step computes is defined to the bit, so that it is the same on any number of threads and
-// in the GPU's kernel (lowtide/ladder/kernels.py): float32, no fused multiply and add, divisions
-// and roots rounded as IEEE 754 says. Nothing here allocates.
+// A step is bit-identical on any number of threads and in the GPU's kernel (lowtide/ladder/kernels.py):
+// float32, no fused multiply-add, divisions and roots rounded according to IEEE 754. Nothing here
+// allocates.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// The parts of a network between its matrix products, each in one pass over float32 rows. On a CPU
-// torch runs a norm, a rotation or a gate as five to fifteen passes over memory, a third of a step
-// of a small network; here a row is read once, stays in the cache while it is computed, and is
-// written once. Loops are plain, over rows whose width the compiler turns into vector code (one
-// clone per generation of processors). Nothing here allocates more than a row.
+// The operations of a network between its matrix products, each fused into one pass over float32
+// rows. On a CPU torch runs a norm, a rotation (RoPE) or a gate as five to fifteen passes over memory,
+// a third of a step of a small network; here a row is read once, stays in the cache while it is
+// computed, and is written once. Loops are plain, and the compiler vectorizes them (one clone per
+// generation of processors). Nothing here allocates more than a row.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Threads that stay and wait, for work of a fraction of a millisecond: starting them would take as
-// long as the work. One job at a time; a second caller does its job alone.
+// A pool of waiting threads, for work of a fraction of a millisecond: starting threads would take as
+// long as the work. One job at a time; a second caller does its job on its own thread.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // The row kernels and the packed optimizer over whole tensors, on several threads.
 //
-// A tensor is cut into blocks of rows whose size depends on its shape alone. Sums over rows (the
-// gradient of a gain, a loss) are made block by block and added up in the order of the blocks, so
-// that they are the same to the bit on any number of threads.
+// A tensor is divided into blocks of rows whose size depends on its shape alone. Sums over rows (the
+// gradient of a gain, a loss) are computed block by block and added in the order of the blocks, so
+// that they are bit-identical on any number of threads.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,9 @@
-// The Mersenne Twister (MT19937) of torch's CPU generator, which can be passed over quickly.
+// The Mersenne Twister (MT19937) of torch's CPU generator, which can skip ahead quickly.
 //
-// First weights are one stream of words for each seed. To draw it in parts by several threads, one
-// of them goes ahead: making the next 624 words takes a few instructions for eight or sixteen of
-// them at once, and nobody has to look at words that are passed over. A part begins with a copy.
+// Initial weights are one stream of random words for each seed. To generate it in parts on several
+// threads, one thread skips ahead: computing the next state of 624 words takes a few instructions for
+// eight or sixteen words at once, and skipped words need no output step. A part starts with a copy of
+// the state.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What 64 bytes of a text are, as bits.
+// Classify 64 bytes of a text at once, as bit masks.
 #pragma once
 
 #include <cstddef>

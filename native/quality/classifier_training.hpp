@@ -1,12 +1,12 @@
-// Learn a classifier of two classes from texts: a model of fastText with rows of one number.
+// Train a classifier of two classes: a fastText model whose rows have one number.
 //
-// A text is the mean of its rows (words of a dictionary, pairs of words in hashed buckets), and the
-// difference of its two outputs is twice that mean: a logistic regression, written as fastText writes
-// its models. Fitting by AdaGrad, batch by batch. A batch is done in two steps, each spread over any
-// number of threads: every example gets its rows and its error with the numbers from before the
-// batch, sorted into partitions of rows; then the errors of each partition are added up, example by
-// example in their order, and its rows changed. Both are cut into the same tasks whatever the number
-// of threads, so the result is the same.
+// A text is the mean of its rows (words of a dictionary, bigrams in hashed buckets), and the
+// difference of its two outputs is twice that mean: a logistic regression, stored in fastText's
+// format. It is fitted by AdaGrad, batch by batch. A batch has two steps, each on any number of
+// threads: first the rows and the error of every example are computed with the weights from before
+// the batch, and sorted into partitions of rows; then the errors of each partition are summed in the
+// order of the examples, and its rows updated. Both are divided into the same tasks whatever the
+// number of threads, so the result is the same.
 #pragma once
 
 #include <array>

@@ -1,9 +1,9 @@
-// N-grams of the words of evaluation items, and where text says them again.
+// Word n-grams of evaluation items, and the search for them in text.
 //
-// A filter knows the first eight words of every n-gram, whatever its length: most words of a text are
-// asked about once.
+// A filter has the first eight words of every n-gram, whatever its length: most positions of a text
+// need only one lookup.
 //
-// Memory:  16 bytes for each n-gram, 4 to 8 more in the filter; while text is looked at, 32 bytes for
+// Memory:  16 bytes for each n-gram, 4 to 8 more in the filter; while text is searched, 32 bytes for
 //          each word of 32 KiB of it
 #pragma once
 

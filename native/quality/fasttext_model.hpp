@@ -1,9 +1,9 @@
-// Models of fastText, .bin and .ftz: read with every size checked against the file, and asked for the
-// labels of a text.
+// FastText models, .bin and .ftz: read them, with every size checked against the file, and predict
+// the labels of a text.
 //
-// Where labels are few, the output layer is multiplied into the rows of the input once: a row is then
-// a number for each label instead of `dim`, and a text's outputs are the mean of its rows. A model of
-// two classes with 2 million buckets of 100 takes 16 MB so, not 800.
+// With few labels, the output layer is multiplied into the rows of the input once: a row then has a
+// number for each label instead of `dim`, and a text's outputs are the mean of its rows. So a model of
+// two classes with 2 million buckets of 100 takes 16 MB, not 800.
 #pragma once
 
 #include <bit>

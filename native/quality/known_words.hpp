@@ -1,5 +1,5 @@
-// Words that are split, or not split, otherwise than the rules would have it: contractions written
-// with an apostrophe and without, times, abbreviations, a few faces.
+// Exceptions to the rules of word splitting: contractions with and without an apostrophe, times,
+// abbreviations, a few emoticons.
 #pragma once
 
 #include <array>

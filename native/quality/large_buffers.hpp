@@ -1,4 +1,4 @@
-// Buffers that are kept from one document to the next, unless one made them large.
+// Buffers that are reused from one document to the next, unless a document made them large.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// Vectors that begin where a line of the processor's cache does: a row of 64 bytes is then in one
-// line, not in two.
+// An allocator for vectors aligned to a cache line, so that a row of 64 bytes is in one line, not two.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Personal data in lines, by its form: addresses, numbers with check digits, telephone numbers.
+// Find personal data in lines by patterns: addresses, numbers with check digits, telephone numbers.
 //
-// What is found depends on the line alone, and every kind has one text that it is replaced by, so
-// the result depends on no order. Kinds that are not asked for are not looked for.
+// A match depends on the line alone, and every kind has one replacement text, so the result does not
+// depend on any order. Kinds that are not requested are not searched for.
 #pragma once
 
 #include <array>

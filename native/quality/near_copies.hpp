@@ -1,8 +1,9 @@
-// Near copies: documents that share most of their n-grams of words.
+// Near copies, found by MinHash: documents that share most of their word n-grams.
 //
-// A document's n-grams are hashed once (words as the rules of quality split them, marks apart) and
-// become minima, bands of minima become keys, and documents that share a key are compared by all of
-// their n-grams (quality/near_decisions.hpp). Nothing here depends on how the corpus was cut.
+// A document's n-grams are hashed once (words are split as for quality rules, without punctuation)
+// and reduced to minima; bands of minima are hashed to keys; and documents that share a key are
+// compared by all of their n-grams (quality/near_decisions.hpp). Results do not depend on how the
+// corpus was divided.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
-// Which near copies go: each document, in the order of the corpus, is compared with the ones before it
-// that it shares a key with, as long as they stay themselves.
+// Decide which near copies are removed: each document, in the order of the corpus, is compared with
+// the earlier kept documents that share a key with it.
 //
-// A document goes if the n-grams it shares with one that stays are at least `threshold` of all that
-// either has. So what goes is like something that stays, however long a chain of likenesses is.
+// A document is removed if its Jaccard similarity with a kept one is at least `threshold`. So every
+// removed document is similar to a kept one, however long a chain of similar documents is.
 #pragma once
 
 #include <cstddef>

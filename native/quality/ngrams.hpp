@@ -1,8 +1,8 @@
 // Repeated n-grams of a document's words.
 //
-// An n-gram can only occur twice where both (n-1)-grams in it do. Of all pairs of words a filter of
-// two bits each says which may occur twice; those are counted in a table, and from there on only the
-// places that are left are looked at: of English the fourth step sees about one word in fifty.
+// An n-gram can only occur twice if both (n-1)-grams in it do. A filter of two bits for each pair of
+// words finds the pairs that may occur twice; those are counted in a table, and each further step
+// looks only at the remaining positions: in English, about one word in fifty in the fourth step.
 #pragma once
 
 #include <cstddef>

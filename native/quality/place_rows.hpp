@@ -1,6 +1,6 @@
-// Sorted rows on disk: merged without being held, and found again by a small index in memory.
+// Sorted rows on disk: merging them as streams, and looking them up with a sparse index in memory.
 //
-// Memory:  merging: a buffer for each run; finding: 8 bytes for each chunk of rows, and one chunk
+// Memory:  merging: a buffer for each run; lookup: 8 bytes for each chunk of rows, and one chunk
 #pragma once
 
 #include <algorithm>

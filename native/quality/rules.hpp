@@ -1,8 +1,8 @@
-// Rules of text quality: which documents are removed, and which lines of those that stay.
+// Text quality rules: which documents are removed, and which lines of the others.
 //
-// Decisions are those of datatrove's filters, in the order of the presets as they are given; lines
-// of RefinedWeb are as DCLM rebuilt them. A document's words are found once: a preset that removes
-// lines hands the words of the others on.
+// They decide like datatrove's filters, in the given order of presets; the line rules of RefinedWeb
+// follow DCLM's reconstruction. A document's words are split once: a preset that removes lines passes
+// the words of the remaining lines on to the next preset.
 #pragma once
 
 #include <array>

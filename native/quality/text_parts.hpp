@@ -1,4 +1,4 @@
-// Taking text apart as Python's str does: lines, whitespace, characters.
+// Split text into lines, words and characters with the same results as Python's str.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// Sums of the rows of words that were met before.
+// A cache of the sums of the rows of words.
 //
-// Where words are taken apart, a word has a dozen rows, and nine of ten words of a text were in it
-// already. Every word has one place in the table, where it replaces the one before, so the memory is
-// fixed. A sum is that of the word alone and begins at zero, so it makes no difference to the result
-// whether it was found here or made anew.
+// With subwords (character n-grams), a word has a dozen rows, and nine of ten words of a text occurred
+// in it before. Every word has one slot in the table, where it replaces the previous word, so the
+// memory is fixed. A sum depends on the word alone and starts at zero, so a cached sum equals a
+// recomputed one.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Words of a text as the rules of text quality count them: marks are words too.
+// Split text into words for the text quality rules; punctuation marks are words too.
 //
-// The splitter follows spaCy's rules for English, as datatrove's filters use them: chunks between
-// whitespace, known words (Mr., don't), then marks off both ends one by one, then marks within; and
-// marks that are a known word together are joined again.
+// The splitter follows spaCy's rules for English, as used by datatrove's filters: chunks between
+// whitespace, exceptions (Mr., don't), then punctuation split off both ends one by one, then infixes;
+// and marks that form a known word together (emoticons) are joined again.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// Functions that the compiler makes once per generation of processors; the right one is chosen when
-// the module is loaded: too early for a sanitizer. Elsewhere the baseline is what there is.
+// Function multiversioning: the compiler makes a clone per generation of processors, and the right
+// one is chosen when the module is loaded (too early for sanitizers, so it is off with them). Other
+// compilers and processors only get the baseline.
 #pragma once
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \

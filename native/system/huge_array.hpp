@@ -1,5 +1,5 @@
-// A zeroed array of fixed size on huge pages where the system has them: tables that are read at
-// random places miss the address cache far less often there.
+// A zeroed array of fixed size on huge pages where available: tables with random access have far
+// fewer TLB misses there.
 #pragma once
 
 #include <sys/mman.h>

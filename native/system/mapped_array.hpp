@@ -1,5 +1,5 @@
-// A growing array of plain values in anonymous memory. On Linux growing moves page tables, not
-// bytes, so it never needs twice the memory; what was reserved and not written takes none.
+// A growing array of plain values in anonymous memory. On Linux growing moves page tables, not bytes
+// (mremap), so it never needs twice the memory; reserved pages that were not written take none.
 #pragma once
 
 #include <sys/mman.h>

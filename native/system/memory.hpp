@@ -1,5 +1,5 @@
-// What only some systems can do with memory and files, with what the others do instead: the one
-// place of calls that are not POSIX. Results are the same everywhere; speed and peaks may differ.
+// System calls for memory and files that are not POSIX, each with a fallback for other systems; no
+// other file has such calls. Results are the same everywhere; speed and peaks may differ.
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// A file without a name, which is gone when it is closed, where the system has that.
+// An anonymous temporary file (O_TMPFILE where available), which disappears when it is closed.
 #pragma once
 
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 
 namespace lowtide {
 
-// An open file on the disk of `folder`, or -1 with errno: EOPNOTSUPP where only names are known.
+// Returns an open file on the disk of `folder`, or -1 with errno: EOPNOTSUPP without O_TMPFILE.
 inline int open_nameless_file([[maybe_unused]] const char* folder) {
 #if defined(O_TMPFILE)
   return ::open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);

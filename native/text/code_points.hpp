@@ -1,4 +1,4 @@
-// What cleaning must know of code points, and decoding that survives any bytes.
+// Properties of code points for cleaning, and UTF-8 decoding that accepts any bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A place in JSON text that moves forward over strings and values, without building them.
+// A cursor in JSON text that skips or reads strings and values, without building objects.
 #pragma once
 
 #include <cstdint>

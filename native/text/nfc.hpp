@@ -1,4 +1,5 @@
-// Text in Unicode's NFC: what is so already is left alone, and the rest asked for part by part.
+// Normalize text to Unicode NFC: text that is already NFC is not touched, and only the other parts are
+// passed to a callback.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +11,17 @@
 
 namespace lowtide {
 
-// Gives text in NFC; asked for the rare text that may not be.
+// Returns text in NFC; called for the rare text that may not be NFC already.
 using Compose = std::function<std::string(std::string_view)>;
 
-// `text` in NFC: itself where it is so already, else what is then in `room`. Stretches that are asked
-// for have so many bytes from the first character on that may change, and end where NFC can be cut:
-// composing text that needs none does no harm, and calls cost more than bytes.
+// Returns `text` in NFC: itself if it is NFC already, else the contents of `room`. `compose` is called
+// with `stretch_bytes` from the first character on that may change, up to the next point where NFC can
+// be cut: composing text that is NFC already does no harm, and calls cost more than bytes.
 std::string_view normalize_nfc(std::string_view text, const Compose& compose, std::string& room,
                                size_t stretch_bytes = 4096);
 
-// Remembers what parts of a few characters become: the same few come again and again, and asking for
-// each means to wait for the interpreter. Any thread may use it.
+// A cache of normalized parts of a few characters: the same few occur again and again, and each call
+// waits for the interpreter lock. Thread-safe.
 class ComposedParts {
  public:
   std::string compose_line(std::string_view line, const Compose& ask);

@@ -1,12 +1,12 @@
-// Added tokens by the rules of Hugging Face's tokenizers, and NFC between them.
+// Match added tokens by the rules of Hugging Face's tokenizers, with NFC between them.
 //
 // In:   text
-// Out:  what is left of it to split and merge, normalized, and the ids of the added tokens in between
+// Out:  the normalized text between added tokens, to be split and merged, and the ids of these tokens
 //
-// Tokens that are not `normalized` are found in the text as it is; the stretches between them are
-// normalized, and the others are found in the result. Of two tokens at one place the longest counts. A
-// special token that counts as text is passed over as a whole: none is looked for inside it. A token
-// with `lstrip` or `rstrip` takes the blanks beside it along.
+// Tokens that are not `normalized` are matched in the original text; the text between them is
+// normalized, and the others are matched in the result. Of two tokens at one position the longest
+// wins. A special token that counts as text is skipped as a whole: no token is matched inside it. A
+// token with `lstrip` or `rstrip` includes the spaces beside it.
 #pragma once
 
 #include <cstdint>

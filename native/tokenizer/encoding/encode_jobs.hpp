@@ -2,8 +2,8 @@
 //
 // In:      texts in memory, or a file read through windows
 // Out:     ids in the order of the text, in memory or in a file of raw little-endian ids
-// Memory:  per thread one encoder's caches, one window and its ids; one window at a time that has no
-//          place to cut; texts in memory: their ids
+// Memory:  per thread one encoder's caches, one window and its ids; only one window at a time without
+//          a token border; texts in memory: their ids
 #pragma once
 
 #include <cstdint>

@@ -1,16 +1,16 @@
 // Encode text into token ids, one Encoder per thread.
 //
 // In:      bytes (any bytes)
-// Out:     ids, the same as merging each piece by rank gives
+// Out:     ids, the same as merging each piece by rank
 // Memory:  `cache_bytes` for the caches; scratch of a few MiB, whatever the length of a piece
 //
-// Most pieces were seen before, and are in one of three caches (piece_cache.hpp). What is in none is
-// merged.
+// Most pieces were seen before, and are in one of three caches (piece_cache.hpp). Pieces in none of
+// them are merged.
 //
-// Pieces go through passes, a batch at a time, of which those that every piece goes through do not have
-// to guess what it is: make the keys and ask for their cache lines; compare, and note what is not
-// answered; look for those in the other caches, asking for all their cache lines first; merge the rest,
-// several at a time; write the ids of all.
+// A batch of pieces is processed in passes; the passes over all pieces have no unpredictable branches:
+// compute the keys and prefetch their cache lines; compare, and list the misses; look these up in the
+// other caches, after prefetching all their cache lines; merge the rest, several at a time; write the
+// ids of all.
 #pragma once
 
 #include <array>

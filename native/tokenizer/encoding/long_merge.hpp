@@ -1,21 +1,21 @@
-// Merge a piece of any length in a fixed amount of memory, to the ids that merging it whole gives.
+// Merge a piece of any length in a fixed amount of memory, with the same ids as merging it as a whole.
 //
 // Merging takes the pair of the lowest rank first, so a token can depend on bytes far to its right. But
-// what is independent can be proved while the piece goes by. For any table of merges:
+// independence can be proved while the piece is read. For any table of merges:
 //
 //  1. Where the tokens of a text have a border, the text may be cut: each side merges as if the other
 //     were not there. (No merge ever crossed the border, and the merges of one side, taken in their
 //     order, are always the best of that side.)
-//  2. Whether two texts side by side keep the border between them depends on nothing but the last
-//     token of the one and the first of the other: these two, merged alone, keep it or do not. (Up to
-//     the first merge across the border both runs do the same there.)
-//  3. So let s be what was read of a piece, and b a border in it. Whatever follows s, the last border
-//     at or before the end of s is one of the last `longest` places (no token is longer). If the text
-//     up to each of these places has a border at b, then so has the whole piece, however it goes on;
-//     by 2, that takes one look at the tokens on both sides of b for each of them.
+//  2. Whether two adjacent texts keep the border between them depends only on the last token of the
+//     first and the first token of the second: merging these two alone gives the answer. (Up to the
+//     first merge across the border both runs do the same there.)
+//  3. So let s be the part of a piece read so far, and b a border in it. Whatever follows s, the last
+//     border at or before the end of s is at one of the last `longest` positions (no token is longer).
+//     If for each of these positions the text up to it has a border at b, then so has the whole piece,
+//     whatever follows; by 2, that takes one check of the tokens on both sides of b for each position.
 //
-// A piece is therefore merged in chunks: what lies before a proven border is given out, the rest begins
-// the next chunk. Where no border can be proved (none was seen outside tests), the chunk doubles.
+// A piece is therefore merged in chunks: the ids before a proven border are output, the rest starts the
+// next chunk. If no border can be proved (this was never seen outside tests), the chunk doubles.
 //
 // Memory:  about 40 bytes per byte of a chunk
 #pragma once

@@ -1,10 +1,10 @@
-// Which pairs of tokens merge, and in which order: a table that answers without a branch.
+// The ranks of mergeable pairs of tokens: a hash table with branch-free lookup.
 //
-// Merging a piece asks for two pairs after every merge and can do nothing until it knows, so the
-// answer has to be near and must not be guessed wrong: a pair is in one of two buckets of two slots
-// of 8 bytes, both are read at once, and the lowest of four numbers is its rank. A slot holds the
-// rank and what the bucket's number does not already say of the pair (left and right have 24 bits
-// each, shuffled so that no two pairs become the same 48 bits), so a match is exact.
+// Merging a piece looks up two pairs after every merge and has to wait for the results, so a lookup
+// needs low latency and no mispredicted branch: a pair is in one of two buckets of two slots of 8
+// bytes; both are read at once, and the lowest of four numbers is its rank. A slot has the rank and
+// those bits of the pair that the bucket's number does not determine (left and right have 24 bits
+// each, permuted bijectively to 48 bits), so a match is exact.
 //
 // Memory:  8 bytes per slot, of which at most four fifths are used; 4 bytes per rank; 256 KiB for
 //          pairs of bytes

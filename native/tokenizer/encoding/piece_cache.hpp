@@ -1,9 +1,9 @@
-// Where encoders remember the ids of pieces: three caches of fixed size.
+// The encoders' caches from pieces to ids: three caches of fixed size.
 //
-// A piece of up to 15 bytes is looked for in the first (PieceCache): two places per hash in one cache
-// line. One of up to 31 bytes, and a shorter one with more ids than a place of the first holds, is in
-// the second (WidePieceCache), a cache line a piece. Whatever fits neither is in the third
-// (LongPieceCache). A piece that is further on has a place without ids where it is looked for first.
+// A piece of up to 15 bytes is looked up in the first (PieceCache): two slots per hash in one cache
+// line. A piece of up to 31 bytes, or a shorter one with more ids than fit a slot of the first, is in
+// the second (WidePieceCache), with a cache line per piece. Pieces that fit neither are in the third
+// (LongPieceCache). A piece in a later cache has an empty slot in the cache that is looked up first.
 #pragma once
 
 #include <array>

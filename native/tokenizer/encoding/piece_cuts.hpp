@@ -1,26 +1,26 @@
-// Where a piece of Chinese, Japanese or Korean can be cut in parts that merge on their own.
+// Split a piece of Chinese, Japanese or Korean text into parts that can be merged independently.
 //
-// These scripts have few blanks, so that pieces are whole clauses, and most clauses are new: a cache
-// of pieces does not help. But few pairs of characters are side by side in a token. A merge across the
-// border between two characters makes a token that has bytes of both sides, the last byte of the first
-// and the first byte of the second at least. If no token of the vocabulary has, nothing merges across,
-// and what is left of the border and what is right of it merge as if the other were not there. The
-// parts are a character or a few, and come again and again.
+// These scripts have few spaces, so that pieces are whole clauses, and most clauses are new: a cache
+// of pieces does not help. But few pairs of characters are adjacent in any token. A merge across the
+// border between two characters makes a token with bytes of both sides: at least the last byte of the
+// first and the first byte of the second. If no token of the vocabulary contains these, nothing merges
+// across, and both sides of the border merge independently. The parts are one or a few characters long,
+// and occur again and again, so that the cache works.
 //
-// What stands in a token at such a border is one of
+// A token that crosses such a border contains one of
 //
-//  - both characters: their pair is kept in a set of bits by its hash, where a wrong answer only means
-//    that there is no cut;
-//  - the first character and a part of the second: the leads of such second ones are kept by the first;
-//  - a part of the first: the leads behind it are kept by all characters that end so.
+//  - both characters: their pair is in a bit set by its hash, where a collision only prevents a cut;
+//  - the first character and the beginning of the second: the lead bytes of such second characters are
+//    stored with the first;
+//  - the end of the first: the lead bytes that follow it are stored with all characters with that end.
 //
-// A vocabulary may have pieces that are a token as a whole though they would not merge into it. Such a
-// token is not cut, having all its pairs in itself, and no part may be mistaken for one: there are no
-// cuts before the character it begins with, nor behind the one it ends with.
+// A vocabulary may have tokens that are a whole piece although merging would not produce them. Such a
+// token is never cut, because all its pairs occur in a token (itself), and no part may be mistaken for
+// it: there are no cuts before the character it begins with, nor after the one it ends with.
 //
-// Other scripts are not cut: nearly all pairs of Russian letters are side by side in some token.
+// Other scripts are not cut: nearly all pairs of Russian letters are adjacent in some token.
 //
-// Memory:  0.2 MiB, made when there is such text
+// Memory:  0.2 MiB, allocated when such text occurs
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Runs: pieces with their counts, sorted by their bytes, in files that are written and read in order.
+// Runs: pieces with their counts, sorted by their bytes, in files written and read sequentially.
 //
-// A table of counts that outgrows its memory becomes a run; many runs are merged as they are read,
-// a piece of each at a time, so the memory of a merge is one buffer and one piece a run.
+// A table of counts that exceeds its memory is spilled as a run; runs are merged while they are read,
+// so a merge needs one buffer and one piece for each run.
 #pragma once
 
 #include <cstdint>

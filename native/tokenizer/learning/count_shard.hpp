@@ -1,8 +1,8 @@
-// A table of pieces and their counts: one of those that all threads of a counter share.
+// A hash table from pieces to counts: one of those shared by all threads of a counter.
 //
-// Open addressing with linear probing, in two tables: pieces of up to fifteen bytes are their own
-// keys, longer ones lie one after the other in an arena and are found by their hash. Both double
-// when three quarters of their places are taken.
+// Open addressing with linear probing, in two tables: pieces of up to fifteen bytes are stored in the
+// slots themselves, longer ones in an arena, and found by their hash. Both double at a load of three
+// quarters.
 #pragma once
 
 #include <cstdint>

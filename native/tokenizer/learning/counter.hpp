@@ -1,14 +1,14 @@
 // Count the pieces of text of any size in a fixed amount of memory, on any number of threads.
 //
 // In:      files (through windows) or texts in memory
-// Out:     every distinct piece with its 64-bit count, in an order that depends on the pieces alone
-//          where they were spilled, and on nothing that the caller may rely on where they were not
+// Out:     every distinct piece with its 64-bit count; sorted if pieces were spilled, in unspecified
+//          order otherwise
 // Memory:  `table_bytes` for the tables, and about 4 MiB and one window per thread
 //
-// Each thread counts into a small table that stays in its own cache and takes nine pieces out of
-// ten; what falls out of it goes, in batches, to 64 tables shared by all and chosen by hash. A
-// shared table that would outgrow its part of `table_bytes` is written out as a sorted run and
-// starts again empty; runs and what is left are merged at the end.
+// Each thread counts into a small table that fits in its core's cache and handles nine pieces out of
+// ten; evicted entries go, in batches, to 64 shared tables chosen by hash. A shared table that would
+// exceed its part of `table_bytes` is spilled as a sorted run and starts again empty; runs and
+// remaining tables are merged at the end.
 #pragma once
 
 #include <atomic>

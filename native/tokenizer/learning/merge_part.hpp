@@ -1,10 +1,10 @@
-// What one thread finds while a pair is merged in its share of the words.
+// One thread's share of merging a pair: the changes of counts in its part of the words.
 //
-// All pairs that a merge of (x, y) into z touches are known by a neighbour: (n, x) becomes (n, z) by
-// what stands before, (y, n) becomes (z, n) by what stands after, and each of the new ones gets what
-// its old one loses. Where two merges follow each other, (y, x) becomes (z, z), and z is the
-// neighbour. So a thread adds up in one array addressed by the neighbour, and pairs are looked up and
-// changed once, when all words are done.
+// All pairs changed by a merge of (x, y) into z are determined by a neighbour n: (n, x) becomes (n, z)
+// for a preceding neighbour, (y, n) becomes (z, n) for a following one, and each new pair gains what
+// the old one loses. Where two merges are adjacent, (y, x) becomes (z, z), and z is the neighbour. So a
+// thread sums counts in one array indexed by the neighbour, and pairs are looked up and updated once,
+// when all words are done.
 #pragma once
 
 #include <cstddef>

@@ -5,29 +5,29 @@
 // Memory:  about 2 bytes per symbol (4 where the vocabulary exceeds 16 bits) and 8 per word, 4 per word
 //          a pair occurs in, 38 to 44 per distinct pair
 //
-// Words lie one after the other in a flat array (word_store.hpp), and each pair has a list of the words
-// it occurs in. A merge goes through the words of its pair and adds up, in one array addressed by the
-// neighbour, what stands before and after; then it looks up each touched pair once (merge_part.hpp). A
-// pair (x, y) gets all its occurrences in the one step that makes the younger of x and y; so what a step
-// finds are new pairs, and afterwards a pair's count only falls. That makes the queue simple: an entry
-// that is too high is put back with its present count, and pairs below a threshold stay out of the queue
-// altogether until the threshold is lowered and one pass over the counts finds them. Half of the visits
-// find that another merge has taken the pair away: they cost one look at a cache line.
+// Words are in a flat array (word_store.hpp), and each pair has a list of the words it occurs in. A
+// merge visits the words of its pair and sums the counts of preceding and following symbols in an array
+// indexed by the neighbour; then it looks up each changed pair once (merge_part.hpp). All occurrences
+// of a pair (x, y) appear in the one step that makes the younger of x and y; so every pair found in a
+// step is new, and afterwards its count only falls. That makes the queue simple: an entry whose count is
+// out of date is put back with its present count, and pairs below a threshold are left out of the queue
+// until the threshold is lowered and one pass over the counts adds them. Half of the visits find that
+// another merge has removed the pair from the word: they cost one cache line.
 //
-// Each symbol had beside it the index of its pair, so that taking an occurrence away was one
-// subtraction, and no pair was ever looked up: 8 bytes a symbol and 24 a word, and twice the time.
+// Tried and rejected: storing the index of its pair beside each symbol, so that removing an occurrence
+// was one subtraction without a lookup, took 8 bytes a symbol and 24 a word, and twice the time.
 //
-// No token is made twice, by two pairs that spell the same ("a" + "aa", "aa" + "a"). Take a stretch of
-// a word with a border between tokens at both of its ends. No merge so far crossed these borders, so
-// its tokens are those that the merges so far make of the stretch alone, and depend on nothing but its
-// bytes. Hence in the step in which a stretch first becomes one token, every stretch of the same bytes
-// does, and no other pair that spells it is left anywhere. For the same reason a merged pair is gone
-// for good, and the rules of Hugging Face and cs336, which count a merged pair differently, differ in
-// how they break ties only.
+// No token is made twice, by two pairs with the same bytes ("a" + "aa", "aa" + "a"). Take a part of a
+// word with token borders at both ends. No merge so far crossed these borders, so its tokens are those
+// that the merges so far make of the part alone, and depend only on its bytes. Hence in the step in
+// which such a part first becomes one token, every part with the same bytes does, and no other pair
+// with these bytes is left anywhere. For the same reason a merged pair never occurs again, and the
+// rules of Hugging Face and cs336, which count a merged pair differently, differ only in how they break
+// ties.
 //
-// The first merges are in tens of thousands of words each: half of the time goes to a twentieth of
+// Each of the first merges is in tens of thousands of words: half of the time goes to a twentieth of
 // the merges. Several threads divide the words of such a pair (merge_part.hpp). Pairs then get their
-// numbers in another order, on which nothing depends.
+// indices in another order, which does not affect the result.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The tokens that merging makes, and which of several pairs with the same count comes first.
+// The tokens that merging makes, and the tie-break between pairs with the same count.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A hash table from pairs of symbols to numbers, which start at zero. Pairs of bytes have a plain
-// table instead: with them, all of a corpus is looked up.
+// A hash table from pairs of symbols to numbers, initially zero. Pairs of bytes have a plain table
+// instead, because every pair of a corpus is looked up when merging starts.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Pairs of symbols in the order in which they would be merged, counted exactly in a fixed amount of
-// memory.
+// Rank pairs of symbols in the order in which they would be merged, with exact counts in a fixed
+// amount of memory.
 #pragma once
 
 #include <algorithm>

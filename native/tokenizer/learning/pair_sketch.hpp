@@ -1,10 +1,10 @@
-// Upper bounds of how often each pair of symbols occurs, in a fixed amount of memory.
+// Upper bounds of the counts of pairs of symbols, in a fixed amount of memory (a count sketch).
 //
-// Pairs share buckets by hash, and a bucket holds the sum of its pairs: a pair whose bucket is below
-// a threshold is below it, whatever the others are. A threshold once chosen, a bit a bucket is enough,
-// and these bits stay in the processor's cache where the sums do not. Where so many rare pairs share a
-// bucket that their sum reaches the threshold too, there are several times as many buckets, and their
-// sums are made part by part, in as many passes, of which the bits are kept.
+// Pairs share buckets by hash, and a bucket has the sum of the counts of its pairs: if it is below a
+// threshold, so is every pair in it. Once the threshold is chosen, one bit a bucket is enough, and the
+// bits fit in the processor's cache where the sums do not. If so many rare pairs share a bucket that
+// their sum reaches the threshold too, several times as many buckets are used: their sums are computed
+// part by part, in as many passes, and only the bits are kept.
 #pragma once
 
 #include <algorithm>

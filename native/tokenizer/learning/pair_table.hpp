@@ -1,4 +1,4 @@
-// Pairs of symbols by their numbers, and a hash table that finds the number of a pair.
+// Pairs of symbols in an array, and a hash table from a pair to its index.
 //
 // Memory:  32 bytes a pair, and 6 to 12 for its slots
 #pragma once

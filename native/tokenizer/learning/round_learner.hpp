@@ -6,34 +6,35 @@
 // Memory:  `memory_bytes`, whatever the text; 2 bytes of file for each byte of distinct text (4 where
 //          the vocabulary exceeds 16 bits) and 4 for each piece, less as merging goes on
 //
-// Merges are learned in rounds, each of which goes down to a threshold: the round makes all merges
-// whose pair occurs at least so often. A pair that is rarer will not be merged in the round, nor will
-// any pair across the same place between two symbols, for it cannot be more frequent. So the words can
-// be cut there. What is left of them are segments, and the more there are, the more often they are the
-// same: each distinct segment is held once, with the sum of the counts of its words. On these few
-// MergeLearner makes the round's merges, many thousand at once, with counts that are exact for every
-// pair above the threshold. Then every segment in the file is replaced by what it has become, and the
-// next round goes deeper. The threshold is as low as memory allows: when the segments do not fit, it
-// is raised, and the segments that are there already are cut once more.
+// Merges are learned in rounds, each with a threshold: the round makes all merges whose pair occurs at
+// least that often. A rarer pair will not be merged in the round, nor will any later pair across the
+// same border between two symbols, because it cannot be more frequent. So words can be cut at such
+// borders. The parts are called segments, and the shorter they are, the more often they repeat: each
+// distinct segment is stored once, with the sum of the counts of its words. On these MergeLearner makes
+// the round's merges, many thousand at once, with exact counts for every pair above the threshold.
+// Then every segment in the file is replaced by its merged form, and the next round has a lower
+// threshold. The threshold is as low as memory allows: when the segments do not fit, it is raised, and
+// the segments collected so far are cut again.
 //
-// Where the pairs at the top have the same counts, such as those of digits in numbers that are counted
-// up, no threshold is high enough. Then the pairs near the top are counted exactly, and only the first
-// of them in the order of merging are linked, half as many each time the segments do not fit, down to
-// one. The round ends before the first one that is not linked. A pair that a merge makes across a cut
-// is no more frequent than the one that was cut there; of the same count, it comes later by the rule of
-// Hugging Face, because its token is the youngest. By the rule of cs336 it may come earlier: then pairs
-// of the same count are linked all together, or one is, and merged by itself.
+// If the most frequent pairs have equal counts, such as those of digits in consecutive numbers, no
+// threshold is high enough. Then the pairs near the top are counted exactly, and only the first of them
+// in the order of merging are linked (not cut), half as many each time the segments do not fit, down to
+// one. The round ends before the first pair that is not linked. A new pair that a merge makes across a
+// cut is no more frequent than the pair that was cut there; with the same count, it comes later by
+// Hugging Face's rule, because its token is the youngest. By the rule of cs336 it may come earlier: then
+// either all pairs of the same count are linked, or a single one, which is merged by itself.
 //
-// Nor is anything ever merged across a pair that would make too long a token: it is not counted, and
-// words are cut there.
+// A pair that would make too long a token is never merged either: it is not counted, and words are cut
+// there.
 //
-// Whether a pair reaches the threshold is read from a sketch of counts, which may say too much, never
-// too little: too much leaves a segment longer than it had to be, and changes nothing else. A round
-// takes two passes over the file, one to collect segments and one to replace them and to count the
-// pairs that come of it; both read and write in order, so that the disk and its cache are no burden.
+// Whether a pair reaches the threshold is decided by a sketch of counts, which may overestimate but
+// never underestimates: an overestimate only leaves a segment longer than necessary. A round takes two
+// passes over the file, one to collect segments and one to replace them and count the new pairs; both
+// read and write sequentially, which is cheap for the disk and its cache.
 //
-// Words in mapped files, visited merge by merge, spent most of the time in page faults; lists of words
-// for the pairs near the top, with the symbols in memory, did not bound memory.
+// Tried and rejected: words in memory-mapped files, visited merge by merge, spent most of the time in
+// page faults; lists of words for the pairs near the top, with the symbols in memory, did not bound
+// memory.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
-// Segments: what is left of words when they are cut between all symbols whose pair is too rare.
+// Segments: the parts of words after cutting between all symbols whose pair is too rare.
 //
-// SegmentReader goes through a file of words and cuts them; SegmentTable holds each distinct segment
-// once, with the sum of the counts of its words, and later also what it has become.
+// SegmentReader reads a file of words and cuts them; SegmentTable stores each distinct segment once,
+// with the sum of the counts of its words, and later also its merged form.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
 // Words with their counts in an unnamed file, read from the front and rewritten in place.
 //
 // In:      words, one after the other
-// Out:     the same stream of units, block by block; meanwhile shorter words may be put in their place
+// Out:     the same stream of units, block by block; shorter words may be written back meanwhile
 // Memory:  two blocks
 //
-// A word is its count (15 or 31 bits a unit, the lowest first, the top bit set where more follow), its
-// symbols, and kEnd. Nothing but a read and a write a block: what the file has in the page cache is
-// the system's, not the process's.
+// A word is its count (15 or 31 bits a unit, the lowest first, the top bit set if more follow), its
+// symbols, and kEnd. There is one read and one write per block; pages of the file in the page cache do
+// not count as the process's memory.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// Words of symbols with their counts, one after the other in one array, to be shortened in place.
+// Words (sequences of symbols) with their counts in one flat array, shortened in place by merges.
 //
-// Memory:  8 bytes a word and one symbol (2 or 4 bytes) for each of its first length
+// Memory:  8 bytes a word and one symbol (2 or 4 bytes) for each symbol of its initial length
 //
-// A word is known by where it begins: its count, its length and its symbols lie there together, most
-// of them in one cache line. Merging visits words in no order, and what it waits for is memory: with
-// counts and lengths in a table of their own, and 8 bytes a symbol, it took twice as long.
+// A word is identified by its offset: its count, its length and its symbols are stored there together,
+// usually in one cache line. Merging visits words in random order and is limited by memory latency:
+// with counts and lengths in a separate table, and 8 bytes a symbol, it took twice as long.
 #pragma once
 
 #include <algorithm>

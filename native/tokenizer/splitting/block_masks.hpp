@@ -1,4 +1,4 @@
-// 64 bytes of text as masks: a bit for each byte that is a letter, a number, a blank, and so on.
+// Bit masks of 64 bytes of text: a bit for each byte that is a letter, a number, a space, and so on.
 // Where pieces start is then found for all 64 of them at once.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Character classes of UTF-8 text, as the split patterns tell them apart.
+// The character classes of UTF-8 text that the split patterns distinguish.
 #pragma once
 
 #include <array>

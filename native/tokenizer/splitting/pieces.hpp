@@ -1,4 +1,5 @@
-// How pieces are hashed and compared: up to 15 bytes are held in two words, longer ones are not.
+// Hash and compare pieces: a piece of up to 15 bytes is stored in two machine words, a longer one is
+// not.
 #pragma once
 
 #include <cstddef>

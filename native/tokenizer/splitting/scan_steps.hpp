@@ -1,6 +1,6 @@
-// Steps that the scanners of all patterns are made of: runs of characters of one class, blanks,
-// contractions, numbers, o200k's words. Each takes the beginning of something, and the text's end, and
-// returns where it ends.
+// The building blocks of all pattern scanners: runs of characters of one class, spaces, contractions,
+// numbers, o200k's words. Each takes the start of a run and the end of the text, and returns the end
+// of the run.
 #pragma once
 
 #include <cstddef>

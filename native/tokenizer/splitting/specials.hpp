@@ -1,4 +1,4 @@
-// Find special tokens in text: the leftmost first, at one place the longest.
+// Find special tokens in text: the leftmost first, at one position the longest.
 #pragma once
 
 #include <cstddef>

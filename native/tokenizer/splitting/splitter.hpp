@@ -1,7 +1,7 @@
-// Split text into pieces as the patterns gpt2, cl100k and o200k do, and those that differ from them in
-// a rule or two, without a regular-expression engine.
+// Split text into pieces by the patterns gpt2, cl100k and o200k, and variants with a few other rules,
+// without a regular-expression engine.
 //
-// In:   UTF-8 text that ends where the text ends (or at a safe cut, where no piece can reach across)
+// In:   UTF-8 text up to its end (or to a safe cut, which no piece can cross)
 // Out:  the offsets where pieces end
 #pragma once
 

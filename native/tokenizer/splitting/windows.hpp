@@ -1,4 +1,4 @@
-// Read a file in windows that no piece and no special token reaches across.
+// Read a file in windows whose borders no piece and no special token crosses.
 //
 // In:      a file, or a part of one, given by offsets
 // Out:     windows of about `window_bytes`, in order, for any number of threads
