@@ -191,8 +191,9 @@ def test_other_files_are_named_as_such(tmp_path: Path, data: bytes, message: str
 
 
 def test_no_file_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file") as caught:
         load_model(str(tmp_path / "none.bin"))
+    assert str(caught.value.next_step).startswith("check the path for typing errors")
     with pytest.raises(DataError, match="it is not a file"):
         load_model(str(tmp_path))
 

@@ -76,7 +76,7 @@ def test_settings_that_make_no_sense(more: dict[str, object], why: str) -> None:
 
 
 def test_a_cut_of_no_documents_says_so() -> None:
-    assert describe_cut(ScoreCut(0, 0, 0)) == ("no document has a score: none goes by it")
+    assert describe_cut(ScoreCut(0, 0, 0)) == "no document has a score, so none was removed by it"
 
 
 def test_digits_are_counted_of_keys_that_begin_alike() -> None:

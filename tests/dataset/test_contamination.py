@@ -24,6 +24,7 @@ from lowtide.dataset.resources import estimate_text_bytes, planned_disk_bytes
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
+from lowtide.dataset.summary import describe_preparation
 from lowtide.dataset.verification import verify_dataset
 from lowtide.engine.outputs import Output
 from lowtide.engine.records import Records
@@ -93,6 +94,7 @@ def test_documents_that_say_an_item_go_and_common_phrases_stay(texts: list[str])
     assert result.info is not None
     facts = result.info.metadata["decontamination"]
     assert (facts["items"], facts["items_hit"], facts["documents"]) == (4, 2, 6)
+    assert "\nEvaluation items: 4 searched for, 2 found\n" in describe_preparation(result)
     assert facts["common"] >= 1
     assert verify_dataset(dataset_dir="out").problems == []
 

@@ -156,7 +156,7 @@ def test_command_line(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["convert", str(dataset), str(tmp_path / "npy"), "--to", "npy"]) == 0
     assert "is there already, nothing was touched" in capsys.readouterr().out
     assert main(["convert", str(dataset), str(tmp_path / "npy"), "--to", "nanogpt"]) == 2
-    assert "its to is npy, now it is nanogpt" in capsys.readouterr().err
+    assert "it was made with to=npy, now to=nanogpt" in capsys.readouterr().err
     arguments = [str(tmp_path / "npy" / "train.npy"), str(tmp_path / "out"), "--from", "npy"]
     assert main(["convert", *arguments, "--tokenizer", str(dataset)]) == 0
     tokenizer = Tokenizer.load(tmp_path / "out")
@@ -210,7 +210,7 @@ def test_an_interrupted_export_goes_on(
             convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
     assert not (tmp_path / "out" / written[1]).exists()
     stamp = (tmp_path / "out" / written[0]).stat().st_mtime_ns
-    with pytest.raises(UsageError, match="its to is"):
+    with pytest.raises(UsageError, match="made with to="):
         convert_dataset(
             in_path=dataset, out_path=tmp_path / "out", to="npy" if kind != "npy" else "llmc"
         )
@@ -265,7 +265,7 @@ def test_the_same_import_again_touches_nothing(tmp_path: Path) -> None:
     convert_dataset(in_path=path, out_path=tmp_path / "out")
     before = snapshot(tmp_path / "out")
     assert convert_dataset(in_path=path, out_path=tmp_path / "out").was_there
-    with pytest.raises(UsageError, match=r"its val-fraction is 0\.1, now it is 0\.2"):
+    with pytest.raises(UsageError, match=r"made with val-fraction=0\.1, now val-fraction=0\.2"):
         convert_dataset(in_path=path, out_path=tmp_path / "out", val_fraction=0.2)
     np.arange(1000, dtype="<u2")[::-1].tofile(path)
     with pytest.raises(UsageError, match=r"train\.bin holds other ids than then"):

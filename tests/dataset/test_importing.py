@@ -88,7 +88,10 @@ def test_what_belongs_to_no_dataset_is_named_and_stays(tmp_path: Path, found: st
     ("stored", "why"),
     [
         (None, "nothing says what it was made of"),
-        ({"kind": "raw", "files": [["a.bin", 10, 1, "x"]]}, "its kind is raw, now it is npy"),
+        (
+            {"kind": "raw", "files": [["a.bin", 10, 1, "x"]]},
+            "it was made with kind=raw, now kind=npy",
+        ),
         ({"kind": "npy", "files": [["b.bin", 10, 1, "x"]]}, "a.bin was not among its inputs"),
         ({"kind": "npy", "files": [["a.bin", 11, 1, "x"]]}, "a.bin holds other ids than then"),
         ({"kind": "npy", "files": [["a.bin", 10, 1, "y"]]}, "a.bin holds other ids than then"),

@@ -116,7 +116,8 @@ def test_nothing_is_overwritten(tokenizers, tmp_path):
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     # As a job that was killed after its last write, and is started again, would give it.
     export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
-    with pytest.raises(UsageError, match="here already: its dtype is float32, now it is bfloat16"):
+    made = "here already: it was made with dtype=float32, now dtype=bfloat16"
+    with pytest.raises(UsageError, match=made):
         export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out", dtype="bfloat16")
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
     (tmp_path / "out" / "export.json").unlink()
@@ -216,10 +217,10 @@ def test_a_record_of_a_later_version_may_say_more(tokenizers, tmp_path):
     write_json(record, {**known, "later": 1})
     assert write_export(given)[1]
     write_json(record, {**known, "add_tokens": "sum"})
-    with pytest.raises(UsageError, match="its add_tokens is sum, now it is None"):
+    with pytest.raises(UsageError, match="made with add_tokens=sum, now add_tokens=None"):
         write_export(given)
     write_json(record, {name: value for name, value in known.items() if name != "dtype"})
-    with pytest.raises(UsageError, match="its dtype is None, now it is float32"):
+    with pytest.raises(UsageError, match="made with dtype=None, now dtype=float32"):
         write_export(given)
 
 

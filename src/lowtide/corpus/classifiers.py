@@ -97,6 +97,12 @@ def load_model(path: str) -> _native.FastTextModel:
                 _loaded[key] = _native.FastTextModel(path)
             return _loaded[key]
         except (_native.ModelError, MemoryError, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise DataError(
+                    "no such file",
+                    path=path,
+                    next_step="check the path for typing errors: a model of fastText, .bin or .ftz",
+                ) from None
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise DataError(
                 f"this is not a usable model of fastText: {reason}",

@@ -94,15 +94,17 @@ def _count_digits(chunks: Iterable[memoryview], prefix: int, shift: int) -> list
 
 
 def describe_cut(cut: ScoreCut) -> str:
-    """What stays by rank, for people.
+    """Describe in words which documents a score threshold keeps.
 
     >>> describe_cut(ScoreCut(0x3F000000 << 32, 20, 2))
-    'the best 2 of 20 documents by score stay: 0.5 and more'
+    'kept the best 2 of 20 documents: those with a score of 0.5 or more'
     """
     if cut.judged == 0:
-        return "no document has a score: none goes by it"
+        return "no document has a score, so none was removed by it"
     documents = counted(cut.judged, "document")
-    return f"the best {cut.kept:,} of {documents} by score stay: {cut.score:.6g} and more"
+    return (
+        f"kept the best {cut.kept:,} of {documents}: those with a score of {cut.score:.6g} or more"
+    )
 
 
 def read_cut(row: Mapping[str, Any] | None) -> ScoreCut:

@@ -135,7 +135,7 @@ def find_other_conversion(stored: object, wanted: Mapping[str, Any]) -> str | No
             if (changed := _find_changed(_rows(known.get(_FILES)), value)) is not None:
                 return changed
         elif known.get(name) != value:
-            return f"its {name} is {known.get(name)}, now it is {value}"
+            return f"it was made with {name}={known.get(name)}, now {name}={value}"
     return None
 
 

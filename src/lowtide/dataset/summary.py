@@ -68,6 +68,11 @@ def describe_preparation(result: PrepareResult) -> str:
     if result.dataset is None:
         lines.append("Nothing was written (dry run).")
     else:
+        items = result.dataset.metadata.get("decontamination")
+        if items and not result.was_there:
+            lines.append(
+                f"Evaluation items: {items['items']:,} searched for, {items['items_hit']:,} found"
+            )
         lines += _describe_dataset(result.dataset)
     return "\n".join(lines)
 

@@ -159,7 +159,8 @@ def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
         other = [name for name in names if stored.get(name) != wanted.get(name)]
         if not other:
             return _is_whole(target)
-        reason = f"its {other[0]} is {stored.get(other[0])}, now it is {wanted.get(other[0])}"
+        name = other[0]
+        reason = f"it was made with {name}={stored.get(name)}, now {name}={wanted.get(name)}"
     raise UsageError(
         f"there is a model here already: {reason}",
         path=out_dir,
