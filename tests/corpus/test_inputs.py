@@ -326,3 +326,9 @@ def test_outputs_of_ours_are_known_by_how_they_begin(
 ) -> None:
     (tmp_path / name).write_bytes(text)
     assert is_our_output(tmp_path / name) is ours
+
+
+def test_a_pattern_without_files_is_checked_for_typing_errors(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file matches this pattern") as caught:
+        expand_inputs([tmp_path / "nots*.txt"])
+    assert caught.value.next_step == "check the pattern for typing errors"

@@ -356,7 +356,11 @@ def _expand(given: str | Path, notice: Callable[[str], None]) -> Iterator[Path]:
     elif glob.has_magic(str(path)):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         if not matches:
-            raise DataError("no file matches this pattern", path=path)
+            raise DataError(
+                "no file matches this pattern",
+                path=path,
+                next_step="check the pattern for typing errors",
+            )
         for match in matches:
             if Path(match).is_dir():
                 yield from _walk(Path(match), notice)
