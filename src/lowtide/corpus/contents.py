@@ -211,7 +211,7 @@ def describe_inputs(
 
 
 def find_difference(inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Say how inputs differ from those that `describe_inputs` described; None if they do not."""
+    """How inputs differ from those that `describe_inputs` described; None if they do not."""
     return find_changed_input(
         inputs, rows, name_of=lambda row: str(row.get("path")), explain=_describe_change
     )

@@ -62,7 +62,7 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingSettings) -> list[
 
 
 def _has_places(source: InputFile, options: ReadingSettings) -> bool:
-    """Return whether a file can be read from any place."""
+    """True if a file can be read from any offset."""
     return source.compression is None and source.format.is_cut and is_utf8(options.encoding)
 
 

@@ -87,7 +87,7 @@ class Page:
         return self.header[1] != _DATA_PAGE_V2 or bool(self._about.get(7, True))
 
     def is_streamable(self, large_page_bytes: int) -> bool:
-        """True if texts can be read one by one: as they are, or by their places in a dictionary."""
+        """True if texts can be read one by one: plain, or by their offsets in a dictionary."""
         if self.is_dictionary:
             return self.num_values <= _MOST_VALUES
         levels = self._about.get(3) == _RUNS if self.header[1] == _DATA_PAGE else True
@@ -187,7 +187,7 @@ def read_column_pages(file: BinaryIO, chunk: Any, *, large_page_bytes: int) -> C
 
 
 def _streamed_bytes(file: BinaryIO, page: Page, codec: str) -> int:
-    """What a page takes where its texts are not held: places and numbers, a window."""
+    """The memory for a page whose texts are not held: offsets and numbers, a window."""
     held = 8 * page.num_values if page.is_dictionary else page.num_values // 8
     if page.is_data and page.is_of_dictionary:
         held += page.packed + 2 * page.unpacked

@@ -99,7 +99,7 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self, place: int) -> Generator[None]:
-        """Wait until all earlier places have had their turn; only one task has one at a time."""
+        """Wait until all earlier tasks have had their turn; one task has the turn at a time."""
         self._wait_for(place)
         try:
             yield

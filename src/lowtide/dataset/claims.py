@@ -86,7 +86,7 @@ def _claimed(url: StoreURL, mine: Claim, other: Claim | None) -> DataError:
 
 
 def _read_claim(store: Store, url: StoreURL) -> Claim | None:
-    """A claim; None for an object that is none."""
+    """The claim in an object; None if it is not a claim."""
     data = bytes(store.read_whole(url, most_bytes=_MOST_CLAIM_BYTES)[1])
     try:
         row = json.loads(data)

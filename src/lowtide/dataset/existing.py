@@ -91,7 +91,7 @@ def require_same(
 def _find_difference(
     settings: PrepareSettings, metadata: dict[str, Any], reading: ReadingSettings | None
 ) -> str | None:
-    """Say in which setting or input a finished dataset differs; None if it does not."""
+    """The setting or input in which a finished dataset differs; None if there is none."""
     before = metadata.get("settings")
     if not isinstance(before, dict) or "sources" not in metadata:
         return "nothing says what it was made of"

@@ -237,7 +237,7 @@ def first_free_number(info: layout.DatasetInfo) -> int:
 
 
 def unknown_characters(tokenizer: Tokenizer, codes: Sequence[int]) -> list[str]:
-    """Say which characters of the new text a character tokenizer does not know."""
+    """The characters of the new text that a character tokenizer does not know."""
     if tokenizer.kind != "char":
         return []
     known = {tokenizer.token_bytes(number).decode() for number in range(tokenizer.vocab_size)}

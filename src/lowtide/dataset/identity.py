@@ -173,7 +173,7 @@ def drop_copies(
 def find_other_source(
     inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]], reading: ReadingSettings
 ) -> str | None:
-    """Say how inputs differ from those that rows of metadata describe; None if they do not."""
+    """How inputs differ from those in rows of metadata, in words; None if they do not."""
 
     def explain(source: InputFile, row: Mapping[str, Any]) -> str | None:
         same = _is_same(source, row, reading)

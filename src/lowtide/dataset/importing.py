@@ -126,7 +126,7 @@ def _rows(value: object) -> list[list[Any]]:
 
 
 def find_other_conversion(stored: object, wanted: Mapping[str, Any]) -> str | None:
-    """Say how a conversion differs from the one that a record describes; None if it does not."""
+    """How a conversion differs from the one in a record, in words; None if it does not."""
     if not isinstance(stored, Mapping):
         return "nothing says what it was made of"
     known = cast("Mapping[str, Any]", stored)

@@ -134,7 +134,7 @@ class DatasetInfo:
         ]
 
     def describe_moved_in(self) -> str | None:
-        """Say what could not be checked of shards that were moved in; None if there is nothing.
+        """A note on moved-in shards that could not be checked; None if there are none.
 
         A name that lowtide gave says which tokenizer made the shard.
         """

@@ -78,7 +78,7 @@ class PlainFile:
     window_bytes: int = _WINDOW_BYTES
 
     def encode(self, on_progress: Callable[[int], None], finish: Finish) -> int:
-        """Encode all of the file; an interrupted run goes on."""
+        """Encode all of the file, resuming an interrupted run."""
         work = _open_unfinished(self)
         count = work.count
         with os.fdopen(work.descriptor, "r+b") as file:

@@ -91,7 +91,7 @@ def write_provenance(path: Path, provenance: Provenance, publisher: files.Publis
 
 
 def read_provenance(path: Path) -> Provenance | None:
-    """Read the record of a .npy; None where there is none, as of other programs' files."""
+    """The record of a .npy; None if it has none, like files of other programs."""
     record = record_path(path)
     if not record.is_file():
         return None
@@ -127,7 +127,7 @@ def _source_from(value: Mapping[str, Any]) -> SourceText:
 
 
 def describe_source_change(source: SourceText, path: Path) -> str | None:
-    """Say how a text differs from the one ids were made of; None when it is the same.
+    """How a text differs from the one that ids were made from, in words; None if it does not.
 
     Size and time of change decide where they can; a copy with another time is read and compared.
     """

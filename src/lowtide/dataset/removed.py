@@ -63,7 +63,7 @@ class RemovedText:
 def leave_out_with(
     finders: Sequence[Finder], *, first_block: int = 0
 ) -> Callable[[int, memoryview], memoryview] | None:
-    """A function that leaves out what any finder does; None where there is none.
+    """A function that combines the removals of all finders; None without finders.
 
     Finders count blocks from `first_block` on; those before it stay as they are.
     """

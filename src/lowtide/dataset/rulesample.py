@@ -133,7 +133,7 @@ def _find_none(
 def _iter_sample(
     streams: Sequence[Stream], reading: ReadingSettings, places: int
 ) -> Iterator[TextBlock]:
-    """Blocks from places all over the corpus, of what is read in order its beginning.
+    """Blocks from all parts of the corpus; of inputs that are read sequentially, the beginning.
 
     One stream after the other: readers of many compressed files at once would not fit the budget.
     """

@@ -125,7 +125,7 @@ def _describe_strangers(
 
 
 def _wrong_size(path: Path, size: int | None, num_tokens: int, item_bytes: int) -> DataError:
-    """Say what is wrong with a shard that is not as large as the metadata says."""
+    """The error for a shard whose size differs from the metadata."""
     dataset = path.parent.parent
     if size is None:
         return DataError(

@@ -143,7 +143,7 @@ def _named(error: DataError, folder: Path, root: Path) -> DataError:
 
 
 def no_dataset(store: Store, url: StoreURL) -> DataError:
-    """Say what is there instead of a dataset."""
+    """The error for an address that is not a dataset, with what was found instead."""
     first = next(store.iter_objects(url), None)
     if first is None:
         return DataError(

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def describe_cleaning(report: dict[str, Any]) -> str:
-    """Say what was read, and what was removed and why, with an example of each."""
+    """Describe the input and the removals by rule, with an example of each."""
     lines = [
         f"Read: {counted(report['documents_in'], 'document')}, "
         f"{counted(report['lines_in'], 'line')}, "
@@ -58,7 +58,7 @@ def describe_cleaning(report: dict[str, Any]) -> str:
 
 
 def describe_preparation(result: PrepareResult) -> str:
-    """Say what was made of what, as `lowtide prepare` prints it."""
+    """Describe the result of a preparation, as `lowtide prepare` prints it."""
     lines = [describe_cleaning(result.report), *(f"note: {text}" for text in result.notices)]
     if result.was_there and result.dataset is not None:
         lines = [
@@ -95,7 +95,7 @@ def dataset_facts(info: DatasetInfo | None) -> dict[str, Any]:
 
 
 def describe_append(result: AppendResult) -> str:
-    """Say what `lowtide append` added."""
+    """Describe the result of `lowtide append`."""
     if result.was_there:
         return "\n".join(
             [*result.notices, f"{result.info.root}: nothing to add; nothing was touched"]
@@ -137,7 +137,7 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
 
 
 def describe_pretokenization(result: PretokenizeResult) -> str:
-    """Say what `lowtide pretokenize` made."""
+    """Describe the result of `lowtide pretokenize`."""
     if result.was_there:
         return (
             f"{result.path}: is there already, made of this text with this tokenizer "
@@ -160,7 +160,7 @@ def describe_pretokenization(result: PretokenizeResult) -> str:
 
 
 def describe_verification(result: VerifyResult) -> str:
-    """Say what `lowtide verify` found."""
+    """Describe the result of `lowtide verify`."""
     lines = [
         f"{counted(result.num_shards, 'shard')}, {counted(result.num_tokens, 'token')} checked"
     ]

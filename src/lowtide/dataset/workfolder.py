@@ -130,7 +130,7 @@ def has_plan(root: Path, *, verb: str | None = None) -> bool:
 
 
 def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:
-    """The facts of an interrupted command; None where there is none, or one without facts."""
+    """The stored facts of an interrupted command; None if there are none."""
     plan = _read_plan(root)
     facts = plan.get("facts") if plan is not None and plan["verb"] == verb else None
     return facts if isinstance(facts, dict) else None

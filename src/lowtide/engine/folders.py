@@ -74,7 +74,7 @@ class SharedFolder(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """Read a small file; FileNotFoundError where there is none."""
+        """Read a small file; FileNotFoundError if it does not exist."""
         ...
 
     def list_names(self, under: str = "") -> list[str]:

@@ -26,7 +26,7 @@ _START_OVER = "remove the work folder, and give the command again: it starts ove
 
 
 def read_plan(records: Records) -> dict[str, Any] | None:
-    """The plan of a work folder as JSON; None where there is none yet."""
+    """The plan of a work folder as JSON; None if it has none yet."""
     path = records.folder / PLAN_NAME
     try:
         value: Any = json.loads(records.place.read(PLAN_NAME))
@@ -50,7 +50,7 @@ def has_plan(records: Records) -> bool:
 
 
 def checksum_plan(records: Records) -> str | None:
-    """The checksum of the plan of a work folder; None where there is none."""
+    """The checksum of the plan of a work folder; None if it has none."""
     try:
         return checksum_bytes(records.place.read(PLAN_NAME))
     except FileNotFoundError:

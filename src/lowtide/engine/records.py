@@ -183,7 +183,7 @@ class Records:
         facts: Mapping[str, Any],
         outputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Say that a task is done; one that is done already must have had the same result."""
+        """Record that a task is done; if it has a record already, the result must be the same."""
         record: dict[str, Any] = {"task": task.name, "facts": dict(facts)}
         record["files"] = dict(outputs or {})
         if self.plan is not None:
@@ -205,7 +205,7 @@ class Records:
         return self.place.create(name, data)
 
     def agree_on_count(self, stage: str, count: int, *, place: int = 0) -> None:
-        """Say how many tasks a stage has; workers that count otherwise do not belong together.
+        """Record the number of tasks of a stage; an error if another worker recorded another.
 
         `place` is that of the stage among those of its worker.
         """

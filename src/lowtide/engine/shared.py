@@ -175,7 +175,7 @@ class _StageRun:
             require_no_hopeless_task(self.records.folder)
 
     def choose(self, at: int) -> int | None:
-        """Find a task that nobody has, from place `at` on, and do it; None if there is none."""
+        """Find a task without a lease, from index `at` on, and do it; None if there is none."""
         for offset in range(self.num_tasks):
             index = (at + offset) % self.num_tasks
             if self.error is not None:

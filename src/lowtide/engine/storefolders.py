@@ -62,7 +62,7 @@ def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
 
 
 def refuse_replacing(prefix: StoreURL, probe: str) -> None:
-    """Test that a store replaces an object under the ETag that it has, and under no other."""
+    """Test that a store replaces an object only if its ETag matches."""
 
     def fails(store: Store, url: StoreURL) -> bool:
         first = store.create(url, b"first") or ""
@@ -121,7 +121,7 @@ class StoreFolder:
         return self._url / name if name else self._url
 
     def prepare(self) -> None:
-        """Refuse a store that does not keep what is there when it is asked to create."""
+        """Refuse a store that overwrites an existing object on conditional creation."""
         refuse_overwriting(self._url, f"{_PROBE}/")
 
     def exists(self, name: str) -> bool:

@@ -349,7 +349,7 @@ class BatchLoader:
         return make_state(self.dataset, order=self.order, seed=self.seed, samples=self._samples)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; ranks, threads and batch size may differ, data may not."""
+        """Resume where `state` was taken; ranks, threads, batch size may differ, data may not."""
         samples = check_state(state, self.dataset, order=self.order, seed=self.seed)
         self._drop_queue()
         self._samples = self._planned = samples
@@ -362,7 +362,7 @@ class BatchLoader:
         self._planned = self._samples
 
     def close(self) -> None:
-        """Stop the threads; the loader can be used again, and goes on where it was."""
+        """Stop the threads; the loader can be used again, and continues where it stopped."""
         if self._pid != os.getpid():
             self._workers = self._finalizer = None
         self._drop_queue()

@@ -145,13 +145,13 @@ class Mixture:
         return -(-len(self.datasets[first]) * total // self.weights[first])
 
     def samples_taken(self, samples: int) -> dict[str, int]:
-        """Say how many of a run's first `samples` samples each dataset gave."""
+        """The number of samples from each dataset among a run's first `samples` samples."""
         taken = np.empty(len(self._names), dtype=np.uint64)
         self._schedule.slots(samples, np.empty(0, dtype=np.uint32), taken)
         return dict(zip(self._names, taken.tolist(), strict=True))
 
     def epochs_of(self, samples: int) -> dict[str, float]:
-        """Say how often each dataset has been seen after `samples` samples of a run."""
+        """The epochs of each dataset after `samples` samples of a run."""
         taken = self.samples_taken(samples)
         return {name: taken[name] / len(data) for name, data in self._items()}
 
@@ -161,7 +161,7 @@ class Mixture:
         return self.samples_taken(samples)[first] // len(self.datasets[first])
 
     def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]:
-        """Say where samples `first` to `first + count` of a run come from."""
+        """For each dataset, the windows that it gives to samples `first` to `first + count`."""
         sources = np.empty(count, dtype=np.uint32)
         taken = np.empty(len(self._names), dtype=np.uint64)
         self._schedule.slots(first, sources, taken)

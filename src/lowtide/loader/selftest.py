@@ -99,7 +99,7 @@ def check_loading(
 def describe_tokens(
     path: str | Path, *, split: Split = "train", first: int = 0, count: int = 100, **options: Any
 ) -> str:
-    """Say what a file of tokens holds, and show `count` ids of a split from `first` on."""
+    """Describe a file of tokens, with `count` ids of a split from `first` on."""
     data = TokenDataset(path, split=split, seq_len=1, **options)
     lines = data.describe().splitlines()[:-1]  # without the windows, which nobody chose
     first = min(max(0, first), data.num_tokens)

@@ -303,7 +303,7 @@ def _count_documents(path: Path) -> int:
 
 
 def sample_fingerprint(descriptor: int, size: int) -> str:
-    """Hash a file's size, its ends and 14 places between: cheap, and no copy of a file differs."""
+    """Hash a file's size, its ends and 14 samples between: cheap, and the same for any copy."""
     places = sorted({size * i // 15 for i in range(15)} | {max(0, size - _SAMPLE_BYTES)})
     samples = [os.pread(descriptor, _SAMPLE_BYTES, place) for place in places]
     return checksum_bytes(b"".join([str(size).encode(), *samples]))

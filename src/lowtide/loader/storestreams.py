@@ -170,7 +170,7 @@ class StoreStream:
                 positions[row, begin:end] = np.arange(end - begin, dtype=np.int32)
 
     def _document_starts(self, after: int, before: int) -> Iterator[int]:
-        """The places in (after, before] at which a document begins, in order."""
+        """The positions in (after, before] at which a document begins, in order."""
         for number in range(bisect_right(self._row.ends, after), len(self._row.shards)):
             shard = self._row.shards[number]
             begin = self._row.ends[number] - shard.num_tokens

@@ -236,7 +236,7 @@ class TokenDataset:
         return starts
 
     def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]:
-        """Say where samples `first` to `first + count` of a run begin.
+        """The start of each window of samples `first` to `first + count` of a run.
 
         `random` draws from all tokens a window can begin at, not only multiples of the stride;
         `shifted` moves all windows of an epoch by the same number of tokens. What lies in an object
@@ -302,7 +302,7 @@ class TokenDataset:
         return tokens
 
     def describe(self) -> str:
-        """Say what is read, in the words of a training log."""
+        """Describe the data, as a training log shows it."""
         source = self.source
         last = source.first_token + self.num_tokens
         lines = [

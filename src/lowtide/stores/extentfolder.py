@@ -104,7 +104,7 @@ class ExtentFolder:
         self.known = known
 
     def _count_all(self) -> int:
-        """Count what is there, and remove what a killed process left unfinished."""
+        """Count the files in the folder, and remove partial files of killed processes."""
         total = sum(self.known.values())
         for folder, _, names in os.walk(self.path):
             for name in names:

@@ -127,7 +127,7 @@ class ExtentCache:
     # -- what will be wanted ---------------------------------------------------------------------
 
     def plan(self, owner: int, position: int, wanted: Iterable[tuple[Extent, PlannedUse]]) -> None:
-        """Say where a user's run is, and what it will want; threads fetch it in this order."""
+        """Announce the position of a run and the extents it will need, in their order."""
         wanted = list(wanted)
         with self._mutex:
             self._positions[owner] = position

@@ -236,7 +236,7 @@ class Store:
         self._retrying(url, ask, writes=True)
 
     def copy(self, source: StoreURL, target: StoreURL) -> None:
-        """Copy an object within the bucket, over what is there; its bytes stay in the store."""
+        """Copy an object within the bucket, replacing the target; its bytes are not downloaded."""
 
         def ask() -> None:
             self._obstore.copy(self._client, source.key, target.key)

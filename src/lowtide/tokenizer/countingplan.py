@@ -124,7 +124,7 @@ def plan_counting(
 
 
 def tell_unseen(unseen_bytes: int, progress: Progress) -> None:
-    """Say in a refusal that not all of the text was looked at."""
+    """Add to a refusal that not all of the text was scanned."""
     if unseen_bytes:
         progress.note(f"the budget named is a first one{unseen_words(unseen_bytes)}")
 

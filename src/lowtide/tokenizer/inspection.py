@@ -101,7 +101,7 @@ def _describe(tokenizer: Tokenizer, source: str | Path) -> list[str]:
 
 
 def kind_of_token(token: bytes) -> str:
-    """Say what a token is made of.
+    """The kind of a token: a word, a number, spaces, symbols, …
 
     >>> kind_of_token(b" the"), kind_of_token(b"2024"), kind_of_token(bytes([0xE6]))
     ('words with a blank before them', 'numbers', 'parts of characters')
@@ -170,7 +170,7 @@ def measure_sample(tokenizer: Tokenizer, path: Path) -> SampleMeasure:
     num_bytes = 0
 
     def windows() -> Iterator[bytes]:
-        """Text up to a place to cut; where there is none for long, it is cut all the same."""
+        """Text up to a token border; after a long stretch without one, it is cut anyway."""
         nonlocal num_bytes
         held = b""
         with open_file(path) as file:

@@ -48,7 +48,7 @@ def require_recorded(vocabulary: Vocabulary, path: Path) -> None:
 
 
 def _find(record: Path, pattern: re.Pattern[bytes]) -> str | None:
-    """What a record says; None where there is none, or it cannot be read: its readers say so."""
+    """The value in a record; None if it is missing or unreadable (reported elsewhere)."""
     try:
         with open_file(record) as file:
             size = os.fstat(file.fileno()).st_size

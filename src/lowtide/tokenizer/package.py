@@ -225,7 +225,7 @@ class PackageEncoder:
 def _iter_natively(
     pieces: PieceEncoder, texts: Iterable[str], limits: EncodingLimits, *, allow: bool
 ) -> Iterator[Ids]:
-    """The ids of a text in pieces between places where nothing merges."""
+    """The ids of a text, encoded in pieces between borders that no merge crosses."""
     held, wanted, is_first = "", limits.native_characters, True
     for text in texts:
         held += text
@@ -281,7 +281,7 @@ def _find_cut(tokenizer: Any, text: str, start: int, reach: int) -> int | None:
 
 
 def _iter_places(text: str, start: int, reach: int) -> Iterator[int]:
-    """Places that are worth trying: around line ends, then before blanks."""
+    """Candidate cuts: around line ends, then before spaces."""
     stop = min(start + reach, len(text) - _CONTEXT)
     for sign in ("\n", " "):
         at = text.find(sign, start, stop)

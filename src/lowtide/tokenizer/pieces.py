@@ -72,7 +72,7 @@ class PieceEncoder:
         return self.native.encode(text.encode("utf-8", "replace"), allow, is_first)
 
     def last_cut(self, text: str) -> int:
-        """Return the last place near the end where text can be cut; 0 if there is none."""
+        """The last offset near the end where text can be cut; 0 if there is none."""
         end = len(text)
         while (end := text.rfind(" ", 1, end)) > 0:
             if self._is_cut(text, end):
@@ -174,7 +174,7 @@ def _blank_before(contents: Mapping[str, Any]) -> int | None:
 
 
 def _fits(added: tuple[AddedToken, ...], normalizer: Any) -> bool:
-    """True if added tokens are found in the same places before and after blanks are replaced."""
+    """True if added tokens match at the same positions before and after spaces are replaced."""
     if any(" " in token.content or BLANK in token.content for token in added):
         return False
     prepends = normalizer is not None and normalizer != _REPLACE
@@ -186,7 +186,7 @@ def _fits(added: tuple[AddedToken, ...], normalizer: Any) -> bool:
 
 
 def _merge_rows(vocab: Mapping[str, int], merges: list[Any]) -> list[tuple[int, int, int]] | None:
-    """Return merges as ids; None where one has to do with bytes, or is none."""
+    """The merges as ids; None if one involves bytes, or is not a merge."""
     rows: list[tuple[int, int, int]] = []
     for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge

@@ -339,7 +339,7 @@ class Tokenizer:
         return item
 
     def last_cut(self, data: bytes) -> int:
-        """Return the last place where `data` can be cut if more follows; 0 if there is none."""
+        """The last offset where `data` can be cut if more text follows; 0 if there is none."""
         if self._native is not None:
             return self._native.last_cut(data, True)
         return last_character_cut(data, [text.encode() for text in self.data.special_tokens])

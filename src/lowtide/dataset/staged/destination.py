@@ -45,7 +45,7 @@ class Destination(Protocol):
         ...
 
     def find_taken(self, *, tokenizer: bool) -> str | None:
-        """A file that a dataset would have here, or work of another engine; None if there is none.
+        """A file in the way of a new dataset, or work of another engine; None if there is none.
 
         Without `tokenizer` the one that is there is not looked at.
         """

@@ -157,7 +157,7 @@ class Search(NamedTuple):
     def find(
         self, number: int, num_passes: int, write: Callable[[memoryview], object]
     ) -> array[int]:
-        """Write the places of one pass in the order of the text; return the bytes of each part."""
+        """Write the positions of one pass in the order of the text; return bytes by part."""
         rows = -(-self.num_rows // num_passes)
         capacity = max(rows * (1 if num_passes == 1 else 2), 1)
         finder = _native.DuplicateFinder(capacity, self.shared_bits)
@@ -181,13 +181,13 @@ class Search(NamedTuple):
         return sizes
 
     def find_into(self, folder: Path, number: int, num_passes: int) -> _Found:
-        """Write the places of one of several passes into a file."""
+        """Write the positions of one of several passes into a file."""
         path = folder / str(number)
         with path.open("xb") as file:
             return _Found(path, self.find(number, num_passes, file.write))
 
     def write(self, output: OutputWriter) -> dict[str, Any]:
-        """Write the places of all parts, and where those of each begin."""
+        """Write the positions of all parts, and the offsets of each part."""
         output.begin("places")
         return _write_starts(output, self.find(0, 1, output.write))
 
@@ -205,7 +205,7 @@ def _without(stretch: RowStretch, block: int, leave_out: LeaveOut) -> RowStretch
 def _write_merged(
     output: OutputWriter, found: Sequence[_Found], buffer_bytes: int
 ) -> dict[str, Any]:
-    """Write the places of several passes, those of each part in order."""
+    """Merge the positions of several passes, so that those of each part are in order."""
     output.begin("places")
     total = array("q")
     begins = [0] * len(found)
@@ -243,7 +243,7 @@ class PartitionDuplicates(NamedTuple):
     """Where the places of each part begin; None where there are too many parts to keep that."""
 
     def find(self, part: int) -> tuple[int, int]:
-        """Where the places of a part begin and end."""
+        """The begin and end of the positions of a part."""
         if self.starts is not None:
             return self.starts[part], self.starts[part + 1]
         begin, end = self.output.read("starts", begin=8 * part, end=8 * (part + 2)).cast("q")
@@ -292,7 +292,7 @@ class PartDuplicates:
         self._held = _native.sort_places(memoryview(held)).cast("Q")
 
     def _spill(self, held: bytearray) -> None:
-        """Write places in order behind those that are in the scratch file already."""
+        """Append sorted positions to the scratch file."""
         path = self._scratch.folder / "places"
         with path.open("ab") as file:
             self._runs.append((path, file.tell(), len(held) // PLACE_BYTES))

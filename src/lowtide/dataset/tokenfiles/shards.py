@@ -123,7 +123,7 @@ def shard_number(path: str | Path) -> int | None:
 
 
 def find_tag(path: str | Path) -> str | None:
-    """Return the tag in the name of a shard or of its .docs file, None when there is none.
+    """The tag in the name of a shard or of its .docs file; None if it has none.
 
     >>> find_tag("train/shard_00046-01234567-bc013c54.docs"), find_tag("shard_00046.bin")
     ('01234567-bc013c54', None)
