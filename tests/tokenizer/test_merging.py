@@ -7,6 +7,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -249,6 +250,21 @@ def test_large_counts_in_rounds(rounds: type[_native.RoundLearner]) -> None:
     counts = {b"abc": (1 << 47) + 5, b"bcd": (1 << 33) + 1, b"cd": 1 << 33, b"xyz": 40_000}
     options = {"target": 6, "tie_break": "huggingface"}
     found = learn(counts, **options, rounds=rounds, memory_bytes=1 << 20)
+    assert found == reference.learn_merges(counts, **options)
+
+
+# All pairs reach what a bound can say, and more of them than are counted exactly at once.
+@TIE_BREAKS
+@pytest.mark.parametrize("memory_bytes", [0, 20_000])
+def test_many_large_counts_in_rounds(tie_break: str, memory_bytes: int) -> None:
+    letters = "abcdefghijk"
+    counts = {
+        (left + right).encode(): (1 << 33) + (7919 * number % 1000)
+        for number, (left, right) in enumerate(product(letters, letters))
+    }
+    counts |= {b"%d" % (7919 * number % 9973): number << 30 for number in range(1, 90)}
+    options = {"target": 20, "tie_break": tie_break}
+    found = learn(counts, **options, rounds=_native.RoundLearner, memory_bytes=memory_bytes)
     assert found == reference.learn_merges(counts, **options)
 
 

@@ -99,7 +99,7 @@ void RoundLearner<Symbol>::begin_round(int64_t min_frequency) {
   words_.flush();
   sketch_.flush();
   if (ceiling_ == 0) ceiling_ = int64_t{sketch_.largest()} + 1;
-  threshold_ = lowest_ = std::max(min_frequency, ceiling_ / kDepth);
+  threshold_ = lowest_ = std::max(min_frequency, told_ceiling() / kDepth);
   while (!collect()) continue;
   learner_ = std::make_unique<MergeLearner<Symbol>>(tokens_);
   if (stop_) learner_->stop_at(*stop_);
@@ -108,6 +108,12 @@ void RoundLearner<Symbol>::begin_round(int64_t min_frequency) {
     learner_->add_word(symbols.data(), symbols.size(), table_->count(number));
   }
   learner_->build();
+}
+
+// What all pairs are below, as far as the sketch can tell: higher thresholds link the same pairs.
+template <typename Symbol>
+int64_t RoundLearner<Symbol>::told_ceiling() const {
+  return std::min(ceiling_, int64_t{PairSketch::kMost} + 1);
 }
 
 template <typename Symbol>
@@ -167,19 +173,20 @@ bool RoundLearner<Symbol>::make_room(size_t length) {
 template <typename Symbol>
 bool RoundLearner<Symbol>::raise_threshold() {
   if (is_ranked_) return link_fewer();
-  const bool can_grow = sketch_.mean() > ceiling_ / 8 && parts_ < kMostParts;
-  const bool is_last = threshold_ + 1 >= ceiling_;
+  const int64_t ceiling = told_ceiling();
+  const bool can_grow = sketch_.mean() > ceiling / 8 && parts_ < kMostParts;
+  const bool is_last = threshold_ + 1 >= ceiling;
   if (is_last && !can_grow) {
     rank_pairs();
     return false;
   }
-  int64_t raised = threshold_ + (ceiling_ - threshold_) / 3;
+  int64_t raised = threshold_ + (ceiling - threshold_) / 3;
   if (parts_ == 1 && !table_->fits(1)) {  // full, not in front of one very long segment
     const auto [low, largest] = table_->low_bound(sketch_);
     raised = std::min<int64_t>(int64_t{low} + 1, largest);
   }
-  if (!is_last) threshold_ = std::clamp(raised, threshold_ + 1, ceiling_ - 1);
-  if (can_grow && (is_last || threshold_ > ceiling_ / 4 * 3)) {
+  if (!is_last) threshold_ = std::clamp(raised, threshold_ + 1, ceiling - 1);
+  if (can_grow && (is_last || threshold_ > ceiling / 4 * 3)) {
     threshold_ = lowest_;
     parts_ = parts_ == 1 ? 8 : kMostParts;
     sketch_.clear(rounds_, parts_, parts_);  // none of them yet
@@ -195,20 +202,16 @@ bool RoundLearner<Symbol>::raise_threshold() {
 template <typename Symbol>
 void RoundLearner<Symbol>::rank_pairs() {
   table_ = nullptr;
-  const size_t most = std::max<size_t>(memory_bytes_ / kSketchPart / kRankedBytes, 16);
+  if (ceiling_ > PairSketch::kMost) count_ceiling();
   threshold_ = std::max(lowest_, ceiling_ / 2);
   std::optional<PairCount> first, dropped;
   while (true) {
-    find_links();
-    PairRanking ranking(*tokens_, most);
-    if (first) ranking.skip_before(*first);
-    count_linked_pairs(words_, *links_, *tokens_, ranking);
-    dropped = ranking.dropped();
+    dropped = count_ranked(first);
     if (dropped && threshold_ + 1 < ceiling_) {
       threshold_ += std::max<int64_t>(1, (ceiling_ - threshold_) / 2);
+      if (threshold_ > PairSketch::kMost) threshold_ = ceiling_ - 1;  // all others link the same
       continue;
     }
-    ranked_ = ranking.ranked(threshold_);
     if (!ranked_.empty() || !dropped) break;
     first = dropped;  // no pair before it is as frequent as its bound
   }
@@ -220,6 +223,30 @@ void RoundLearner<Symbol>::rank_pairs() {
     ranked_.push_back({threshold_, dropped->left, dropped->right});
     link_first(num_linked_);
   }
+}
+
+// Counts the pairs that may reach the threshold from `first` on, and ranks those that do. Returns the
+// first of those that memory does not hold, if any.
+template <typename Symbol>
+std::optional<PairCount> RoundLearner<Symbol>::count_ranked(const std::optional<PairCount>& first) {
+  find_links();
+  const size_t most = std::max<size_t>(memory_bytes_ / kSketchPart / kRankedBytes, 16);
+  PairRanking ranking(*tokens_, most);
+  if (first) ranking.skip_before(*first);
+  count_linked_pairs(words_, *links_, *tokens_, ranking);
+  ranked_ = ranking.ranked(threshold_);
+  return ranking.dropped();
+}
+
+// Finds how often the most frequent pair occurs, where a bound of 32 bits does not tell.
+template <typename Symbol>
+void RoundLearner<Symbol>::count_ceiling() {
+  threshold_ = ceiling_ = PairSketch::kMost;
+  std::optional<PairCount> next;
+  do {
+    next = count_ranked(next);
+    if (!ranked_.empty()) ceiling_ = std::max(ceiling_, ranked_.front().count + 1);
+  } while (next);
 }
 
 template <typename Symbol>

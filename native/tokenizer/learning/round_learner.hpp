@@ -71,12 +71,15 @@ class RoundLearner {
   static constexpr Symbol kEnd = WordFile<Symbol>::kEnd;
 
   void begin_round(int64_t min_frequency);
+  int64_t told_ceiling() const;
   bool collect();  // false: from the beginning, with another threshold or more parts
   bool add(std::span<const Symbol> symbols, uint64_t count);
   bool cut_and_add(std::span<const Symbol> symbols, uint64_t count);
   bool make_room(size_t length);
   bool raise_threshold();
   void rank_pairs();
+  std::optional<PairCount> count_ranked(const std::optional<PairCount>& first);
+  void count_ceiling();
   bool link_fewer();
   void link_first(size_t most);
   void find_links();
