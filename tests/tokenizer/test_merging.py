@@ -73,6 +73,10 @@ def learn_with(
     learner.build()
     while learner.learn(target, merges_per_call, min_frequency):
         assert learner.merges_done == len(learner.merges()) // 3
+    return pairs_of(learner)
+
+
+def pairs_of(learner: _native.MergeLearner | _native.RoundLearner) -> list[Pair]:
     tokens = {byte: bytes([byte]) for byte in range(256)}
     merges: list[Pair] = []
     for left, right, token in np.asarray(learner.merges()).reshape(-1, 3).tolist():
@@ -231,6 +235,19 @@ def test_pairs_of_the_same_counts_are_merged_in_rounds(
     learner = _native.RoundLearner(tie_break, file_dir=str(tmp_path), memory_bytes=memory_bytes)
     found = learn_with(learner, counts, target=target, merges_per_call=64)
     assert found == learn(counts, target=target, tie_break=tie_break)
+
+
+# Most segments are rare pairs, which take more of the learner than segments of many symbols do.
+@pytest.mark.parametrize("memory_bytes", [3 << 20, 6 << 20])
+def test_rounds_begin_with_room_for_merges(memory_bytes: int, tmp_path: Path) -> None:
+    counts = many_words("abcdefghijklmnop", length=6, num_words=30_000)
+    learner = _native.RoundLearner("huggingface", file_dir=str(tmp_path), memory_bytes=memory_bytes)
+    learner.take_items(list(counts.items()))
+    while learner.learn(20_000, 64, 1) and learner.rounds < 20:
+        pass
+    assert (learner.merges_done, learner.rounds < 20) == (20_000, True)
+    whole = learn_with(_native.MergeLearner("huggingface"), counts, target=20_000)
+    assert pairs_of(learner) == whole
 
 
 def test_the_file_gets_shorter_as_pieces_become_tokens(tmp_path: Path) -> None:

@@ -21,7 +21,12 @@ template <typename Symbol>
 size_t MergeLearner<Symbol>::bytes() const {
   size_t parts = all_.bytes();
   for (const auto& part : parts_) parts += part->bytes();
-  return parts + words_.bytes() + pairs_.bytes() + postings_.bytes() +
+  return parts + text_bytes();
+}
+
+template <typename Symbol>
+size_t MergeLearner<Symbol>::text_bytes() const {
+  return words_.bytes() + pairs_.bytes() + postings_.bytes() +
          queue_.capacity() * sizeof(Candidate);
 }
 

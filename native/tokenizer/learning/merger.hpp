@@ -78,6 +78,9 @@ class MergeLearner {
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
   size_t num_words() const { return num_words_.load(std::memory_order_relaxed); }
   size_t bytes() const;
+  // Without what grows with the vocabulary alone; and once all pairs that are there are in the queue.
+  size_t text_bytes() const;
+  size_t full_text_bytes() const { return text_bytes() + pairs_.size() * sizeof(Candidate); }
   size_t num_threads() const { return num_threads_; }
   // Calls visit(symbol) for what a word has become, which had `length` symbols and begins at `at`;
   // returns where the next one begins. The first begins at 0.

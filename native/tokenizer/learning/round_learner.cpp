@@ -20,6 +20,7 @@ constexpr size_t kMostSegments = size_t{1} << 28;
 constexpr int64_t kDepth = 16;  // a round tries to go down to this part of the last threshold
 constexpr size_t kBarrenRounds = 8;
 constexpr size_t kMergesAtOnce = 4;
+constexpr size_t kFewSegments = 4;   // a part of those that fit: the rest of the learner is tables
 constexpr size_t kRankedBytes = 64;  // of a pair that is counted exactly
 
 struct TooSmall : std::bad_alloc {
@@ -77,7 +78,7 @@ bool RoundLearner<Symbol>::learn(size_t target, size_t max_merges, int64_t min_f
   while (more && has_room && left > 0) {
     const size_t step = std::min(left, kMergesAtOnce);
     more = learner_->learn(target, step, threshold_);
-    has_room = learner_->bytes() < memory_bytes_ / 2;
+    has_room = learner_->text_bytes() < memory_bytes_ / 2;
     left -= step;
     merges_done_.store(merges().size(), std::memory_order_relaxed);
   }
@@ -100,14 +101,29 @@ void RoundLearner<Symbol>::begin_round(int64_t min_frequency) {
   sketch_.flush();
   if (ceiling_ == 0) ceiling_ = int64_t{sketch_.largest()} + 1;
   threshold_ = lowest_ = std::max(min_frequency, told_ceiling() / kDepth);
-  while (!collect()) continue;
-  learner_ = std::make_unique<MergeLearner<Symbol>>(tokens_);
-  if (stop_) learner_->stop_at(*stop_);
-  for (size_t number = 0; number < table_->size(); ++number) {
-    const std::span<const Symbol> symbols = table_->segment(number);
-    learner_->add_word(symbols.data(), symbols.size(), table_->count(number));
+  do {
+    while (!collect()) continue;
+  } while (!make_learner());
+}
+
+// Makes the learner of the segments. One that has hardly any room from its beginning would end the
+// round after a few merges: then there are fewer segments. False: as of collect().
+template <typename Symbol>
+bool RoundLearner<Symbol>::make_learner() {
+  while (true) {
+    learner_ = std::make_unique<MergeLearner<Symbol>>(tokens_);
+    if (stop_) learner_->stop_at(*stop_);
+    for (size_t number = 0; number < table_->size(); ++number) {
+      const std::span<const Symbol> symbols = table_->segment(number);
+      learner_->add_word(symbols.data(), symbols.size(), table_->count(number));
+    }
+    learner_->build();
+    const bool has_room = learner_->full_text_bytes() < memory_bytes_ / 8 * 3;
+    const bool has_few = table_->size() < segments_in(memory_bytes_) / kFewSegments;
+    if (has_room || has_few || (is_ranked_ && num_linked_ <= 1)) return true;
+    learner_ = nullptr;
+    if (!raise_threshold()) return false;
   }
-  learner_->build();
 }
 
 // What all pairs are below, as far as the sketch can tell: higher thresholds link the same pairs.

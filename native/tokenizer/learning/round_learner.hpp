@@ -73,6 +73,7 @@ class RoundLearner {
   void begin_round(int64_t min_frequency);
   int64_t told_ceiling() const;
   bool collect();  // false: from the beginning, with another threshold or more parts
+  bool make_learner();
   bool add(std::span<const Symbol> symbols, uint64_t count);
   bool cut_and_add(std::span<const Symbol> symbols, uint64_t count);
   bool make_room(size_t length);
