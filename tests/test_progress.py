@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,22 @@ def test_a_resumed_phase_counts_only_its_own_work_in_the_rate() -> None:
     row = phase.snapshot()
     assert row["rate"] == pytest.approx(0.5, rel=0.1)
     assert row["seconds_left"] == pytest.approx(10, rel=0.1)
+
+
+def test_what_was_polled_is_held_by_nobody_afterwards() -> None:
+    """The reporting thread knows the last phase until it looks again."""
+
+    class Learner:
+        def poll(self) -> tuple[float, dict[str, float]]:
+            return 3, {"pieces": 2}
+
+    learner = Learner()
+    gone = weakref.ref(learner)
+    with Progress("prepare", stream=None) as progress:
+        with progress.phase("merging", poll=learner.poll) as phase:
+            assert phase.done == 3
+        del learner
+        assert gone() is None and (phase.done, phase.numbers) == (3, {"pieces": 2})
 
 
 def test_native_work_is_polled_while_it_runs_and_never_after(tmp_path: Path) -> None:

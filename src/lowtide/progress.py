@@ -133,6 +133,12 @@ class Phase:
             row["doing"] = self.doing
         return row
 
+    def end(self) -> dict[str, Any]:
+        """Return the last numbers, and let go of what was polled, which may hold much memory."""
+        row = self.snapshot()
+        self._poll = None
+        return row
+
 
 class Progress:
     """A job's progress, memory and metrics; use it as a context manager.
@@ -262,7 +268,7 @@ class Progress:
             with self._lock:
                 self._phase = None
         self.phase_seconds[name] = time.monotonic() - phase.started
-        row = phase.snapshot()
+        row = phase.end()
         self.write_metrics({**row, "phase_seconds": round(self.phase_seconds[name], 3)})
         if self._stream is not None:
             self.note(self._describe(row, finished=True))
