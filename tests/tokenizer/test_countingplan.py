@@ -123,6 +123,27 @@ def test_a_budget_that_is_too_small_names_what_is_missing(inputs: InputList) -> 
     assert progress.said == []
 
 
+@pytest.mark.parametrize(("vocab_size", "text_bytes", "more"), [
+    (60_000, 90_000, 0), (100_000, 200_000, 12_931), (100_000, 90_000, 9_331),
+])  # fmt: skip
+def test_a_large_vocabulary_needs_room_when_it_is_written(
+    tmp_path: Path, vocab_size: int, text_bytes: int, more: int
+) -> None:
+    """As many tokens as the text can have; what counting held is free by then."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"abc " * (text_bytes // 4))
+    inputs = expand_inputs([path])
+    counting = (6 + 8 + 8) * MIB
+    vocabulary = max(0, 360 * min(vocab_size, text_bytes) - counting)
+    assert vocabulary // 1000 == more
+    settings = settings_of(inputs, vocab_size=vocab_size)
+    progress: Any = Notes()
+    enough = counting + 12 * MIB + vocabulary
+    plan_counting(settings, inputs, MemoryBudget(enough, used_bytes=0), progress, 0)
+    with pytest.raises(BudgetError, match="too small"):
+        plan_counting(settings, inputs, MemoryBudget(enough - 1, used_bytes=0), progress, 0)
+
+
 def test_text_without_a_place_to_cut_is_counted_for_all_threads(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"ACGT" * (3 * MIB))

@@ -55,17 +55,9 @@ class LearnedMerges:
     """Bytes, then what each merge makes."""
     numbers: memoryview
     """Left, right and token of each merge."""
-    first_id: int = 0
-    """The number of the first token."""
 
     def __len__(self) -> int:
         return len(self.numbers) // 3
-
-    def pairs(self) -> list[tuple[bytes, bytes]]:
-        """The merges as pairs of bytes."""
-        tokens, first = self.tokens, self.first_id
-        rows = zip(self.numbers[::3], self.numbers[1::3], strict=True)
-        return [(tokens[left - first], tokens[right - first]) for left, right in rows]
 
 
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
@@ -113,13 +105,39 @@ def learn_merges(
 ) -> LearnedMerges:
     """Learn `target` merges, or as many as there are; takes the pieces out of the counter.
 
-    Ids of bytes begin with `first_id`. The learner ends here: it may hold all of the budget, and
-    writing the tokenizer needs some.
+    Ids of bytes begin with `first_id`.
     """
     limit = {} if max_token_bytes is None else {"longest_token": max_token_bytes}
-    learner = _pick_learner(
-        counter, target, tie_break, limit, budget, progress, work_dir, num_workers
+    numbers, with_ids = _learn(
+        # Held by nobody else: it may take all of the budget, and writing the tokenizer needs some.
+        _pick_learner(counter, target, tie_break, limit, budget, progress, work_dir, num_workers),
+        counter,
+        target=target,
+        min_frequency=min_frequency,
+        budget=budget,
+        progress=progress,
+        merges_per_call=limits.merges_per_call,
+        first_id=first_id,
     )
+    _require_room(numbers, budget, limits.written_byte_bytes)
+    tokens = [bytes([byte]) for byte in range(256)]
+    for left, right in zip(numbers[::3], numbers[1::3], strict=True):  # each makes the next token
+        tokens.append(tokens[left] + tokens[right])
+    return LearnedMerges(tokens, with_ids)
+
+
+def _learn(
+    learner: Learner,
+    counter: _native.PieceCounter,
+    *,
+    target: int,
+    min_frequency: int,
+    budget: MemoryBudget,
+    progress: Progress,
+    merges_per_call: int,
+    first_id: int,
+) -> tuple[memoryview, memoryview]:
+    """Learn from the pieces of a counter; the merges, with bytes from 0 and from `first_id` on."""
     sizes, longest = (counter.distinct_bytes, counter.distinct), counter.longest_piece
     with progress.phase("sorting", unit="pieces", poll=lambda: (learner.num_words, {})):
         learner.take(counter)
@@ -128,7 +146,7 @@ def learn_merges(
         "merging", total=target, unit="merges", poll=lambda: (learner.merges_done, {})
     ):
         try:
-            while learner.learn(target, limits.merges_per_call, min_frequency):
+            while learner.learn(target, merges_per_call, min_frequency):
                 pass  # returns to Python now and then, so that Ctrl-C works
         except MemoryError:
             needed = budget.total_bytes - budget.remaining_bytes + planned_bytes(*sizes)
@@ -138,12 +156,7 @@ def learn_merges(
                 "ways after the same tokens",
                 next_step=f"{smallest_budget(needed)}, or put blanks or line ends into the text",
             ) from None
-    numbers = learner.merges()
-    _require_room(numbers, budget, limits.written_byte_bytes)
-    tokens = [bytes([byte]) for byte in range(256)]
-    for left, right in zip(numbers[::3], numbers[1::3], strict=True):  # each makes the next token
-        tokens.append(tokens[left] + tokens[right])
-    return LearnedMerges(tokens, learner.merges(first_id), first_id)
+    return learner.merges(), learner.merges(first_id)
 
 
 def _require_room(merges: memoryview, budget: MemoryBudget, byte_bytes: int) -> None:

@@ -186,10 +186,6 @@ def _number(
     merges: LearnedMerges,
 ) -> Vocabulary:
     """Number tokens: special tokens, bytes, merges; no merge makes a token that is there."""
-    if settings.tie_break == "cs336":
-        return Vocabulary.from_merges(
-            merges.pairs(), special_tokens=specials, pattern=settings.pattern
-        )
     assert len(set(merges.tokens)) == len(merges.tokens)  # decision 12 has the proof
     return Vocabulary(
         kind="bpe",
