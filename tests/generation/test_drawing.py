@@ -1,5 +1,7 @@
 """Tokens drawn with NumPy: greedy, top-k, top-p, penalty, seeds, as torch's rules have them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -38,6 +40,21 @@ def test_draws_have_the_shares_of_the_logits(dice):
     cold = SamplingSettings(temperature=0.1, top_k=0, top_p=1.0, repetition_penalty=1.0)
     assert [choose_token(LOGITS, [], cold, dice=dice) for _ in range(50)].count(1) > 45
     assert choose_token(np.full(5, np.nan), [], PLAIN, dice=dice) in range(5)
+
+
+@pytest.mark.parametrize("largest", [np.inf, 3e38, -np.inf, -3e38])
+@pytest.mark.parametrize(
+    "settings", [SamplingSettings(), SamplingSettings(1e-4, 0, 1.0, 1e-3), SamplingSettings(1e3)]
+)
+def test_logits_beyond_all_bounds_still_give_a_token(largest, settings, dice):
+    """As a model that diverged has them: no NumPy warning either."""
+    for logits in (np.full(4, largest, np.float32), np.array([0, largest, np.nan, 1], np.float32)):
+        options: Any = {"banned": [0]}
+        token = choose_token(logits, [1, 2], settings, dice=dice, **options)
+        seen = torch.tensor([[1, 2]])
+        drawn = choose_tokens(torch.tensor(logits[None]), seen, settings, vocab_size=4, **options)
+        found = {token, int(drawn)}
+        assert found == {1} if logits[0] == 0 and largest > 0 else found <= {1, 2, 3}
 
 
 def test_top_k_and_top_p_leave_the_likeliest():

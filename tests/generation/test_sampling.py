@@ -83,11 +83,13 @@ def test_presets_give_values_and_flags_beat_them():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -1.0}, "temperature is -1.0, expected 0 or more"),
+        ({"temperature": -1.0}, "temperature is -1.0, expected from 0 to 1,000"),
+        ({"temperature": float("inf")}, "temperature is inf, expected from 0 to 1,000"),
         ({"top_k": -1}, "top_k is -1, expected 0 or more"),
         ({"top_p": -0.1}, "top_p is -0.1, expected from 0 to 1"),
         ({"top_p": 1.1}, "top_p is 1.1, expected from 0 to 1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0, expected more than 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0, expected from 0.001"),
+        ({"repetition_penalty": 1e-30}, "expected from 0.001 to 1,000"),
         ({"top_p": float("nan")}, "top_p is nan"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"each_line": True}, "each_line is True, expected --prompt-file"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.generation.recentids import RecentIds
-from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.settings import LARGEST_LOGIT, SamplingSettings
 
 __all__ = ["ArrayChooser", "choose_token"]
 
@@ -59,8 +59,9 @@ def choose_token(
     dice: np.random.Generator,
 ) -> int:
     """Return an id; `dice` draws it where more than one is left."""
-    # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
-    logits = np.nan_to_num(logits)
+    # A model that diverged has NaN logits, or infinite ones: such tokens are then equally likely,
+    # instead of an error.
+    logits = np.clip(np.nan_to_num(logits), -LARGEST_LOGIT, LARGEST_LOGIT)
     if banned:
         logits[list(banned)] = -np.inf
     if settings.repetition_penalty != 1.0:

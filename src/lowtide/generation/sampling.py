@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lowtide.generation.recentids import RecentIds
-from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.settings import LARGEST_LOGIT, SamplingSettings
 
 __all__ = ["TensorChooser", "choose_tokens", "filter_logits"]
 
@@ -63,9 +63,9 @@ def choose_tokens(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Return one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
-    # A model that diverged has NaN logits: all tokens are then equally likely, instead of an error.
-    # A copy is made, because other rows may ban other tokens.
-    logits = logits.float()[:, :vocab_size].nan_to_num()
+    # A model that diverged has NaN logits, or infinite ones: such tokens are then equally likely,
+    # instead of an error. A copy is made, because other rows may ban other tokens.
+    logits = logits.float()[:, :vocab_size].nan_to_num().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
     if banned:
         logits[:, list(banned)] = -torch.inf
     if settings.repetition_penalty != 1.0:

@@ -10,11 +10,20 @@ from lowtide.packages import choose_backend, has_package
 from lowtide.quickclasses import dataclass
 from lowtide.settings import require
 
-__all__ = ["BATCH_SIZE", "MOST_TEXTS", "PRESETS", "GenerateSettings", "SamplingSettings"]
+__all__ = [
+    "BATCH_SIZE",
+    "LARGEST_LOGIT",
+    "MOST_TEXTS",
+    "PRESETS",
+    "GenerateSettings",
+    "SamplingSettings",
+]
 
 BATCH_SIZE = 8
 """Texts written at once: reading the weights takes longer than computing so many rows with them."""
 MOST_TEXTS = 1024
+LARGEST_LOGIT = 1e30
+"""What larger logits count as: divided by any temperature and penalty they stay finite."""
 
 Preset = Literal["default", "chat", "creative", "factual", "code", "deterministic"]
 
@@ -33,11 +42,13 @@ class SamplingSettings:
     """Make tokens that already occurred less likely; 1 for no penalty."""
 
     def __post_init__(self) -> None:
-        require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        warm = 0 <= self.temperature <= 1000
+        require(warm, "temperature", self.temperature, "from 0 to 1,000")
         require(self.top_k >= 0, "top_k", self.top_k, "0 or more")
         require(0 <= self.top_p <= 1, "top_p", self.top_p, "from 0 to 1")
         penalty = self.repetition_penalty
-        require(penalty > 0, "repetition_penalty", penalty, "more than 0")
+        some = 0.001 <= penalty <= 1000
+        require(some, "repetition_penalty", penalty, "from 0.001 to 1,000")
 
 
 PRESETS: dict[str, SamplingSettings] = {
