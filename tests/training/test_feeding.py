@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from lowtide.errors import DataError
 from lowtide.loader.batches import BatchLoader
+from lowtide.loader.mixtures import Mixture
 from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
 from lowtide.training import batchsources, feeding
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.feeding import Feed, open_batches
 from lowtide.training.settings import train_settings
+from lowtide.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -128,3 +134,28 @@ def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
 def test_any_iterator_of_batches_is_taken_as_it_is():
     source = Source()
     assert open_batches(source, train_settings(), ProcessGroup(0, 1, CPU), rows=4) is source
+
+
+@pytest.mark.parametrize("where", ["data", "mixture", "val_data", "eval_data"])
+@pytest.mark.parametrize("known", [None, 37])
+def test_ids_that_the_model_has_no_rows_for_are_refused(tmp_path, where, known):
+    """At once where the vocabulary is known, else as they are read; they were an IndexError."""
+    ids = np.arange(400, dtype=np.uint16) % 37
+    fine = TokenDataset(ids % 30, seq_len=16, split="all")
+    other = TokenDataset(ids, seq_len=16, split="all", vocab_size=known)
+    given: dict[str, Any] = {
+        "data": {"data": other},
+        "mixture": {"data": Mixture({"fine": fine, "other": other})},
+        "val_data": {"data": fine, "val_data": other},
+        "eval_data": {"data": fine, "eval_data": {"more": other}},
+    }[where]
+    trainer = Trainer(
+        GPT(GPTConfig(30, 16, 1, 32, 2)),
+        **given,
+        model_name="run", checkpoints_dir=tmp_path, max_iters=9, batch_size=8,
+    )
+    said = "vocabulary of 37 does not fit into the 30" if known else "the vocabulary ends at 29"
+    with pytest.raises(DataError, match=said):
+        trainer.fit()
+    other.bound_ids(37)
+    assert other.get_batch([0])[0].max() < 37  # another model may take them

@@ -106,6 +106,11 @@ class Mixture:
         for data in self.datasets.values():
             data.require_documents()
 
+    def bound_ids(self, count: int) -> None:
+        """Refuse ids from `count` on, as each of the datasets does."""
+        for data in self.datasets.values():
+            data.bound_ids(count)
+
     @property
     def vocab_size(self) -> int | None:
         """The size of the vocabulary, where one of the datasets knows it."""

@@ -117,13 +117,20 @@ class TokenDataset:
         self.windows: Windows = windows
         self.output_dtype = np.dtype(output_dtype)
         self.num_tokens = self.source.num_tokens
-        self.vocab_size = self._agreed_vocab_size(vocab_size)
+        self.vocab_size = self._agreed_vocab_size(vocab_size, self.source.vocab_size)
+        self._most_ids: int | None = None
         self._stream: Stream | None = None
         self._stream_pid = 0
         self._check_windows()
 
-    def _agreed_vocab_size(self, given: int | None) -> int | None:
-        known = self.source.vocab_size
+    def bound_ids(self, count: int) -> None:
+        """Refuse ids from `count` on, which a model has no rows for: at once where the vocabulary
+        is known, else as they are read."""
+        self._agreed_vocab_size(count, self.vocab_size)
+        if self.vocab_size is None and self._most_ids != count:
+            self._most_ids, self._stream = count, None
+
+    def _agreed_vocab_size(self, given: int | None, known: int | None) -> int | None:
         if given is not None and known is not None and known > given:
             raise DataError(
                 f"the dataset's vocabulary of {known} does not fit into the {given} ids expected",
@@ -330,7 +337,7 @@ class TokenDataset:
         try:
             work(self._open_stream())
         except _native.ReadError as error:
-            expected = Expected(self._id_limit(), self.vocab_size, self.output_dtype)
+            expected = Expected(self._id_limit(), self._vocabulary, self.output_dtype)
             raise explain_read_error(self.source, expected, *error.args) from None
 
     def _open_stream(self) -> Stream:
@@ -353,12 +360,16 @@ class TokenDataset:
         stream = self._open_stream() if self.source.stored is not None else None
         return stream.ahead.require_cache(order) if isinstance(stream, StoreStream) else None
 
+    @property
+    def _vocabulary(self) -> int | None:
+        return self._most_ids if self.vocab_size is None else self.vocab_size
+
     def _id_limit(self) -> int:
         stored = self.source.dtype
         limits = [1 << (8 * stored.itemsize - (stored.kind == "i")), (1 << 64) - 1]
         limits.append(_OUTPUT_LIMITS[self.output_dtype.name])
-        if self.vocab_size is not None:
-            limits.append(self.vocab_size)
+        if self._vocabulary is not None:
+            limits.append(self._vocabulary)
         return min(limits)
 
 

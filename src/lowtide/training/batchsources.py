@@ -16,11 +16,22 @@ from lowtide.aliases import own_name
 from lowtide.errors import UsageError
 from lowtide.flatsettings import setting_fields, setting_values
 from lowtide.loader.batches import BatchLoader, SampleSource
+from lowtide.loader.mixtures import Mixture
 from lowtide.loader.streaming import StreamingDataLoader
+from lowtide.loader.windows import TokenDataset
+from lowtide.model.config import GPTConfig
+from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.training.settinggroups import DataSettings, ModelSettings
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["BatchSource", "open_batches", "refuse_data_options", "require_sources", "row_length"]
+__all__ = [
+    "BatchSource",
+    "bound_ids",
+    "open_batches",
+    "refuse_data_options",
+    "require_sources",
+    "row_length",
+]
 
 # What says how data is opened, by what is given instead where data is.
 _OPENING = {
@@ -104,6 +115,14 @@ def refuse_data_options(options: Iterable[str], settings: TrainSettings, data: A
                 f"{name} is for data that is yet to be opened, and data was given",
                 next_step=f"leave it out ({_OPENING[name]}), or let lowtide.train(…) open the data",
             )
+
+
+def bound_ids(config: GPTConfig | ModuleConfig, *sources: Any) -> None:
+    """Let datasets refuse ids that a network has no rows for; which a module has, it knows."""
+    if isinstance(config, GPTConfig):
+        for data in (getattr(source, "dataset", source) for source in sources):
+            if isinstance(data, TokenDataset | Mixture):
+                data.bound_ids(config.vocab_size)
 
 
 def _no_source(name: str, value: Any, or_else: str) -> UsageError:

@@ -7,9 +7,9 @@ Memory:  as the loop takes it (loop.py)
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lowtide import ranks
@@ -140,8 +140,7 @@ class Trainer:
 
     def fit(self) -> TrainResult:
         """Train until the end, or go on with a run that was stopped."""
-        device = self.settings.machine.device
-        with self.backend.open_group(device) as group, contextlib.ExitStack() as stack:
+        with self.backend.open_group(self.settings.machine.device) as group, ExitStack() as stack:
             budget = host_budget_bytes(self.settings.machine, on_gpu=not group.on_cpu)
             stack.enter_context(self.run.locked(wanted=group.is_first))
             identity = self._claim(group)
@@ -230,6 +229,7 @@ class Trainer:
                 next_step="give a new model to another Trainer, which goes on with resume=True; "
                 "what fit() evaluated last is TrainResult.val_loss",
             )
+        sources.bound_ids(self.model.config, self.data, *self._held_out().values())
         rows = rows_of_process(settings.batch, group)
         state = RunState(micro_batch=min(settings.batch.batch_size, rows))
         if run is not None:  # before it is divided, while its tensors are whole
@@ -281,7 +281,7 @@ class Trainer:
         steps: Steps,
         where: Diagnostics,
         progress: Progress,
-        stack: contextlib.ExitStack,
+        stack: ExitStack,
     ) -> Loop:
         """Open what a run shows, keeps and watches; `stack` closes it."""
         settings, group = self.settings, steps.group
