@@ -34,6 +34,7 @@ class Settings:
     count: int = 1
     pair: tuple[int, str] = (1, "a")
     kind: Literal["a", "b"] = "a"
+    open: Literal["a", "b"] | None = None
     source: str | Path = "gpt2"
     memory: str | int | None = None
     shuffle: bool = True
@@ -82,6 +83,7 @@ def test_one_file_may_stand_for_a_list_of_files() -> None:
         ({"shuffle": 1}, "expected true or false"),
         ({"rate": "fast"}, "expected a number"),
         ({"kind": "c"}, "expected a or b"),
+        ({"open": "c"}, "setting open is 'c', expected a or b"),
         ({"pair": [1]}, "expected 2 values"),
         ({"memory": [1]}, "expected text or a whole number"),
         ({"names": ["x"]}, "an object of names and values"),

@@ -133,7 +133,7 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
     if origin is Literal:
         if value in get_args(kind):
             return value
-        raise _wrong_type(value, " or ".join(str(choice) for choice in get_args(kind)), name)
+        raise _wrong_type(value, _type_name(kind), name)
     if origin in (tuple, list) or kind in (tuple, list):
         return _convert_sequence(value, kind, name)
     if origin is not None:
@@ -208,6 +208,8 @@ def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
 
 
 def _type_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return names.get(kind) or ("a path" if kind is Path else getattr(kind, "__name__", str(kind)))
 

@@ -152,7 +152,10 @@ def test_ids_that_the_model_has_no_rows_for_are_refused(tmp_path, where, known):
     trainer = Trainer(
         GPT(GPTConfig(30, 16, 1, 32, 2)),
         **given,
-        model_name="run", checkpoints_dir=tmp_path, max_iters=9, batch_size=8,
+        model_name="run",
+        checkpoints_dir=tmp_path,
+        max_iters=9,
+        batch_size=8,
     )
     said = "vocabulary of 37 does not fit into the 30" if known else "the vocabulary ends at 29"
     with pytest.raises(DataError, match=said):

@@ -57,6 +57,12 @@ def test_linear_decay_takes_the_share_of_the_run_it_is_given():
     assert found == pytest.approx([1.0, 0.55, 0.1])
 
 
+def test_an_unknown_schedule_is_refused():
+    wrong: Any = {"schedule": "cosin"}
+    with pytest.raises(UsageError, match="schedule is 'cosin', expected one of cosine, linear"):
+        learning_rate_factor(9, total_steps=10, warmup=0, final_fraction=0.1, **wrong)
+
+
 def test_momentum_rises_over_its_warm_up():
     found = [momentum_at(step, momentum=0.95, warmup_steps=100) for step in (0, 50, 100, 500)]
     assert found == pytest.approx([0.85, 0.9, 0.95, 0.95])

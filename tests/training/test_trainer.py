@@ -129,6 +129,16 @@ def test_options_a_given_model_has_are_taken(token_file):
     assert Trainer(model, data=data, **preset).settings.learning.beta2 == 0.99
 
 
+def test_another_backend_than_the_networks_is_refused(token_file):
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    config = GPTConfig(VOCAB, 16, 1, 32, 2)
+    theirs: Any = SimpleNamespace(config=config, backend="jax")
+    for model, other in ((GPT(config), "jax"), (theirs, "torch")):
+        options: Any = {"backend": other}
+        with pytest.raises(UsageError, match=f"backend is '{other}', and the network that was"):
+            Trainer(model, data=data, **options)
+
+
 @pytest.mark.parametrize(("options", "goes_on"), [
     ({}, False), ({"resume": True}, True), ({"resume": False}, False), ({"settings": 1}, True),
 ])  # fmt: skip

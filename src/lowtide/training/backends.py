@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -39,6 +39,7 @@ __all__ = [
     "Model",
     "as_model",
     "backend_of",
+    "follow_network",
     "open_backend",
 ]
 
@@ -164,6 +165,16 @@ def backend_of(settings: TrainSettings) -> Backend:
             next_step="lowtide.train(offload='auto', …), or `lowtide train --offload auto`",
         )
     return open_backend("ladder" if offload != "none" else settings.computing.backend)
+
+
+def follow_network(options: MutableMapping[str, Any], model: Any) -> None:
+    """Let options have the backend that a given network is made of; another is refused."""
+    made = getattr(model, "backend", "torch")
+    if options.setdefault("backend", made) != made:
+        raise UsageError(
+            f"backend is {options['backend']!r}, and the network that was given is of {made}",
+            next_step="leave it out, or let lowtide.train(…) make the network",
+        )
 
 
 def as_model(given: Any, *, seq_len: int | None, vocab_size: int | None) -> Model:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lowtide.quickclasses import dataclass
+from lowtide.settings import require
 
 if TYPE_CHECKING:
     from lowtide.training.learningsettings import LearningSettings
@@ -90,6 +91,8 @@ def learning_rate_factor(
     >>> learning_rate_factor(100, total_steps=100, warmup=10, schedule="cosine", final_fraction=0.1)
     0.1
     """
+    known = get_args(Schedule)
+    require(schedule in known, "schedule", schedule, f"one of {', '.join(known)}")
     if total_steps is None:
         in_warmup = most_warmup_steps is None or step < most_warmup_steps
         if warmup < 1 and elapsed_fraction < warmup and in_warmup:

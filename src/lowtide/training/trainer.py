@@ -32,7 +32,7 @@ from lowtide.training.agreement import (
     require_same_data,
     require_same_settings,
 )
-from lowtide.training.backends import Engine, Group, Model, as_model, backend_of
+from lowtide.training.backends import Engine, Group, Model, as_model, backend_of, follow_network
 from lowtide.training.callbacks import Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from lowtide.training.checkpoints import RunFolder, readable_numbers
 from lowtide.training.choosing import require_as_given
@@ -112,7 +112,7 @@ class Trainer:
         if given is not None and self._given_optimizer is not None:
             del options["optimizer"]
             options.setdefault("learning_rate", float(given.param_groups[0]["lr"]))
-        options.setdefault("backend", getattr(model, "backend", "torch"))
+        follow_network(options, model)
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)
         self.settings = settings or build_settings(TrainSettings, options)
