@@ -180,6 +180,20 @@ def test_flags_beat_config_file_beats_preset_beats_default(
         parse(["--preset", "high"], PresetSettings)
 
 
+@pytest.mark.parametrize("word", ["--presett=wide", "--prest", "--config-fil", "--config_files"])
+def test_a_flag_beside_the_settings_is_named_where_it_is_nearly_one(word: str) -> None:
+    wanted = "--preset" if word.startswith("--p") else "--config-file"
+    with pytest.raises(UsageError, match="there is no flag --") as refused:
+        parse([word], PresetSettings)
+    assert refused.value.next_step == f"did you mean {wanted}?"
+
+
+def test_an_unknown_preset_names_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean h100") as refused:
+        parse(["--preset", "h10"], TrainSettings)
+    assert refused.value.next_step == "--preset h100"
+
+
 def test_a_verb_may_keep_the_flags_that_every_verb_has() -> None:
     settings = parse(["--config-file", "x.json", "--debug"], OwnFlagsSettings)
     assert settings == OwnFlagsSettings(Path("x.json"), debug=True)

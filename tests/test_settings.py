@@ -289,7 +289,7 @@ def test_presets_are_read_by_name_below_the_config_file_and_keywords(
     with pytest.raises(UsageError) as caught:
         build_settings(Preset, {"preset": "slwo"})
     assert caught.value.message == "unknown preset 'slwo'; did you mean slow?"
-    assert caught.value.next_step == "--preset fast"
+    assert caught.value.next_step == "--preset slow"
     with pytest.raises(UsageError, match="unknown setting 'preset'"):
         build_settings(Inner, {"preset": "slow"})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import io
 import sys
 import types
@@ -46,6 +47,7 @@ def parse_settings(
     if "--help-all" in words or "--help" in words or "-h" in words:
         _print_help(cls, program, summary, examples, whole="--help-all" in words)
         raise SystemExit(0)
+    _refuse_near_miss(cls, words)
     config_path: str | None = None
     if "config_file" not in names:
         config_path, words = _take_word(words, "--config-file")
@@ -195,6 +197,22 @@ def _rename_flags(words: list[str], known: Collection[str]) -> list[str]:
         ours = off + own_name(name.removeprefix(off), known)
         renamed.append(word if ours == name else f"{flag_name(ours)}{equals}{value}")
     return renamed
+
+
+def _refuse_near_miss(cls: type[Any], words: list[str]) -> None:
+    """Name the flag beside the settings that a word nearly is: tyro knows the settings alone."""
+    names = setting_fields(cls)
+    own = [flag_name(name) for name in names]
+    beside = ["--json", "--quiet", *(["--preset"] if hasattr(cls, "presets_dir") else [])]
+    beside += ["--config-file"] if "config_file" not in names else []
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        known = flag in {*own, *beside} or "--" + flag.removeprefix("--no-") in own
+        if known or not flag.startswith("--"):
+            continue
+        nearest = difflib.get_close_matches(flag, [*beside, *own], n=1, cutoff=0.8)
+        if nearest and nearest[0] in beside:
+            raise UsageError(f"there is no flag {flag}", next_step=f"did you mean {nearest[0]}?")
 
 
 def _named(words: list[str], known: Collection[str]) -> set[str]:

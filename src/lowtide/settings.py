@@ -225,9 +225,13 @@ def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
     import difflib  # 0.6 ms that commands without a mistake do not need
 
     known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
+    nearest = _nearest_name(name, known)
+    hint = f"; did you mean {nearest}?" if nearest else f"; known are {', '.join(known)}"
     return f"unknown {kind} {name!r}{hint}"
+
+
+def _nearest_name(name: str, known: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
 
 
 def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None) -> dict[str, Any]:
@@ -255,8 +259,9 @@ def read_preset(name: str, *, for_settings: type[Any]) -> dict[str, Any]:
     folder: Path = for_settings.presets_dir
     known = sorted(path.stem for path in folder.glob("*.json"))
     if name not in known:
+        nearest = _nearest_name(name, known) or known[0]
         raise UsageError(
-            unknown_name_message(name, known, kind="preset"), next_step=f"--preset {known[0]}"
+            unknown_name_message(name, known, kind="preset"), next_step=f"--preset {nearest}"
         )
     return read_config_file(folder / f"{name}.json", for_settings=for_settings)
 
