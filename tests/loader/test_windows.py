@@ -528,10 +528,10 @@ def test_a_vocabulary_fits_into_the_ids_expected(
 ) -> None:
     data = TokenDataset(np.arange(20), split="all", seq_len=4)
     data.source = dataclasses.replace(data.source, vocab_size=known)
-    assert data._agreed_vocab_size(given) == agreed
+    assert data._agreed_vocab_size(given, known) == agreed
     if known is not None:
         with pytest.raises(DataError, match=f"vocabulary of {known} does not fit into the"):
-            data._agreed_vocab_size(known - 1)
+            data._agreed_vocab_size(known - 1, known)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -167,7 +167,7 @@ def backend_of(settings: TrainSettings) -> Backend:
     return open_backend("ladder" if offload != "none" else settings.computing.backend)
 
 
-def follow_network(options: MutableMapping[str, Any], model: Any) -> None:
+def follow_network(options: Any, model: Any) -> None:
     """Let options have the backend that a given network is made of; another is refused."""
     made = getattr(model, "backend", "torch")
     if options.setdefault("backend", made) != made:
