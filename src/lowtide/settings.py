@@ -222,8 +222,6 @@ def _wrong_type(value: Any, expected: str, name: str) -> UsageError:
 
 def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
     """A message that `name` is unknown, with the known name it resembles most."""
-    import difflib  # 0.6 ms that commands without a mistake do not need
-
     known = sorted(known)
     nearest = _nearest_name(name, known)
     hint = f"; did you mean {nearest}?" if nearest else f"; known are {', '.join(known)}"
@@ -231,6 +229,8 @@ def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
 
 
 def _nearest_name(name: str, known: list[str]) -> str | None:
+    import difflib  # 0.6 ms that commands without a mistake do not need
+
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
 
 
