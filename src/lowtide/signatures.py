@@ -39,12 +39,7 @@ SETTINGS_OF = {
     "GenerateKeywords": "lowtide.generation.settings:GenerateSettings",
 }
 """The settings behind `**options: Unpack[NAME]` of functions that take other things too."""
-_USED = {
-    "GenerateKeywords": (
-        "max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "preset", "stop",
-        "seed", "batch_size",
-    ),
-}  # fmt: skip
+_USED = {"GenerateKeywords": "lowtide.generation.settings:WRITING_NAMES"}
 """Where only some of the settings are used: which."""
 
 # Texts that name files or folders, and so may be given as paths.
@@ -172,10 +167,16 @@ def option_rows(options: list[Option]) -> list[str]:
 
 def passed_options(name: str) -> list[Option]:
     """The options of a row of SETTINGS_OF."""
-    module, cls = SETTINGS_OF[name].split(":")
-    options = options_of(getattr(importlib.import_module(module), cls))
-    used = _USED.get(name, [option.name for option in options if option.name != "progress"])
+    options = options_of(_named(SETTINGS_OF[name]))
+    usual = [option.name for option in options if option.name != "progress"]
+    used = _named(_USED[name]) if name in _USED else usual
     return [option for option in options if option.name in used]
+
+
+def _named(place: str) -> Any:
+    """What a module has under a name; `place` is module:name."""
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def describe(value: Any) -> None:

@@ -1,12 +1,13 @@
 """Decoding: the cache changes nothing, the context slides, text comes whole, stops are found."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lowtide.errors import BudgetError, DataError
+from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.files import write_json
 from lowtide.generation import decoding
 from lowtide.generation.decoding import (
@@ -16,7 +17,7 @@ from lowtide.generation.decoding import (
 )
 from lowtide.generation.generating import generate
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.settings import WRITING_NAMES, GenerateSettings, SamplingSettings
 from lowtide.generation.textstreams import (
     TextStream,
     _overlap,
@@ -106,6 +107,19 @@ def test_seeds_decide_the_text(model, tokenizer):
     several = generate_text(model, tokenizer, "abc", seed=5, num_samples=3, **options)
     assert len(several) == 3
     assert len(set(several)) > 1
+
+
+def test_settings_that_only_the_command_heeds_are_refused(model, tokenizer):
+    """`memory` and others were taken and had no effect."""
+    given = {"memory": "1MiB", "checkpoints_dir": "runs", "prompt_file": "a.txt", "model_name": "m"}
+    given |= {"device": "cuda", "backend": "torch", "best": True, "each_line": True}
+    fields = {field.name for field in dataclasses.fields(GenerateSettings)}
+    assert fields - {"prompt", "num_samples"} == {*WRITING_NAMES, *given}
+    for name, value in given.items():
+        with pytest.raises(UsageError, match=f"generate_text takes no {name}: .*in memory") as told:
+            generate_text(model, tokenizer, "abc", **{name: value})
+        assert "lowtide.generate(" in str(told.value)
+    assert generate_text(model, tokenizer, "abc", max_new_tokens=1, memory=None)
 
 
 def test_sampling_leaves_the_models_mode_and_the_global_dice_alone(model, tokenizer):

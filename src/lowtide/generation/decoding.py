@@ -8,17 +8,26 @@ Memory:  a cache of keys and values for the texts that are written at once (rows
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
+from lowtide.aliases import own_name
+from lowtide.errors import UsageError
+from lowtide.flatsettings import setting_fields
 from lowtide.generation.continuations import Rows
 from lowtide.generation.drawing import ArrayChooser
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.sampling import TensorChooser
-from lowtide.generation.settings import BATCH_SIZE, MOST_TEXTS, GenerateSettings, SamplingSettings
+from lowtide.generation.settings import (
+    BATCH_SIZE,
+    MOST_TEXTS,
+    WRITING_NAMES,
+    GenerateSettings,
+    SamplingSettings,
+)
 from lowtide.generation.textstreams import count_writable, iter_starts, not_text
 from lowtide.generation.writing import write_texts
 from lowtide.model.decoder import DecoderSteps
@@ -212,6 +221,7 @@ def generate_text(
 
     `generate_text(model, tokenizer, "Once upon a time", max_new_tokens=50, temperature=0)`
     """
+    _refuse_unused(options)
     settings = build_settings(
         GenerateSettings, {"model_name": "", "num_samples": num_samples, **options}
     )
@@ -238,6 +248,19 @@ def generate_text(
         parts = [texts[i : i + num_samples] for i in range(0, len(texts), num_samples)]
         return parts[0] if isinstance(prompt, str) else parts
     return texts[0] if isinstance(prompt, str) else texts
+
+
+def _refuse_unused(options: Mapping[str, Any]) -> None:
+    """Refuse what is of `lowtide generate` alone: a model in memory has its place and its size."""
+    fields = setting_fields(GenerateSettings)
+    for name in options:
+        own = own_name(name, fields)
+        if own in fields and own not in WRITING_NAMES and options[name] != fields[own].default:
+            raise UsageError(
+                f"generate_text takes no {name}: the model and the prompt are in memory already",
+                next_step="leave it out, or let lowtide.generate(model_name=…) load the model, "
+                "which heeds it",
+            )
 
 
 class _TorchWriter:

@@ -15,6 +15,7 @@ __all__ = [
     "LARGEST_LOGIT",
     "MOST_TEXTS",
     "PRESETS",
+    "WRITING_NAMES",
     "GenerateSettings",
     "SamplingSettings",
 ]
@@ -24,6 +25,12 @@ BATCH_SIZE = 8
 MOST_TEXTS = 1024
 LARGEST_LOGIT = 1e30
 """What larger logits count as: divided by any temperature and penalty they stay finite."""
+
+WRITING_NAMES = (
+    *("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "preset", "stop"),
+    *("seed", "batch_size"),
+)
+"""The settings that say how text is written; the others say which model, prompts and memory."""
 
 Preset = Literal["default", "chat", "creative", "factual", "code", "deterministic"]
 
