@@ -47,14 +47,26 @@ def read_record(folder: Path) -> dict[str, list[str]] | None:
     path = folder / CHECKSUMS_NAME
     if not path.exists():
         return None
-    record: Any = read_json(path)
+    try:
+        record: Any = read_json(path)
+    except DataError as error:
+        raise _damaged(path, f"is damaged: {error.message}") from None
     files: Any = record.get("files") if isinstance(record, dict) else None
     whole = isinstance(files, dict) and all(
         isinstance(sums, list) and all(isinstance(checksum, str) for checksum in sums)
         for sums in files.values()
     )
     if not whole or record.get("version") != RECORD_VERSION:
-        raise DataError(f"{CHECKSUMS_NAME} is damaged, or of a newer lowtide", path=path)
+        raise _damaged(path, "is damaged, or of a newer lowtide")
     if any(name != Path(name).name for name in files):
-        raise DataError(f"{CHECKSUMS_NAME} names files outside its folder", path=path)
+        raise _damaged(path, "names files outside its folder")
     return files
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    """The error for a record that says nothing of the files beside it, which may be whole."""
+    unchecked = "remove it: the files beside it are then used without being compared"
+    step = f"bring it back from a copy, or {unchecked}"
+    if (path.parent / "steps").is_dir():
+        step = f"lowtide train, as this run was given, writes it anew; or {unchecked}"
+    return DataError(f"{CHECKSUMS_NAME} {what}", path=path, next_step=step)

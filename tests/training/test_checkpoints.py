@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from lowtide import files
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.loader.windows import TokenDataset
-from lowtide.model.checksums import record_files
+from lowtide.model.checksums import record_files, verify_folder, write_recorded_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import TensorFile, load_model, load_weights
@@ -524,23 +524,6 @@ def test_tensors_of_any_structure_in_order():
     assert [tensor.item() for tensor in found] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("line", "kept"),
-    [
-        (b'{"step": 3}', True),
-        (b'{"step": 4}', False),
-        (b'{"event": "eval", "step": 2}', True),
-        (b'{"event": "eval", "step": 3}', False),
-        (b'{"phase": "training"}', True),
-        (b"[1]", False),
-        (b'{"step": "three"}', False),
-        (b"{", False),
-    ],
-)
-def test_rows_of_the_log_up_to_the_checkpoint(line, kept):
-    assert checkpoints._is_kept(line, 3, 2) is kept
-
-
 def test_no_log_is_no_error(run):
     run.forget_metrics_after(3, 2)
     assert not run.metrics_path.exists()
@@ -582,6 +565,43 @@ def test_a_finished_run_has_the_weights_of_its_last_checkpoint(two_checkpoints, 
     said = capsys.readouterr().err
     assert "warning: model.safetensors is missing; checksums.json names it" in said
     assert "are written to" not in said
+
+
+BROKEN_RECORDS = ["", "{broken", "[]", '{"version": 9, "files": {}}']
+
+
+@pytest.mark.parametrize("broken", BROKEN_RECORDS)
+@pytest.mark.parametrize("steps", [8, 10])
+def test_a_damaged_record_beside_whole_checkpoints_is_written_anew(
+    two_checkpoints, tmp_path, capsys, broken, steps
+):
+    """Of a run's folder, and of its best weights; both stopped a run that could go on."""
+    shutil.copytree(two_checkpoints, tmp_path, dirs_exist_ok=True)
+    root, best = (tmp_path / "run" / part for part in ("", "best"))
+    tokenizer = Tokenizer.from_characters("".join(map(chr, range(97, 95 + VOCAB))))
+    tokenizer.save(root)
+    for folder in (root, best):
+        (folder / "checksums.json").write_text(broken)
+    with pytest.raises(DataError, match=r"checksums\.json is damaged") as caught:
+        load_model(root)
+    assert caught.value.path == root / "checksums.json" and "lowtide train" in str(caught.value)
+    options = {"max_iters": steps, "tokenizer": tokenizer, "eval_interval": 9}
+    if steps > 8:  # each evaluation is the best so far
+        numbers = root / "steps" / "step_00000008" / "state.json"
+        values = json.loads(numbers.read_text())
+        write_recorded_json(numbers, {**values, "best_val_loss": 99.0})
+    assert make_small_trainer(tmp_path, **options).fit().steps == steps
+    said = capsys.readouterr().err
+    assert "warning: checksums.json is damaged" in said
+    assert f"({root / 'checksums.json'}); it is written anew" in said
+    record = json.loads((root / "checksums.json").read_text())["files"]
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= record.keys()
+    verify_folder(root)
+    if steps > 8:
+        verify_folder(best)
+    else:  # nothing was written there
+        with pytest.raises(DataError, match="without being compared"):
+            load_model(best)
 
 
 def test_an_old_checkpoint_stays_one_until_all_of_it_is_written_anew(run, monkeypatch):

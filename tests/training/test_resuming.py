@@ -16,6 +16,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters
+from lowtide.training import resuming
 from lowtide.training.resuming import (
     RESUME_RULES,
     change_settings,
@@ -368,3 +369,20 @@ def test_a_folder_with_files_of_a_runs_names_is_not_written_over(tmp_path):
         path.unlink()
     (folder / "steps" / "step_00000004").mkdir(parents=True)
     assert is_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (b'{"step": 3}', True),
+        (b'{"step": 4}', False),
+        (b'{"event": "eval", "step": 2}', True),
+        (b'{"event": "eval", "step": 3}', False),
+        (b'{"phase": "training"}', True),
+        (b"[1]", False),
+        (b'{"step": "three"}', False),
+        (b"{", False),
+    ],
+)
+def test_rows_of_the_log_up_to_the_checkpoint(line, kept):
+    assert resuming._is_kept(line, 3, 2) is kept

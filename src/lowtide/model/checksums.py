@@ -24,6 +24,7 @@ from lowtide.files import checksum_bytes, checksum_file, json_bytes, write_bytes
 from lowtide.files import write_json as _write_json
 
 __all__ = [
+    "drop_damaged_record",
     "find_intact",
     "has_all_files",
     "record_checksums",
@@ -50,6 +51,20 @@ def record_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
     checksums = {name: checksum_file(folder / name) for name in names}
     record_checksums(folder, checksums)
     return checksums
+
+
+def drop_damaged_record(folder: Path, note: Callable[[str], None]) -> bool:
+    """Remove a record that cannot be read, and say so; True if there was such a one.
+
+    Only for those who know what the folder's files should hold, or write all of them again.
+    """
+    try:
+        read_record(folder)
+    except DataError as error:
+        note(f"warning: {error.message} ({error.path}); it is written anew")
+        (folder / CHECKSUMS_NAME).unlink()
+        return True
+    return False
 
 
 def write_recorded_json(path: Path, value: Any) -> None:

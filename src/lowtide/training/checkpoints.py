@@ -19,14 +19,13 @@ Memory:  nothing beside what it is given
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lowtide.errors import BudgetError, DataError
+from lowtide.errors import BudgetError, DataError, warn
 from lowtide.filenames import (
     CHECKSUMS_NAME,
     CONFIG_NAME,
@@ -36,7 +35,6 @@ from lowtide.filenames import (
     WEIGHTS_NAME,
 )
 from lowtide.files import (
-    atomic_file,
     checksum_file,
     create_file,
     free_disk_bytes,
@@ -50,6 +48,7 @@ from lowtide.files import (
 from lowtide.memory import format_size
 from lowtide.model.arrayfiles import ArrayFile, save_weights
 from lowtide.model.checksums import (
+    drop_damaged_record,
     record_checksums,
     record_files,
     step_dirs,
@@ -63,7 +62,7 @@ from lowtide.model.tide import write_modelling_file
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.basemodel import GROWN
-from lowtide.training.resuming import RUN_NAMES, is_run
+from lowtide.training.resuming import RUN_NAMES, drop_rows_after, is_run
 
 __all__ = [
     "OLD_STATE_NAME",
@@ -106,6 +105,7 @@ class RunFolder:
         """The folder of the model that the run begins from, if it begins from one."""
         self._whole_dir: Path | None = None
         self._is_locked = False
+        self._lost_record = False
 
     @contextlib.contextmanager
     def locked(self, *, wanted: bool = True) -> Generator[None]:
@@ -161,7 +161,7 @@ class RunFolder:
         """The newest checkpoint whose files are what was written; None without any checkpoint.
 
         Damaged ones are named, and with `set_aside` get another name, so that the run can write
-        those steps again.
+        those steps again; a damaged record beside the run's weights is made anew.
         """
         if self._whole_dir is not None:
             return self._whole_dir
@@ -182,6 +182,12 @@ class RunFolder:
                 aside = folder.with_name(f"damaged_{folder.name}")
                 shutil.rmtree(aside, ignore_errors=True)
                 folder.replace(aside)
+        if set_aside and drop_damaged_record(self.root, note):
+            self._lost_record = True
+            if self._whole_dir is not None:
+                names = (WEIGHTS_NAME, CONFIG_NAME)
+                checksums = {name: checksum_file(self._whole_dir / name) for name in names}
+                record_checksums(self.root, checksums)
         return self._whole_dir
 
     def newest_dir(self) -> Path:
@@ -219,6 +225,8 @@ class RunFolder:
     def _publish_weights(self, folder: Path, checksums: Mapping[str, str]) -> None:
         """Copy the weights and shape of a checkpoint to the run's folder, recorded beforehand."""
         record_checksums(self.root, {name: checksums[name] for name in (WEIGHTS_NAME, CONFIG_NAME)})
+        if self._lost_record and (self.root / TOKENIZER_NAME).is_file():
+            record_files(self.root, [TOKENIZER_NAME])  # by now it was compared with the data's
         for name in (CONFIG_NAME, WEIGHTS_NAME):
             _link_or_copy(folder / name, self.root / name)
 
@@ -239,6 +247,7 @@ class RunFolder:
         )
         if not is_same:
             note(f"the weights of {folder.name} are written to {self.root} again")
+        if not is_same or self._lost_record:
             self._publish_weights(folder, checksums)
         for place in (self.root, self.best_dir):
             try:
@@ -261,6 +270,7 @@ class RunFolder:
     ) -> None:
         """Write the weights with the lowest validation loss so far."""
         self.best_dir.mkdir(exist_ok=True)
+        drop_damaged_record(self.best_dir, warn)  # all of its files are written again
         write_modelling_file(self.best_dir, config)
         save_weights(self.best_dir / WEIGHTS_NAME, weights)
         write_recorded_json(self.best_dir / CONFIG_NAME, config.to_huggingface())
@@ -327,28 +337,7 @@ class RunFolder:
 
     def forget_metrics_after(self, step: int, evaluated_step: int) -> None:
         """Drop rows that a killed run wrote after its last checkpoint: these steps are repeated."""
-        if not self.metrics_path.is_file():  # a pipe would be waited for
-            return
-        with self.metrics_path.open("rb") as old:
-            if all(_is_kept(line, step, evaluated_step) for line in old):
-                return  # a finished run given again is left as it is
-        with (
-            self.metrics_path.open("rb") as old,
-            atomic_file(self.metrics_path) as new,
-        ):
-            for line in old:
-                if _is_kept(line, step, evaluated_step):
-                    new.write(line)
-
-
-def _is_kept(line: bytes, step: int, evaluated_step: int) -> bool:
-    """True for a row of the log up to a step; malformed lines are dropped, and never stop a run."""
-    try:
-        row = json.loads(line)
-        last = evaluated_step if row.get("event") == "eval" else step
-        return row.get("step", -1) <= last
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return False
+        drop_rows_after(self.metrics_path, step, evaluated_step)
 
 
 def _has_companions(folder: Path) -> bool:

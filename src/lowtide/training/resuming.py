@@ -6,6 +6,7 @@ Out:     the settings to go on with; what changed, announced; an error for what 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from lowtide.filenames import (
     TOKENIZER_NAME,
     WEIGHTS_NAME,
 )
-from lowtide.files import read_json, write_json
+from lowtide.files import atomic_file, read_json, write_json
 from lowtide.flatsettings import replace_settings, setting_fields, setting_values
 from lowtide.freenames import require_free_names
 from lowtide.model.companions import COMPANIONS
@@ -39,6 +40,7 @@ __all__ = [
     "another_run",
     "change_settings",
     "continued_settings",
+    "drop_rows_after",
     "is_run",
     "read_identity",
     "require_own_run",
@@ -227,6 +229,29 @@ def change_settings(
 def write_settings(root: Path, settings: TrainSettings, *, identity: Mapping[str, str]) -> None:
     """Write the settings a run begins with, and what it begins from."""
     _write(root / SETTINGS_NAME, settings, identity, [])
+
+
+def drop_rows_after(metrics_path: Path, step: int, evaluated_step: int) -> None:
+    """Drop rows of a run's log after its last checkpoint: these steps are repeated."""
+    if not metrics_path.is_file():  # a pipe would be waited for
+        return
+    with metrics_path.open("rb") as old:
+        if all(_is_kept(line, step, evaluated_step) for line in old):
+            return  # a finished run given again is left as it is
+    with metrics_path.open("rb") as old, atomic_file(metrics_path) as new:
+        for line in old:
+            if _is_kept(line, step, evaluated_step):
+                new.write(line)
+
+
+def _is_kept(line: bytes, step: int, evaluated_step: int) -> bool:
+    """True for a row of the log up to a step; malformed lines are dropped, and never stop a run."""
+    try:
+        row = json.loads(line)
+        last = evaluated_step if row.get("event") == "eval" else step
+        return row.get("step", -1) <= last
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 def read_identity(root: Path) -> Mapping[str, Any]:
