@@ -88,7 +88,9 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     return from_flat(cls, values)
 
 
-def require(condition: bool, name: str, value: Any, expected: str) -> None:
+def require(
+    condition: bool, name: str, value: Any, expected: str, *, next_step: str | None = None
+) -> None:
     """Refuse a setting's value, saying what was expected.
 
     >>> require(-1 >= 0, "top_k", -1, "0 or more")
@@ -96,7 +98,7 @@ def require(condition: bool, name: str, value: Any, expected: str) -> None:
     lowtide.errors.UsageError: top_k is -1, expected 0 or more
     """
     if not condition:
-        raise UsageError(f"{name} is {value!r}, expected {expected}")
+        raise UsageError(f"{name} is {value!r}, expected {expected}", next_step=next_step)
 
 
 def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,23 @@ def test_values_that_make_no_sense_are_refused(options, message):
         train_settings(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ({"use_mixed_precision": False}, "--no-float8-head --no-float8-blocks"),
+        ({"use_mixed_precision": False, "float8_head": False}, "--no-float8-blocks"),
+        ({"precision": "fp16"}, "--no-float8-head --no-float8-blocks"),
+        ({"compile": False}, "--no-compile-whole"),
+    ],
+)
+def test_what_a_preset_gives_can_be_switched_off_as_the_error_says(options, flags):
+    with pytest.raises(UsageError) as caught:
+        train_settings(preset="fastest", **options)
+    assert f"give {flags}" in str(caught.value)
+    given = {word.removeprefix("--no-").replace("-", "_"): False for word in flags.split()}
+    train_settings(preset="fastest", **options, **given)
+
+
 def test_nothing_to_evaluate_on_is_refused():
     with pytest.raises(UsageError, match="at least one dataset"):
         EvaluateSettings(model_name="m")

@@ -66,12 +66,25 @@ def test_what_only_torch_has_is_refused_and_named(name: str) -> None:
     train_settings(**GIVEN[name])
     with pytest.raises(UsageError, match=f"{flag_name(name)}.*only torch has") as caught:
         train_settings(backend="jax", **GIVEN[name])
-    assert caught.value.next_step == "leave it out, or give --backend torch"
+    step = caught.value.next_step or ""
+    assert step.startswith("leave it out") and step.endswith(", or give --backend torch")
+    assert f"--no-{name.replace('_', '-')}" in step or GIVEN[name][name] is not True
 
 
 def test_several_are_named_at_once() -> None:
     with pytest.raises(UsageError, match="--compile, --vram 8GiB: only torch has them"):
         train_settings(backend="jax", compile=True, vram="8GiB")
+
+
+def test_the_way_out_of_what_a_preset_gives_is_named() -> None:
+    """`leave it out` is no answer to somebody who did not give it."""
+    for options, flags in (
+        ({"backend": "jax"}, "--no-compile --no-compile-whole --attention auto --no-float8-head"),
+        ({"offload": "packed"}, "--no-compile-whole --attention auto --no-float8-head"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            train_settings(preset="h100", **options)
+        assert f"leave it out ({flags} --no-float8-blocks" in str(caught.value)
 
 
 @pytest.mark.parametrize("offload", ["auto", "packed"])

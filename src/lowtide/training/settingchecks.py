@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
+from lowtide.flags import write_flags
 from lowtide.settings import require
 
-__all__ = ["at_least_one", "below_one", "more_than_zero", "zero_or_more"]
+__all__ = ["at_least_one", "below_one", "more_than_zero", "switched_off", "zero_or_more"]
 
 
 def at_least_one(group: Any, *names: str) -> None:
@@ -36,3 +38,12 @@ def below_one(group: Any, *names: str) -> None:
     for name in names:
         value = getattr(group, name)
         require(value is None or 0 <= value < 1, name, value, "from 0 to below 1")
+
+
+def switched_off(names: Iterable[str]) -> str:
+    """The flags that do without settings that are on, such as those of a preset.
+
+    >>> switched_off(["float8_head", "compile"])
+    '--no-float8-head --no-compile'
+    """
+    return " ".join(write_flags(dict.fromkeys(names, False)))

@@ -16,7 +16,13 @@ from lowtide.memory import parse_size
 from lowtide.model.families import Layout
 from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used, require
-from lowtide.training.settingchecks import at_least_one, below_one, more_than_zero, zero_or_more
+from lowtide.training.settingchecks import (
+    at_least_one,
+    below_one,
+    more_than_zero,
+    switched_off,
+    zero_or_more,
+)
 
 if TYPE_CHECKING:
     import tyro
@@ -235,13 +241,15 @@ class ComputeSettings:
     def __post_init__(self) -> None:
         more_than_zero(self, "loss_chunk_tokens")
         half = self.use_mixed_precision and self.precision != "fp16"
-        for name in ("float8_head", "float8_blocks"):
-            wanted = getattr(self, name)
-            require(half or not wanted, name, wanted, "--use-mixed-precision in bf16")
+        wanted = [name for name in ("float8_head", "float8_blocks") if getattr(self, name)]
+        for name in wanted:  # a preset may have given them
+            step = f"give {switched_off(wanted)} too, or compute in bf16"
+            require(half, name, True, "--use-mixed-precision in bf16", next_step=step)
         used = self.precision is None or self.use_mixed_precision
         require(used, "precision", self.precision, "--use-mixed-precision beside it")
         whole = self.compile or not self.compile_whole
-        require(whole, "compile_whole", True, "--compile beside it")
+        require(whole, "compile_whole", True, "--compile beside it",
+                next_step=f"give {switched_off(['compile_whole'])}, or --compile")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from lowtide.errors import UsageError
-from lowtide.flags import flag_name
-from lowtide.flatsettings import setting_values
+from lowtide.flags import flag_name, write_flags
+from lowtide.flatsettings import setting_fields, setting_values
 from lowtide.model.families import FAMILIES
 from lowtide.training.learningsettings import OptimizerName
 
@@ -83,7 +83,7 @@ def refuse_options(settings: TrainSettings) -> None:
     if offload != "none" and (found := _find(values, refused)):
         raise UsageError(
             f"{', '.join(found)}: not with --offload {offload}",
-            next_step="leave it out, or leave --offload out",
+            next_step=f"{_leave_out(settings, refused)}, or leave --offload out",
         )
     learning = settings.learning
     beside = [f"--spelling-rate {learning.spelling_rate}"] * (learning.spelling_rate > 0)
@@ -91,7 +91,8 @@ def refuse_options(settings: TrainSettings) -> None:
     if beside and (found := _find(values, _NOT_BESIDE_ROWS)):
         raise UsageError(
             f"{', '.join(found)}: not with {' and '.join(beside)}",
-            next_step="leave it out, or give --spelling-rate 0 and --embedding-decay-to zero",
+            next_step=f"{_leave_out(settings, _NOT_BESIDE_ROWS)}, or give --spelling-rate 0 and "
+            "--embedding-decay-to zero",
         )
     if settings.computing.backend != "jax":
         return
@@ -100,16 +101,25 @@ def refuse_options(settings: TrainSettings) -> None:
         raise UsageError(
             f"{', '.join(found)}: only torch has {'it' if len(found) == 1 else 'them'}, and "
             "--backend is jax",
-            next_step="leave it out, or give --backend torch",
+            next_step=f"{_leave_out(settings, _TORCH_ONLY)}, or give --backend torch",
         )
 
 
 def _find(values: Mapping[str, Any], table: Mapping[str, tuple[Any, ...] | str]) -> list[str]:
+    """What is refused, as flags."""
     return [
-        flag_name(name) + ("" if value is True else f" {value}")
+        flag_name(name) + ("" if values[name] is True else f" {values[name]}")
         for name, refused in table.items()
-        if _is_refused(value := values[name], refused)
+        if _is_refused(values[name], refused)
     ]
+
+
+def _leave_out(settings: TrainSettings, table: Mapping[str, tuple[Any, ...] | str]) -> str:
+    """How to do without what is refused, also where a preset or a config file gives it."""
+    fields, values = setting_fields(type(settings)), setting_values(settings)
+    refused = (name for name, given in table.items() if _is_refused(values[name], given))
+    flags = write_flags({name: fields[name].default for name in refused})
+    return f"leave it out ({' '.join(flags)})" if flags else "leave it out"
 
 
 def _is_refused(value: Any, refused: tuple[Any, ...] | str) -> bool:
