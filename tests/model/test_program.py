@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lowtide.errors import LowtideError
+from lowtide.errors import LowtideError, UsageError
 from lowtide.model import program as program_module
 from lowtide.model.program import MIB, Program, find_program, program_here
 
@@ -116,7 +116,7 @@ def test_a_probe_without_its_device_says_what_is_missing(monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", printed + "\n")
 
     monkeypatch.setattr(program_module.subprocess, "run", run)
-    with pytest.raises(LowtideError) as caught:
+    with pytest.raises(UsageError) as caught:  # as without a budget: the same exit code
         program_module._probe("jax", "gpu")
     assert str(caught.value) == "device is 'gpu', none here\n  next: leave it out"
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lowtide import __version__, ranks
+from lowtide import __version__, errors, ranks
 from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes, read_json, write_json
 from lowtide.memory import release_free_memory, tree_resident_bytes, usable_cores
@@ -198,9 +198,10 @@ def _probe(part: str, device: str) -> Program:
         reason = f"no end in {_TIMEOUT_SECONDS} seconds"
     except (IndexError, ValueError, TypeError):
         printed = done.stderr  # pyright: ignore[reportPossiblyUnboundVariable]
-        told = re.search(r"^(?:error: |lowtide\.errors\.\w+: )(.*)\n +next: (.*)$", printed, re.M)
+        told = re.search(r"^lowtide\.errors\.(\w+): (.*)\n +next: (.*)$", printed, re.M)
         if told is not None:  # what we say ourselves, such as of a device that is not there
-            raise LowtideError(told[1], next_step=told[2]) from None
+            kind: type[LowtideError] = getattr(errors, told[1], LowtideError)
+            raise kind(told[2], next_step=told[3]) from None
         lines = printed.strip().splitlines()
         reason = lines[-1] if lines else "it ended without a word"
     raise LowtideError(
