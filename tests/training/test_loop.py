@@ -183,6 +183,36 @@ def test_many_bad_steps_in_a_row_stop_with_advice(make_trainer):
         trainer.fit()
 
 
+@pytest.mark.parametrize("most", [1, 3, 5])
+@pytest.mark.parametrize("first", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("log_interval", [1, 4, 100])
+def test_a_run_ends_at_the_last_of_so_many_bad_steps(most, first, log_interval):
+    """Not when the next row is written; nor were they missed where a good step came before it."""
+    world = World(max_bad_steps=most, log_interval=log_interval, num_steps=30)
+    in_a_row = 0
+    world.counters.bad_in_a_row = SimpleNamespace(item=lambda: in_a_row)
+    take = world.steps.train_step
+
+    def train_step():
+        nonlocal in_a_row
+        loss = take()
+        in_a_row = in_a_row + 1 if first <= world.state.step < first + most else 0
+        return loss
+
+    world.steps.train_step = train_step
+    with pytest.raises(LowtideError, match=f"{most} steps in a row"):
+        world.train()
+    assert world.state.step == first + most - 1
+
+
+def test_devices_are_not_waited_for_while_no_step_is_bad():
+    world = World(max_bad_steps=20, log_interval=10, num_steps=40)
+    reads = []
+    world.counters.bad_in_a_row = SimpleNamespace(item=lambda: reads.append(world.state.step) or 0)
+    world.train()
+    assert reads == [1, 10, 20, 30, 40]
+
+
 def test_out_of_memory_halves_the_micro_batch_and_keeps_the_step(make_trainer):
     plain = make_trainer("plain", batch_size=8)
     plain.fit()

@@ -63,6 +63,8 @@ class Loop:
     """Of text that is learned by heart: once is enough."""
     pace: Pace = field(init=False)
     """Made when training begins."""
+    bad_step: int = 0
+    """The first step after which there may be as many bad steps in a row as end the run."""
 
     def is_over(self) -> bool:
         """Return whether a run that was taken up again has nothing left to do, and say so."""
@@ -98,7 +100,8 @@ class Loop:
             loss = steps.train_step()
             phase.update(state.step)
             self._tell_of_step(loss)
-            if state.step % settings.output.log_interval == 0 or steps.are_over():
+            is_logged = state.step % settings.output.log_interval == 0
+            if is_logged or steps.are_over() or self._has_many_bad():
                 self._log(phase)
                 if steps.group.any(self._is_called()):
                     self._stop_early()
@@ -117,6 +120,21 @@ class Loop:
         phase.doing = "saving"
         self._save()
         phase.doing = ""
+
+    def _has_many_bad(self) -> bool:
+        """True after as many bad steps in a row as end the run; the device is only waited for when
+        there can be."""
+        return self.steps.state.step >= self.bad_step and self._count_bad() >= self._most_bad
+
+    @property
+    def _most_bad(self) -> int:
+        return self.settings.learning.max_bad_steps
+
+    def _count_bad(self) -> int:
+        """The bad steps in a row until now."""
+        count = int(self.steps.counters.bad_in_a_row.item())
+        self.bad_step = self.steps.state.step + self._most_bad - count
+        return count
 
     def _is_called(self) -> bool:
         """True if a signal asks this process to stop, or its data is damaged."""
@@ -221,7 +239,7 @@ class Loop:
                 self.run.save_tokenizer(self.tokenizer, self.config, best=True)
 
     def _log(self, phase: Phase) -> None:
-        """Read the counters (the one place that waits for the device) and write a row."""
+        """Read the counters (few other places wait for the device) and write a row."""
         state, counters = self.steps.state, self.steps.counters
         self.where.stage("reading counters", state.step)
         self.steps.agree_on_time()
@@ -233,8 +251,8 @@ class Loop:
         self.sinks.write(row)
         phase.update(state.step, loss=state.last_loss, **{"tokens/s": row["tokens_per_second"]})
         counters.next_row()
-        in_a_row = int(counters.bad_in_a_row.item())
-        if in_a_row >= self.settings.learning.max_bad_steps:
+        in_a_row = self._count_bad()
+        if in_a_row >= self._most_bad:
             raise LowtideError(
                 f"{in_a_row} steps in a row had a loss or gradient that is not finite "
                 f"({row['skipped_steps']} in all); none of them changed the weights",
