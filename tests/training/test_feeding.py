@@ -12,9 +12,11 @@ import torch
 from lowtide.errors import DataError
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.mixtures import Mixture
+from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.tokenizer import Tokenizer
 from lowtide.training import batchsources, feeding
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.feeding import Feed, open_batches
@@ -162,3 +164,42 @@ def test_ids_that_the_model_has_no_rows_for_are_refused(tmp_path, where, known):
         trainer.fit()
     other.bound_ids(37)
     assert other.get_batch([0])[0].max() < 37  # another model may take them
+
+
+class Letters:
+    """A tokenizer that does not tell how many ids it has."""
+
+    def encode(self, text):
+        return [ord(letter) - ord("a") for letter in text]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("tells", [True, False])
+def test_ids_of_a_stream_that_the_model_has_no_rows_for_are_refused(tmp_path, streaming, tells):
+    """At once where the tokenizer tells how many it has, else as batches are made."""
+    letters = "".join(map(chr, range(97, 97 + 20)))
+    path = tmp_path / "a.txt"
+    path.write_text(letters * 40)
+    tokenizer = Tokenizer.from_characters(letters) if tells else Letters()
+    stream = StreamingDataLoader(
+        files=path, tokenizer=tokenizer, seq_len=16, batch_size=8, streaming=streaming
+    )
+
+    def train(name, rows):
+        model = GPT(GPTConfig(rows, 16, 1, 32, 2))
+        options = {"model_name": name, "checkpoints_dir": tmp_path, "max_iters": 2}
+        return Trainer(model, data=stream, eval_interval=9, device="cpu", **options).fit()
+
+    said = f"ids up to {tokenizer.vocab_size - 1 if tells else 19}, the model.* ends at 11"
+    with pytest.raises(DataError, match=said):
+        train("small", 12)
+    assert (tmp_path / "small" / "settings.json").exists() is not tells
+    assert train("large", 24).steps == 2  # another model may take them
+
+
+def test_batches_of_a_stream_alone_have_all_ids(tmp_path):
+    (tmp_path / "a.txt").write_text("abcz" * 40)
+    stream = StreamingDataLoader(
+        files=tmp_path / "a.txt", tokenizer=Letters(), seq_len=16, batch_size=2
+    )
+    assert next(iter(stream))["input_ids"].max() == 25

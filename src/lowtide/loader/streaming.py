@@ -133,6 +133,7 @@ class StreamingDataLoader:
         self._delivered = 0  # windows of that block
         self._resumed = False
         self._stored: TokenDataset | None = None
+        self._most_ids: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -158,6 +159,12 @@ class StreamingDataLoader:
     def end_of_text_id(self) -> int | None:
         """What stands between documents; None if the tokenizer has no such token."""
         return self._encoder.end_of_text_id
+
+    def bound_ids(self, count: int) -> None:
+        """Refuse ids from `count` on: at once where the tokenizer tells how many it has, else as
+        batches are made."""
+        self._encoder.require_ids_below(count)
+        self._most_ids = count
 
     @cached_property
     def fingerprint(self) -> str:
@@ -272,6 +279,8 @@ class StreamingDataLoader:
         shape = (share.rank_count, self.seq_len)
         inputs, targets = np.empty(shape, self._dtype), np.empty(shape, self._dtype)
         blocks.fill(share.rank_first, inputs, targets)
+        if self._most_ids is not None:
+            self._encoder.require_ids_below(self._most_ids, inputs, targets)
         return {"input_ids": inputs, "targets": targets}
 
     def _iter_blocks(self) -> Iterator[tuple[Block, int]]:

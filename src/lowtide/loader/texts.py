@@ -234,6 +234,18 @@ class TextEncoder:
     """The ids of one long text in parts, where a tokenizer knows places that it can be cut at."""
     part_bytes: int = _PART_BYTES
     """About what such a part takes; a text that is no longer is encoded at once."""
+    vocab_size: int | None = None
+    """The number of ids, where a tokenizer tells it."""
+
+    def require_ids_below(self, count: int, *given: npt.NDArray[Any]) -> None:
+        """Refuse ids from `count` on, which a model lacks: those given, or all there are."""
+        most = max((int(ids.max()) + 1 for ids in given if ids.size), default=self.vocab_size or 0)
+        if most > count:
+            raise DataError(
+                f"the tokenizer of this text has ids up to {most - 1}, the model's vocabulary ends "
+                f"at {count - 1}",
+                next_step="give StreamingDataLoader(…) the tokenizer that the model is made for",
+            )
 
 
 def make_encoder(
@@ -253,6 +265,7 @@ def make_encoder(
             fingerprint=str(tokenizer.fingerprint),
             iter_parts=(lambda text: _iter_parts(tokenizer, text, part_bytes)) if is_own else None,
             part_bytes=part_bytes,
+            vocab_size=tokenizer.vocab_size if is_own else None,
         )
     if hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "encode_batch"):
         return TextEncoder(

@@ -118,10 +118,10 @@ def refuse_data_options(options: Iterable[str], settings: TrainSettings, data: A
 
 
 def bound_ids(config: GPTConfig | ModuleConfig, *sources: Any) -> None:
-    """Let datasets refuse ids that a network has no rows for; which a module has, it knows."""
+    """Let data refuse ids that a network has no rows for; which a module has, it knows."""
     if isinstance(config, GPTConfig):
         for data in (getattr(source, "dataset", source) for source in sources):
-            if isinstance(data, TokenDataset | Mixture):
+            if isinstance(data, TokenDataset | Mixture | StreamingDataLoader):
                 data.bound_ids(config.vocab_size)
 
 
