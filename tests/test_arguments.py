@@ -11,7 +11,7 @@ import pytest
 
 from lowtide import arguments
 from lowtide.arguments import parse_settings
-from lowtide.dataset.settings import InspectSettings, VerifySettings
+from lowtide.dataset.settings import InspectSettings, PrepareSettings, VerifySettings
 from lowtide.errors import LowtideError, UsageError
 from lowtide.planning.settings import PlanSettings
 from lowtide.training.settings import EvaluateSettings, TrainSettings
@@ -186,6 +186,37 @@ def test_a_flag_beside_the_settings_is_named_where_it_is_nearly_one(word: str) -
     with pytest.raises(UsageError, match="there is no flag --") as refused:
         parse([word], PresetSettings)
     assert refused.value.next_step == f"did you mean {wanted}?"
+
+
+@pytest.mark.parametrize(
+    ("cls", "words", "said", "meant"),
+    [
+        (CountSettings, ["--inputfiles", "a"], "--inputfiles, and --input-files is missing",
+         "--input-files"),
+        (CountSettings, ["--num-roundz", "2"], "--num-roundz, and --input-files is missing",
+         "--num-rounds"),
+        (CountSettings, ["--no-normalise", "--shar=1"],
+         "--no-normalise or --shar, and --input-files is missing", "--no-normalize and --share"),
+        (PlanSettings, ["--input-file", "a", "--token", "2B", "--szie", "1M"], None, None),
+        (InspectSettings, ["--smple", "a.txt"], "--smple", "--sample"),
+        (PrepareSettings, ["--input-files", "a", "--outdir", "d", "--procesess", "2"],
+         "--outdir or --procesess, and --out-dir is missing", "--out-dir and --processes"),
+        (CountSettings, ["--nonsense", "2"], None, None),
+        (CountSettings, ["--input-files", "a", "--num-roundz", "2"], None, None),
+    ],
+)  # fmt: skip
+def test_flags_that_are_nearly_one_are_named_where_another_is_missing(
+    cls: type[Any], words: list[str], said: str | None, meant: str | None
+) -> None:
+    """The usage message names what is missing alone; where nothing is, it names the nearest."""
+    if said is None:
+        with pytest.raises(SystemExit):
+            parse(words, cls)
+        return
+    with pytest.raises(UsageError) as refused:
+        parse(words, cls)
+    assert refused.value.message == f"there is no flag {said}"
+    assert refused.value.next_step == f"did you mean {meant}?"
 
 
 def test_an_unknown_preset_names_the_nearest_one() -> None:

@@ -12,7 +12,7 @@ import difflib
 import io
 import sys
 import types
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
@@ -63,6 +63,7 @@ def parse_settings(
     if settings is not None:
         return settings
     _refuse_stray_word(cls, words, options, program=program)
+    _refuse_misspelt(cls, words, options)
     settings = _parse_by_tyro(cls, words, options, program=program, summary=summary)
     return note_left_out(settings, {*options, *_named(words, names)})
 
@@ -201,18 +202,48 @@ def _rename_flags(words: list[str], known: Collection[str]) -> list[str]:
 
 def _refuse_near_miss(cls: type[Any], words: list[str]) -> None:
     """Name the flag beside the settings that a word nearly is: tyro knows the settings alone."""
-    names = setting_fields(cls)
-    own = [flag_name(name) for name in names]
-    beside = ["--json", "--quiet", *(["--preset"] if hasattr(cls, "presets_dir") else [])]
-    beside += ["--config-file"] if "config_file" not in names else []
+    beside = _flags_beside(cls)
+    for flag, nearest in _near_misses(cls, words):
+        if nearest in beside:
+            raise UsageError(f"there is no flag {flag}", next_step=f"did you mean {nearest}?")
+
+
+def _refuse_misspelt(cls: type[Any], words: list[str], options: Collection[str]) -> None:
+    """Name the flags that words nearly are where one is missing: tyro says that one is missing."""
+    missing = _missing_flags(cls, words, options)
+    found = list(_near_misses(cls, words)) if missing else []
+    if not found:
+        return
+    places = {flag_name(name) for name in positional_names(cls)}
+    needed = [flag for flag in missing if flag not in places]
+    also = f", and {' and '.join(needed)} {'is' if len(needed) == 1 else 'are'} missing"
+    flags = " or ".join(flag for flag, _ in found)
+    meant = " and ".join(nearest for _, nearest in found)
+    raise UsageError(
+        f"there is no flag {flags}{also if needed else ''}", next_step=f"did you mean {meant}?"
+    )
+
+
+def _flags_beside(cls: type[Any]) -> list[str]:
+    """The flags that a verb has beside its settings."""
+    flags = ["--json", "--quiet", *(["--preset"] if hasattr(cls, "presets_dir") else [])]
+    return flags + (["--config-file"] if "config_file" not in setting_fields(cls) else [])
+
+
+def _near_misses(cls: type[Any], words: list[str]) -> Iterator[tuple[str, str]]:
+    """Flags that the verb does not have, each with the one of its own that it nearly is."""
+    guides: Mapping[str, str] = getattr(cls, "flag_words", {})
+    own = [flag_name(name) for name in (*setting_fields(cls), *guides.values())]
+    beside = _flags_beside(cls)
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         known = flag in {*own, *beside} or "--" + flag.removeprefix("--no-") in own
         if known or not flag.startswith("--"):
             continue
-        nearest = difflib.get_close_matches(flag, [*beside, *own], n=1, cutoff=0.8)
-        if nearest and nearest[0] in beside:
-            raise UsageError(f"there is no flag {flag}", next_step=f"did you mean {nearest[0]}?")
+        switches = ["--no-" + name[2:] for name in own] if flag.startswith("--no-") else []
+        candidates = [*beside, *own, *switches]
+        for nearest in difflib.get_close_matches(flag, candidates, n=1, cutoff=0.8):
+            yield flag, nearest
 
 
 def _named(words: list[str], known: Collection[str]) -> set[str]:
@@ -263,18 +294,24 @@ def _refuse_stray_word(
             f"{stray!r} is one too many: {program} takes {takes} by position",
             next_step=f"give the command once for each of them, or see {program} --help",
         )
-    given = {word.partition("=")[0] for word in words} | {flag_name(name) for name in options}
-    missing = [
-        flag_name(name)
-        for name, field in setting_fields(cls).items()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if flag_name(name) not in given
-    ]
+    missing = _missing_flags(cls, words, options)
     hint = f" ({missing[0]} is missing)" if missing else ""
     raise UsageError(
         f"{stray!r} stands after no flag, so {program} cannot know what it is",
         next_step=f"put its flag before it{hint}; {program} --help lists them",
     )
+
+
+def _missing_flags(cls: type[Any], words: list[str], options: Collection[str]) -> list[str]:
+    """The flags that have to be given and are not; what is given by position is among them."""
+    given = {word.partition("=")[0].replace("_", "-") for word in words}
+    given |= {flag_name(name) for name in options}
+    return [
+        flag_name(name)
+        for name, field in setting_fields(cls).items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if flag_name(name) not in given
+    ]
 
 
 def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:
