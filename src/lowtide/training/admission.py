@@ -46,6 +46,7 @@ from lowtide.training.texttokens import (
     count_vocabulary,
     find_stream_tokenizer,
     find_text_tokens,
+    refuse_unread,
     require_local_text,
 )
 
@@ -55,6 +56,7 @@ __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hope
 def admit(settings: TrainSettings) -> None:
     """Do what needs no torch; other mistakes in the settings are reported by training itself."""
     _require_packages(settings)
+    refuse_unread(settings.data)
     if ranks.is_launched():  # with several processes the first tokenizes while the others wait
         return
     require_local_text(settings.data)  # before a budget is named that would be for nothing

@@ -38,6 +38,7 @@ from lowtide.training.rungs import choose_rung
 from lowtide.training.runidentity import optimizer_of
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
+from lowtide.training.texttokens import refuse_unread
 from lowtide.training.trainer import Trainer, TrainResult
 from lowtide.waiting import sleep_while_waiting
 
@@ -64,6 +65,7 @@ def train(settings: TrainSettings) -> TrainResult:
     require(
         not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
     )
+    refuse_unread(settings.data)
     run = RunFolder(settings.run.folder, keep=settings.saving.keep_checkpoints)
     require_own_run(run.root)
     if run.exists() and not settings.run.resume and not settings.run.overwrite:
