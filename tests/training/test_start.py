@@ -190,6 +190,35 @@ def test_a_tokenizer_that_does_not_fit_the_model_is_refused(text, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layout": "tide"}, "layout is tide, this model has qwen3"),
+        ({"tie_weights": False}, "tie_weights is False, this model has True"),
+        ({"target_params": 10**6}, "target_params is 1,000,000, this model has "),
+        ({"num_layers": 3}, "num_layers is 3, this model has 1"),
+        ({"layout": "qwen3", "tie_weights": True, "num_layers": 1}, None),
+    ],
+)
+def test_a_shape_that_the_base_model_has_not_is_refused(text, options, message):
+    """Layout and size were taken, and the base model's trained."""
+    shape = {"seq_len": 16, "num_layers": 1, "width": 32, "num_heads": 2}
+    train(input_file=text, tokenization="char", model_name="base", max_iters=1, **shape)
+
+    def adapt():
+        return train(
+            input_file=text, tokenization="char", model_name="d", init_from_model="base",
+            max_iters=1, seq_len=16, **options,
+        )  # fmt: skip
+
+    if message is None:
+        assert adapt().steps == 1
+        return
+    with pytest.raises(UsageError, match=message) as refused:
+        adapt()
+    assert refused.value.next_step == "leave the shape out: it is the base model's"
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_the_first_process_alone_clears_a_run_and_the_others_wait(

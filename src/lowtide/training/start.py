@@ -6,13 +6,13 @@ Out:     the run's folder; TrainResult
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from lowtide.answers import tell
 from lowtide.errors import DataError, UsageError
-from lowtide.flatsettings import replace_settings
+from lowtide.flatsettings import named_settings, replace_settings
 from lowtide.keywords import takes_keywords
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.windows import TokenDataset
@@ -21,6 +21,7 @@ from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabu
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.program import program_here
+from lowtide.model.sizing import count_parameters
 from lowtide.model.tensorfiles import require_weights
 from lowtide.settings import require
 from lowtide.tokenizer import Tokenizer
@@ -44,18 +45,40 @@ from lowtide.waiting import sleep_while_waiting
 
 __all__ = ["train"]
 
+_SIZE_TOLERANCE = 0.1  # a new shape is within 5 % of what is asked for
+
 Note = Callable[[str], None]
 """Tells the user something; only the first process does."""
 
 
-def _require_shape(model: ModelSettings, config: GPTConfig, folder: Path, next_step: str) -> None:
+def _require_shape(
+    model: ModelSettings,
+    config: GPTConfig,
+    folder: Path,
+    next_step: str,
+    names: Iterable[str] = SHAPE_FIELDS,
+) -> None:
     """Refuse a shape that was asked for where the weights have another."""
-    for name in SHAPE_FIELDS:
+    for name in names:
         asked, there = getattr(model, name), getattr(config, name)
         if asked is not None and asked != there:
             raise UsageError(
                 f"{name} is {asked}, this model has {there}", path=folder, next_step=next_step
             )
+
+
+def _require_base_shape(settings: TrainSettings, config: GPTConfig, folder: Path) -> None:
+    """The same for a model to start from, whose layout and size are its own too."""
+    named, step = named_settings(settings), "leave the shape out: it is the base model's"
+    kinds = [name for name in ("layout", "tie_weights") if name in named]
+    _require_shape(settings.model, config, folder, step, (*SHAPE_FIELDS, *kinds))
+    wanted, there = settings.model.target_params, count_parameters(config)
+    if settings.run.add_tokens is not None:
+        return
+    if wanted is not None and abs(there - wanted) > _SIZE_TOLERANCE * wanted:
+        raise UsageError(
+            f"target_params is {wanted:,}, this model has {there:,}", path=folder, next_step=step
+        )
 
 
 @takes_keywords(TrainSettings)
@@ -259,9 +282,7 @@ def _shape(
         )
     elif base_dir is not None:
         config = load_config(base_dir).replace(dropout=settings.model.dropout)
-        _require_shape(
-            settings.model, config, base_dir, "leave the shape out: it is the base model's"
-        )
+        _require_base_shape(settings, config, base_dir)
     else:
         config = model_config(settings.model, padded_vocab_size(data.tokenizer.vocab_size))
     require_vocabulary(data.tokenizer, config, base_dir or settings.run.folder)
