@@ -72,10 +72,31 @@ def test_settings_of_text_are_refused_where_none_of_it_is_read(tmp_path, given, 
     """They were taken, and all of the data was trained on."""
     settings = train_settings(checkpoints_dir=tmp_path, device="cpu", max_iters=1, **given)
     if refused is None:
-        refuse_unread(settings.data)
+        refuse_unread(settings)
         return
     for begin in (admit, train):
         with pytest.raises(UsageError, match=f"^{refused} is for "):
+            begin(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"stop_on_forgetting": True}, "stop_on_forgetting is True, expected --eval-dataset-dir"),
+        ({"stop_on_forgetting": True, "eval_dataset_dir": "d"}, None),
+        ({"replay_fraction": 0.5}, "replay_fraction is 0.5, expected --replay-dataset-dir"),
+        ({"replay_fraction": 0.1}, None),
+        ({"replay_fraction": 0.5, "replay_dataset_dir": "d"}, None),
+    ],
+)
+def test_settings_of_other_data_are_refused_where_there_is_none(given, refused):
+    """A run that should have stopped at forgetting did not look for it."""
+    settings = train_settings(dataset_dir="a", device="cpu", **given)
+    if refused is None:
+        refuse_unread(settings)
+        return
+    for begin in (admit, train):
+        with pytest.raises(UsageError, match=refused):
             begin(settings)
 
 

@@ -56,7 +56,7 @@ __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hope
 def admit(settings: TrainSettings) -> None:
     """Do what needs no torch; other mistakes in the settings are reported by training itself."""
     _require_packages(settings)
-    refuse_unread(settings.data)
+    refuse_unread(settings)
     if ranks.is_launched():  # with several processes the first tokenizes while the others wait
         return
     require_local_text(settings.data)  # before a budget is named that would be for nothing

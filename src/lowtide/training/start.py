@@ -88,7 +88,7 @@ def train(settings: TrainSettings) -> TrainResult:
     require(
         not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
     )
-    refuse_unread(settings.data)
+    refuse_unread(settings)
     run = RunFolder(settings.run.folder, keep=settings.saving.keep_checkpoints)
     require_own_run(run.root)
     if run.exists() and not settings.run.resume and not settings.run.overwrite:

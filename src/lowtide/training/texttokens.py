@@ -35,6 +35,7 @@ from lowtide.loader.texts import FileTexts, HubTexts, TextSource
 from lowtide.memory import MemoryBudget
 from lowtide.model.config import padded_vocab_size
 from lowtide.progress import Progress
+from lowtide.settings import require
 from lowtide.stores.urls import store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.scanning import scan_characters
@@ -74,8 +75,20 @@ def require_local_text(data: DataSettings) -> None:
     )
 
 
-def refuse_unread(data: DataSettings) -> None:
-    """Refuse settings of how text is read where there is none, or another kind: they do nothing."""
+def refuse_unread(settings: TrainSettings) -> None:
+    """Refuse settings of data that is not there: they would do nothing."""
+    _refuse_unread_text(settings.data)
+    evaluation, replay = settings.evaluation, settings.replay
+    stops = evaluation.stop_on_forgetting and not evaluation.eval_dataset_dir
+    expected = "--eval-dataset-dir beside it: the data that may be forgotten"
+    require(not stops, "stop_on_forgetting", True, expected)
+    share = replay.replay_fraction
+    is_mixed = replay.replay_dataset_dir is not None or share == type(replay).replay_fraction
+    require(is_mixed, "replay_fraction", share, "--replay-dataset-dir beside it")
+
+
+def _refuse_unread_text(data: DataSettings) -> None:
+    """Refuse settings of how text is read where there is none, or another kind."""
     if data.dataset_id is not None or not (
         data.dataset_dir or data.train_data_path or data.input_file
     ):
