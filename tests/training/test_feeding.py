@@ -166,6 +166,20 @@ def test_ids_that_the_model_has_no_rows_for_are_refused(tmp_path, where, known):
     assert other.get_batch([0])[0].max() < 37  # another model may take them
 
 
+def test_evaluated_ids_that_the_tokenizer_does_not_have_are_refused(tmp_path):
+    """Their bytes are counted by it; they were an IndexError."""
+    ids = np.arange(400, dtype=np.uint16) % 37
+    trainer = Trainer(
+        GPT(GPTConfig(37, 16, 1, 32, 2)),
+        data=TokenDataset(ids, seq_len=16, split="all"),
+        val_data=TokenDataset(ids, seq_len=16, split="all"),
+        tokenizer=Tokenizer.from_characters("ab"),
+        model_name="run", checkpoints_dir=tmp_path, max_iters=2, batch_size=8, device="cpu",
+    )  # fmt: skip
+    with pytest.raises(DataError, match="the vocabulary ends at 3"):
+        trainer.evaluate()
+
+
 class Letters:
     """A tokenizer that does not tell how many ids it has."""
 

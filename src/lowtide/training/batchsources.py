@@ -117,12 +117,25 @@ def refuse_data_options(options: Iterable[str], settings: TrainSettings, data: A
             )
 
 
-def bound_ids(config: GPTConfig | ModuleConfig, *sources: Any) -> None:
-    """Let data refuse ids that a network has no rows for; which a module has, it knows."""
-    if isinstance(config, GPTConfig):
-        for data in (getattr(source, "dataset", source) for source in sources):
-            if isinstance(data, TokenDataset | Mixture | StreamingDataLoader):
-                data.bound_ids(config.vocab_size)
+def bound_ids(
+    config: GPTConfig | ModuleConfig, data: Any, held_out: Mapping[str, Any], tokenizer: Any
+) -> None:
+    """Let data refuse ids that a network has no rows for; which a module has, it knows.
+
+    Bytes of ids that are evaluated are the tokenizer's, which has to know them.
+    """
+    most = config.vocab_size if isinstance(config, GPTConfig) else None
+    _bound(data, most)
+    if tokenizer is not None:
+        most = min(most or tokenizer.vocab_size, tokenizer.vocab_size)
+    for other in held_out.values():
+        _bound(other, most)
+
+
+def _bound(source: Any, most: int | None) -> None:
+    data = getattr(source, "dataset", source)
+    if most is not None and isinstance(data, TokenDataset | Mixture | StreamingDataLoader):
+        data.bound_ids(most)
 
 
 def _no_source(name: str, value: Any, or_else: str) -> UsageError:

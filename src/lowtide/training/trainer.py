@@ -229,7 +229,7 @@ class Trainer:
                 next_step="give a new model to another Trainer, which goes on with resume=True; "
                 "what fit() evaluated last is TrainResult.val_loss",
             )
-        sources.bound_ids(self.model.config, self.data, *self._held_out().values())
+        sources.bound_ids(self.model.config, self.data, self._held_out(), self.tokenizer)
         rows = rows_of_process(settings.batch, group)
         state = RunState(micro_batch=min(settings.batch.batch_size, rows))
         if run is not None:  # before it is divided, while its tensors are whole
