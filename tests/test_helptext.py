@@ -29,7 +29,7 @@ def shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (
             "prepare",
             PrepareSettings,
-            r"^Cleaning and duplicates\n  --no-filter +switches this",
+            r"^Cleaning and duplicates\n  --no-filter +On unless this flag",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_switches_that_are_on_are_shown_as_what_switches_them_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = " ".join(shown(["train", "--help-all"], capsys).split())
-    assert "--no-tie-weights switches this off: Use the embedding" in text
+    assert "--no-tie-weights On unless this flag is given: Use the embedding" in text
     assert "--overwrite First remove an earlier run" in text
 
 
@@ -153,7 +153,7 @@ How it is shown
   --names TEXT …          Names that are shown (abcde)
   --others INT …          Others that are shown (abcdef) (1)
   --mark TEXT             What stands between (\\t)
-  --no-quick              switches this off: Look at the beginning alone
+  --no-quick              On unless this flag is given: Look at the beginning alone
   --slow                  Look at all of it
   --a-long-setting TEXT   Anything
   --a-longer-setting PATH
@@ -167,7 +167,7 @@ What is looked at
 
 How it is shown
   --kind plain|long       How it is shown (plain)
-  --no-quick              switches this off: Look at the beginning alone
+  --no-quick              On unless this flag is given: Look at the beginning alone
 
 Also: --json
 lowtide look --help-all shows the other 7 flags."""

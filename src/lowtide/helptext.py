@@ -96,7 +96,7 @@ def _wrap(text: str, width: int) -> list[str]:
 def _rows(flag: Flag, *, whole: bool) -> list[str]:
     """The lines of one flag: what to write, then what it means, or the first part of that."""
     text = flag.help if whole else flag.help.partition("; ")[0]
-    notes = ["switches this off:"] if flag.default and not flag.metavar else []
+    notes = ["On unless this flag is given:"] if flag.default and not flag.metavar else []
     notes.append(text.rstrip("."))
     if flag.default and flag.metavar and "(" not in flag.help[-8:]:
         notes.append(f"({flag.default})")

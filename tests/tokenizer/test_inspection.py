@@ -32,13 +32,13 @@ def folder(tmp_path: Path, small_tokenizer: Tokenizer) -> Path:
     ("token", "kind"),
     [
         (b"the", "words and parts of words"),
-        (b" the", "words with a blank before them"),
+        (b" the", "words with leading whitespace"),
         ("\u0301é".encode(), "words and parts of words"),
         (b" 12", "numbers"),
-        (b" \n", "blanks"),
+        (b" \n", "whitespace"),
         (b"...", "symbols"),
-        (b"'s", "mixtures"),
-        (b"\xe4\xb8", "parts of characters"),
+        (b"'s", "mixed"),
+        (b"\xe4\xb8", "partial characters"),
         (b"\x00", "symbols"),
     ],
 )

@@ -317,7 +317,7 @@ def _longest_table(tokens: list[bytes]) -> dict[str, Any]:
         "type": "table",
         "id": "longest",
         "title": "The longest tokens",
-        "note": "blanks as ·",
+        "note": "spaces as ·",
         "columns": ["token", "bytes"],
         "rows": [
             [_show(token)[:120].replace(" ", "·").replace("\n", "\\n"), f"{len(token)}"]

@@ -40,13 +40,13 @@ _LONGEST_SHOWN = 10
 _BACKGROUNDS = (153, 194, 224, 229, 189)  # pale ones of the 256 colours; text on them is black
 
 _KINDS = (
-    "words with a blank before them",
+    "words with leading whitespace",
     "words and parts of words",
     "numbers",
-    "blanks",
+    "whitespace",
     "symbols",
-    "mixtures",
-    "parts of characters",
+    "mixed",
+    "partial characters",
 )
 
 
@@ -104,21 +104,21 @@ def kind_of_token(token: bytes) -> str:
     """The kind of a token: a word, a number, spaces, symbols, …
 
     >>> kind_of_token(b" the"), kind_of_token(b"2024"), kind_of_token(bytes([0xE6]))
-    ('words with a blank before them', 'numbers', 'parts of characters')
+    ('words with leading whitespace', 'numbers', 'partial characters')
     """
     try:
         text = token.decode()
     except UnicodeDecodeError:
-        return "parts of characters"
+        return "partial characters"
     if text.isspace():
-        return "blanks"
+        return "whitespace"
     body = text[1:] if text[0].isspace() else text
     classes = {unicodedata.category(character)[0] for character in body}
     if classes <= {"L", "M"}:
         return _KINDS[0] if body != text else _KINDS[1]
     if classes <= {"N"}:
         return "numbers"
-    return "mixtures" if classes & {"L", "N"} else "symbols"
+    return "mixed" if classes & {"L", "N"} else "symbols"
 
 
 def _ordinary_tokens(tokenizer: Tokenizer) -> list[bytes]:
