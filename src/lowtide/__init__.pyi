@@ -128,9 +128,9 @@ def compare_memory(
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> list[Pair]:
-    """Do a job the ordinary way and the sparing way, and return the peak memory of both.
+    """Do jobs the usual way and the memory-saving way, and return the peak memory of both.
 
-    Every pair is measured in processes of its own, one after the other.
+    Everything is measured in separate processes, one after another.
 
     Args:
         input: Text for the comparison of tokenizers: files (plain, .gz, .zst, .xz), folders or
@@ -700,7 +700,7 @@ def run_demo(
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> list[StageResult]:
-    """Run every stage that is not there yet, and return what each took.
+    """Run every stage that is not finished yet, and return the time and memory of each.
 
     Args:
         text: Your own text file (txt, jsonl or parquet); default: the source files of Python's

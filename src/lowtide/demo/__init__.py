@@ -1,6 +1,6 @@
-"""The whole way on text that every machine has, by the ordinary verbs.
+"""The demo: all steps from text to a trained model, with the regular commands.
 
 text      the standard library's sources, or the user's own text
-stages    the verbs with their flags, and commands.sh
-running   one process after the other, measured; goes on where it stopped
+stages    the commands with their flags, and commands.sh
+running   one process after another, measured; resumes where it stopped
 """

@@ -1,8 +1,8 @@
-"""Run the demo's stages one after the other, each as a process, and tell what each took.
+"""Run the demo's stages one after another, each as a process, and measure each.
 
 In:      DemoSettings
 Out:     a folder with text, tokenizer, dataset, run, commands.sh and demo.json; StageResults
-Memory:  next to nothing: the work is in the processes
+Memory:  very little: the work is done in the processes
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GRACE_SECONDS = 5.0
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class StageResult:
-    """What one stage took, over all attempts if it was interrupted."""
+    """Time and memory of one stage, over all attempts if it was interrupted."""
 
     verb: str
     seconds: float
@@ -66,7 +66,7 @@ class StageResult:
 
 @takes_keywords(DemoSettings)
 def run_demo(settings: DemoSettings) -> list[StageResult]:
-    """Run every stage that is not there yet, and return what each took."""
+    """Run every stage that is not finished yet, and return the time and memory of each."""
     with hold_lock(settings.out_dir, create_folder=True):
         return _run_stages(settings, parse_size(settings.memory))
 
@@ -81,7 +81,7 @@ def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
     write_commands(folder / "commands.sh", settings, stages)
     results: list[StageResult] = ResultList()
     for number, stage in enumerate(stages, 1):
-        # Text is generated again each time: it is what the reader came for, and takes seconds.
+        # Text is generated every time: it takes seconds, and users want to see it.
         was_there = attempts.is_finished(stage) and stage.verb != "generate"
         note = f"{stage.verb}: is there already" if was_there else stage.command
         tell(f"\n[{number}/{len(stages)}] {note}")
@@ -102,7 +102,7 @@ def _run_stages(settings: DemoSettings, budget_bytes: int) -> list[StageResult]:
 
 
 def describe_results(results: list[StageResult], out_dir: Path) -> str:
-    """Return the table of stages, and what the reader can do next."""
+    """Return the table of stages, and suggestions for next steps."""
     header = ("stage", "time", "throughput", "peak memory", "budget", "used")
     rows: list[tuple[str, ...]] = [header]
     for result in results:
@@ -134,7 +134,7 @@ def describe_results(results: list[StageResult], out_dir: Path) -> str:
 
 
 class _Attempts:
-    """What the demo's stages have taken so far, kept in demo.json so that a stop loses nothing."""
+    """Time and memory of the stages so far, saved in demo.json so that a stop loses nothing."""
 
     def __init__(self, path: Path, stages: list[Stage]) -> None:
         self._journal = Journal(path, verb="demo", version=1)
@@ -175,13 +175,14 @@ class _Attempts:
 
 
 def _run_stage(stage: Stage, folder: Path, attempts: _Attempts, *, resume_command: str) -> None:
-    """Run one verb to its end; its output, progress and errors go straight to the terminal.
+    """Run one command; its output, progress and errors go straight to the terminal.
 
-    The kernel's peak of a child starts with what its parent held, so this process must stay small.
+    A child's peak memory as the kernel counts it starts at its parent's size, so this process must
+    stay small.
     """
     began = time.monotonic()
     words = [*_PROGRAM, *stage.words, *(["--quiet"] if is_quiet() else [])]
-    # With --json our own object is all of stdout.
+    # With --json, stdout is reserved for the demo's own object.
     child = subprocess.Popen(words, cwd=folder, stdout=sys.stderr if wants_json() else None)
     interrupted = False
     try:
@@ -198,7 +199,7 @@ def _run_stage(stage: Stage, folder: Path, attempts: _Attempts, *, resume_comman
         finished=code == 0,
     )
     if code == 130:
-        raise SystemExit(130)  # the stage has said that the same command goes on
+        raise SystemExit(130)  # the stage has printed how to resume
     if interrupted:
         raise KeyboardInterrupt
     if code != 0:
@@ -209,7 +210,7 @@ def _run_stage(stage: Stage, folder: Path, attempts: _Attempts, *, resume_comman
 
 
 def _wait_after_interrupt(pid: int, *, grace_seconds: float = _GRACE_SECONDS) -> tuple[int, Any]:
-    """Wait for a child that has most likely got the same Ctrl-C; pass it on if it has not."""
+    """Wait for a child that most likely received the same Ctrl-C; signal it if it did not."""
     deadline = time.monotonic() + grace_seconds
     passed_on = False
     while True:
@@ -217,7 +218,7 @@ def _wait_after_interrupt(pid: int, *, grace_seconds: float = _GRACE_SECONDS) ->
         if found:
             return status, usage
         if not passed_on and time.monotonic() > deadline:
-            os.kill(pid, signal.SIGTERM)  # SIGINT is ignored by what runs in the background
+            os.kill(pid, signal.SIGTERM)  # background processes ignore SIGINT
             passed_on = True
         time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""The stages of the demo: the ordinary verbs, as a user would type them in its folder.
+"""The stages of the demo: the regular commands, as a user would type them in its folder.
 
 In:      DemoSettings, the text
 Out:     Stages; commands.sh
@@ -24,7 +24,7 @@ _NEW_TOKENS = 160
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demo runs on, and where it leaves everything."""
+    """The input and the output folder of the demo."""
 
     text: Path | None = None
     """Your own text file (txt, jsonl or parquet); default: the source files of Python's standard
@@ -43,15 +43,15 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class Stage:
-    """One verb of the demo; `amount` of `unit` is the work its throughput is counted in."""
+    """One command of the demo; its throughput is `amount` of `unit` per second."""
 
     verb: str
     flags: Mapping[str, object]
-    """Flags and their values; None for a flag that takes none."""
+    """Flags and their values; None for a flag without a value."""
     amount: float
     unit: str
     metrics_dir: str | None
-    """Where the verb keeps its metrics.jsonl."""
+    """The folder of the command's metrics.jsonl."""
 
     @property
     def words(self) -> list[str]:
@@ -66,7 +66,7 @@ class Stage:
 
     @property
     def result(self) -> dict[str, str]:
-        """The flags that decide what comes out; memory only bounds what it takes."""
+        """The flags that decide the result; the memory budget does not."""
         return {flag: str(value) for flag, value in self.flags.items() if flag != "--memory"}
 
 
@@ -76,12 +76,12 @@ def plan_stages(
     *,
     model_flags: Mapping[str, int] = _MODEL_FLAGS,
 ) -> list[Stage]:
-    """Return the stages as the verbs a user would type inside the demo's folder."""
+    """Return the stages as the commands a user would type inside the demo's folder."""
     text_bytes = text_path.stat().st_size
     text = text_path.relative_to(settings.out_dir) if settings.text is None else text_path
     memory = {"--memory": settings.memory}
     tokenizer_flags = {"--input": text, "--vocab-size": settings.vocab_size}
-    # Code is not prose: its blanks mean something, and the same line comes again and again.
+    # Code is not prose: its whitespace is significant, and many lines are repeated.
     as_it_is = {"--no-normalize": None, "--no-filter": None, "--no-dedup": None}
     prepare_flags = {"--input-files": text, "--tokenization": "tokenizer", **as_it_is}
     num_steps = settings.max_iters

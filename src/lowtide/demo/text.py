@@ -19,7 +19,7 @@ from lowtide.files import atomic_file
 
 __all__ = ["find_text", "write_library_sources"]
 
-# Not the library's own code, or not text that reads like code: tables of characters, help texts.
+# Other people's code, or files that do not read like code: tables of characters, help texts.
 _SKIPPED_FOLDERS = {
     *("site-packages", "dist-packages", "test", "tests", "__pycache__", "ensurepip"),
     *("encodings", "idlelib", "lib2to3", "pydoc_data", "turtledemo"),
@@ -28,7 +28,7 @@ _ENOUGH_FILES = 50
 
 
 def find_text(settings: DemoSettings) -> Path:
-    """Return the text the demo runs on; gather the library's sources if they are not there yet."""
+    """Return the demo's text; collect the library's sources if that is not done yet."""
     if settings.text is not None:
         if not settings.text.is_file():
             raise DataError(

@@ -1,5 +1,5 @@
-"""Training where weights and moments take few bytes, and need not all be on the device at once.
+"""Training with --offload: packed weights and moments, not all on the device at the same time.
 
-Weights are a bfloat16 and eight bits more, moments eight bits each; blocks of the network are
-computed one after the other, so that each may live on the device, in host memory or in a file.
+A weight is a bfloat16 and eight more bits, a moment eight bits. Blocks of the network are computed
+one after another, so that each can be stored on the device, in host memory or in a file.
 """

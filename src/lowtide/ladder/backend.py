@@ -1,7 +1,7 @@
 """The backend of a run with --offload: torch's devices and batches, a packed network.
 
 In:      shapes, settings, folders with weights
-Out:     BACKEND, which the loop speaks to (training/backends.py)
+Out:     BACKEND, which the training loop calls (training/backends.py)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["BACKEND"]
 
 @dataclass(frozen=True)
 class _Alone(ProcessGroup):
-    """A group of one process; checkpoints are written from the places, without copies."""
+    """A group of one process; checkpoints are written from stored tensors, without copies."""
 
     @property
     def saves_beside(self) -> bool:
@@ -46,7 +46,7 @@ class _Alone(ProcessGroup):
 
 
 class _InPlace:
-    """No copies: tensors are read from their places while nothing moves."""
+    """No copies: tensors are read from where they are stored, while no step changes them."""
 
     def take(self, value: Any) -> tuple[Any, Callable[[], None]]:
         return value, lambda: None
@@ -56,7 +56,7 @@ class _InPlace:
 
 
 def _require_device(group: ProcessGroup) -> None:
-    """Refuse devices that cannot move packed states, and processes that would each train alone."""
+    """Refuse devices that cannot compute packed states, and runs of several processes."""
     if group.world_size > 1:
         raise UsageError(
             f"--offload trains in one process, and these are {group.world_size}",
@@ -70,7 +70,7 @@ def _require_device(group: ProcessGroup) -> None:
 
 
 def _require_disk(config: GPTConfig, settings: TrainSettings, *, on_gpu: bool) -> None:
-    """Refuse a disk that does not hold all scratch files together, before the first is made."""
+    """Refuse a disk too small for all scratch files together, before the first is made."""
     wanted = offload_bytes(config, settings, rows=1, on_gpu=on_gpu).file
     folder = settings.machine.offload_dir or settings.run.folder
     if wanted and (free := free_disk_bytes(folder)) < wanted:
@@ -106,7 +106,7 @@ class _LadderBackend:
         model.load_weights(folder, verify=verify)
 
     def held_bytes(self, model: PackedGPT) -> int:
-        return 0  # nothing is held before the engine settles it
+        return 0  # no memory is taken before the engine calls `settle`
 
     def make_engine(
         self,

@@ -1,9 +1,9 @@
-"""What every block of a step was given, kept until its backward pass.
+"""The inputs of all blocks in a step, kept until the backward pass.
 
 In:      the inputs of blocks, by block and micro-batch
-Out:     the same, once, in the opposite order
+Out:     the same, once, in reverse order
 Memory:  2 * layers * tokens * width bytes in bfloat16, on the device or page-locked on the host,
-         where two of them are on their way at a time
+         with at most two copies in progress
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["HostInputs", "Inputs"]
 
 
 class Inputs:
-    """What each block was given, on the device."""
+    """The inputs of blocks, on the device."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int], Tensor] = {}
@@ -35,7 +35,7 @@ class Inputs:
 
 
 class HostInputs(Inputs):
-    """The same in page-locked host memory, copied there beside the computing."""
+    """The inputs of blocks in page-locked host memory, copied while the device computes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class HostInputs(Inputs):
             there.copy_(x.detach(), non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-        self._leaving.append((event, x))  # its memory must not be used again before
+        self._leaving.append((event, x))  # its memory must not be reused before the copy ends
         while len(self._leaving) > 2:
             self._leaving.pop(0)[0].synchronize()
 

@@ -1,7 +1,7 @@
-"""Call a module with tensors that are not its own, and get gradients from a gradient.
+"""Call a module with given tensors as parameters, and backpropagate a given gradient.
 
 In:      a module's outline, its parameters by name, its arguments
-Out:     what it computes; the gradients of what that depends on
+Out:     the module's result; gradients of its inputs
 Memory:  none of its own
 
 torch's own ways to do both import sympy, which takes 45 MiB: a lot for a small budget.
@@ -55,7 +55,7 @@ def call_with(module: nn.Module, named: dict[str, Tensor], *arguments: Any) -> T
 
 
 class _Handed(torch.autograd.Function):
-    """A number whose gradient is replaced by one that is known already.
+    """A scalar whose backward pass returns a given gradient.
 
     torch.autograd.grad takes such gradients too, but compares their shapes with sympy (45 MiB).
     """
@@ -71,5 +71,5 @@ class _Handed(torch.autograd.Function):
 
 
 def gradients_of(y: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of what y depends on, given that of y."""
+    """The gradients of `inputs`, given the gradient of y."""
     return torch.autograd.grad(_Handed.apply(y, gradient), inputs)  # pyright: ignore[reportArgumentType, reportReturnType]

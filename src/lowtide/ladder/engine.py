@@ -51,7 +51,7 @@ _EPS = 1e-8
 
 
 class LadderEngine:
-    """One run's network and optimizer, wherever they live."""
+    """One run's network and optimizer, on any rung."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class LadderEngine:
 
     @torch.no_grad()
     def update(self, loss: Tensor, learning_rate_factor: float) -> tuple[Tensor, Tensor]:
-        """Take the step if all of it is finite; return the gradient's norm and 1 if it was not."""
+        """Take the step if all gradients are finite; return their norm, and 1 if it was skipped."""
         settings, norm = self._settings, self._norm
         goes = (norm.isfinite() & loss.isfinite()).double()
         self._steps += goes
@@ -178,11 +178,11 @@ class LadderEngine:
         return MuonNumbers(momentum, learning.cautious_decay, self._seed(), scalars)
 
     def _seed(self) -> int:
-        """Of the step: 32 bits."""
+        """A seed for the step, of 32 bits."""
         return hash((self._settings.learning.seed, self.state.step)) & 0xFFFFFFFF
 
     def _numbers(self, factor: Tensor, goes: Tensor, rate: float, decay: float) -> StepNumbers:
-        # If the first step is skipped there are no corrections yet; those of one step do no harm.
+        # If the first step is skipped, the bias corrections are those of one step: harmless.
         steps = self._steps.clamp(min=1.0)
         first, second = (1 - torch.pow(beta, steps) for beta in self._betas)
         kept = torch.full_like(factor, 1 - rate * decay)
@@ -203,11 +203,11 @@ class LadderEngine:
         ):
             place.copy_(torch.where(goes > 0, value, place))
 
-    # -- what the loop asks for ----------------------------------------------------------------
+    # -- called by the loop --------------------------------------------------------------------
 
     @property
     def notes(self) -> list[str]:
-        """Settings that are not possible on this device, as notices."""
+        """Notices about settings that this device does not support."""
         found: list[str] = []
         rung = self._settings.machine.offload
         if self._group.on_cpu and rung in ("gradients", "optimizer", "layers"):
@@ -219,15 +219,15 @@ class LadderEngine:
         return found
 
     def weights(self) -> dict[str, Any]:
-        """The weights under our names, each read when it is written."""
+        """The weights under our names; each is read when the file is written."""
         return self.model.state_dict()
 
     def moments(self) -> dict[str, Any]:
-        """The optimizer's tensors by name, each read when it is written."""
+        """The optimizer's tensors by name; each is read when the file is written."""
         return self.model.moments()
 
     def numbers(self) -> dict[str, Any]:
-        """What of the state is no tensor."""
+        """The parts of the state that are not tensors."""
         return {
             "loss_scale": {"value": 1.0, "good_steps": 0.0},
             "optimizers": [
@@ -237,7 +237,7 @@ class LadderEngine:
         }
 
     def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
-        """Take the moments of the newest checkpoint back; any rung's."""
+        """Restore the moments of the newest checkpoint, written on any rung."""
         rows = numbers["optimizers"]
         kinds = [row["kind"] for row in rows]
         if kinds != self._kinds:
@@ -255,7 +255,7 @@ class LadderEngine:
 
     @contextlib.contextmanager
     def eval_sums(self, tokenizer: Tokenizer | None, *, batch_size: int) -> Generator[LossSums]:
-        """Sums of losses of the weights as they are, in the run's precision."""
+        """Sums of losses with the current weights, in the run's precision."""
         if self._counts is None and tokenizer is not None:
             self._counts = token_byte_counts(tokenizer)
         self.model.outline.eval()
@@ -268,7 +268,7 @@ class LadderEngine:
         self.model.outline.train()
 
     def sample(self, tokenizer: Tokenizer) -> str:
-        """Continue the run's sample prompt, all of it computed again for every token."""
+        """Continue the run's sample prompt, without a cache: all of it again for every token."""
         settings = self._settings
         context = self.model.config.context_length
         ids = encode_prompt(tokenizer, Prompt(settings.output.sample_prompt), context)
@@ -291,12 +291,12 @@ class LadderEngine:
         return tokenizer.decode(ids)
 
     def device_peak_bytes(self) -> int | None:
-        """The most that was held on a GPU; None on a CPU."""
+        """Peak memory on a GPU; None on a CPU."""
         return torch.cuda.max_memory_allocated() if self._group.device.type == "cuda" else None
 
     def wait(self) -> None:
-        """Wait until the device has done all it was given."""
+        """Wait until the device has finished all queued work."""
         self._places.wait()
 
     def finish(self) -> None:
-        """Leave the network as it is: its weights are those that were saved."""
+        """Do nothing: the network's weights are already the saved ones."""

@@ -1,13 +1,14 @@
-"""Sums in one order on a GPU, so that every rung, and every run, computes the same bits.
+"""Deterministic sums on a GPU, so that every rung, and every run, computes the same bits.
 
 In:      the device of a run
-Out:     torch's deterministic mode while gradients are computed, and as it was afterwards
+Out:     torch's deterministic mode while gradients are computed, restored afterwards
 Memory:  none of its own
 
-torch's fused attention adds the gradients of queries in any order where rows are longer than one of
-its blocks (128 tokens): a rung differs from itself then. In the strict mode it adds them in one
-order, which was no slower (313 million parameters on one H200, `benchmarks/rung_bits.py`). The mode
-refuses what it has no such order for: there a run goes on without it, and says so.
+torch's fused attention adds the gradients of queries in no fixed order if rows are longer than one
+of its blocks (128 tokens): two runs of one rung differ then. In deterministic mode the order is
+fixed, which was no slower (313 million parameters on one H200, `benchmarks/rung_bits.py`). The mode
+raises an error for operations that have no deterministic form: the run then goes on without it,
+with a notice.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ import torch.utils.deterministic
 
 __all__ = ["ExactSums"]
 
-_settings: Any = torch.utils.deterministic  # its one setting is made by the module itself
-_REFUSED = "deterministic"  # stands in every refusal of the mode
+_settings: Any = torch.utils.deterministic  # its one setting is an attribute of the module
+_REFUSED = "deterministic"  # a word in every error of the mode
 
 
 class ExactSums:
-    """The mode of one run: on where the device is a GPU, until torch refuses something."""
+    """The mode of one run: on if the device is a GPU, until an operation does not support it."""
 
     def __init__(self, device: torch.device, note: Callable[[str], None]) -> None:
         self._note = note
         self._wanted = device.type == "cuda"
         if self._wanted:
-            # What cuBLAS asks for; read when its first product begins.
+            # cuBLAS needs this, and reads it at its first product.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     @contextlib.contextmanager
@@ -53,7 +54,7 @@ class ExactSums:
             _settings.fill_uninitialized_memory = fills
 
     def gives_up(self, error: RuntimeError) -> bool:
-        """Whether the mode refused something, for which it is left off from now on."""
+        """True if the error comes from the mode, which is then off from now on."""
         if not self._wanted or _REFUSED not in str(error):
             return False
         self._wanted = False

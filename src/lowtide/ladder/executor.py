@@ -1,6 +1,6 @@
-"""A step with one block on the device at a time: layers outside, micro-batches inside.
+"""A step with one block on the device at a time: a loop over micro-batches in one over layers.
 
-In:      ids and targets of a step; weights wherever they live (places.py)
+In:      ids and targets of a step; weights, wherever they are stored (places.py)
 Out:     the loss; gradients of every unit, rounded to bfloat16 once, where the rung keeps them
 Memory:  one block's weights, gradient sum and recomputed activations; the inputs of all blocks for
          all tokens of the step (2 * layers * tokens * width bytes), on the device or the host; a
@@ -33,11 +33,11 @@ from lowtide.model.targets import cap_logits, targets_ahead
 __all__ = ["Executor"]
 
 _SAMPLED_LENGTH = 64
-"""Rows that are continued have multiples of so many tokens."""
+"""Rows are padded to a multiple of so many tokens when text is generated."""
 
 
 class Executor:
-    """Computes losses and gradients of a network whose blocks come and go."""
+    """Computes losses and gradients of a network whose blocks are fetched one at a time."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Executor:
         self._outline, self._places, self._smalls = outline, places, smalls
         self._dtype, self._chunk_tokens = dtype, chunk_tokens
         self._blocks = [u for u in places.units.values() if u.layer is not None]
-        # Blocks differ in their weights and windows only: one of each kind is called, and compiled.
+        # Blocks differ only in weights and attention windows: one of each kind is compiled.
         kinds = {self.config.window_of(n): block for n, block in enumerate(outline.blocks)}
         self._kinds = [kinds[self.config.window_of(n)] for n in range(self.config.num_layers)]
         self._own_smalls = smalls.by_owner()
@@ -84,7 +84,7 @@ class Executor:
         return self._drop_first(xs, key)
 
     def _drop_first(self, xs: list[Tensor], key: Any) -> list[Tensor]:
-        """GPT-2 drops what its tables give, too; gradients drop out as the numbers did."""
+        """Dropout of the embeddings, as in GPT-2; the same mask for values and gradients."""
         dropout = self.config.dropout if self._outline.training else 0.0
         if dropout == 0 or not self.config.family.learned_positions:
             return xs
@@ -104,7 +104,7 @@ class Executor:
 
     @property
     def _casts(self) -> bool:
-        """Whether gains must be in the precision of the activations: those of a layer norm."""
+        """True if gains must have the type of the activations, as in a layer norm."""
         return self.config.family.norm == "layer"
 
     def _seed(self, key: Any) -> None:
@@ -115,7 +115,7 @@ class Executor:
 
     @torch.no_grad()
     def hidden(self, ids: Tensor) -> Tensor:
-        """The last hidden states [B, T, D], normed."""
+        """The final hidden states [B, T, D], normalized."""
         x = self._embed([ids])[0]
         for number, unit in enumerate(self._blocks):
             with self._places.weights(unit) as weights:
@@ -147,8 +147,8 @@ class Executor:
     def next_logits(self, ids: Tensor) -> Tensor:
         """The logits [B, V] of the token after the last one.
 
-        Rows are filled up to few lengths, which no earlier token sees: in bfloat16 a CPU keeps
-        code for every shape it has met, 170 MiB after a sample of 64 tokens (width 256).
+        Rows are padded at the end (no earlier token sees that) to a few lengths: in bfloat16 a CPU
+        caches code for every shape, 170 MiB after a sample of 64 tokens (width 256).
         """
         length = ids.shape[1]
         filled = min(-(-length // _SAMPLED_LENGTH) * _SAMPLED_LENGTH, self.config.context_length)
@@ -168,7 +168,7 @@ class Executor:
     ) -> tuple[Tensor, Tensor]:
         """Compute the gradients of a step, `rows` rows at a time; return the loss and their norm.
 
-        `key` decides what is dropped out, with the micro-batch and the block.
+        `key`, the micro-batch and the block seed the dropout.
         """
         parts = [slice(start, start + rows) for start in range(0, ids.shape[0], rows)]
         self._smalls.gradients.zero_()
@@ -203,7 +203,7 @@ class Executor:
     def _head_backward(
         self, xs: list[Tensor], targets: Sequence[Tensor], squares: list[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Loss, gradient sum of the output matrix, and gradients of the blocks' results."""
+        """Loss, gradient sum of the output matrix, and gradients of the last block's outputs."""
         count = sum(part.numel() for part in targets)
         head, device = self._head, self._places.device
         total = torch.zeros((), device=device)
@@ -273,7 +273,7 @@ class Executor:
 
     @torch.no_grad()
     def _keep_gradient(self, unit: Unit, flat: Tensor, squares: list[Tensor]) -> None:
-        """Round a unit's gradient, measure it, and put it where it waits for the step."""
+        """Round a unit's gradient, add its square to the norm, and store it for the step."""
         with self._places.gradient_room(unit) as room:
             room.copy_(flat)
             norm = torch.linalg.vector_norm(room, dtype=torch.float32)
@@ -300,14 +300,14 @@ class Executor:
 
 
 def _leaves(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors as those that gradients are wanted of."""
+    """The same tensors as leaves that require gradients."""
     return {name: value.detach().requires_grad_() for name, value in named.items()}
 
 
 def _add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Add to rows of a table, some of them several times, always in the same order.
+    """Add values to rows of a table, with repeated rows, always in the same order.
 
-    torch has two ways to do it: one adds in any order on a GPU, the other one on a CPU.
+    torch has two ways to do it: one has no fixed order on a GPU, the other none on a CPU.
     """
     if table.is_cuda:
         table.index_put_((rows,), values, accumulate=True)
@@ -316,14 +316,14 @@ def _add_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 class _Sums:
-    """The gradients of a unit over micro-batches, in float32 where there are several."""
+    """The gradients of a unit, summed over micro-batches, in float32 if there are several."""
 
     def __init__(self, unit: Unit, *, wide: bool, dtype: torch.dtype) -> None:
         self._unit, self._dtype = unit, torch.float32 if wide else dtype
         self.flat = torch.empty(0)
 
     def add(self, gradients: dict[str, Tensor]) -> None:
-        """Add those of a micro-batch."""
+        """Add the gradients of a micro-batch."""
         if self.flat.numel() == 0:
             device = next(iter(gradients.values())).device
             self.flat = torch.zeros(self._unit.size, dtype=self._dtype, device=device)

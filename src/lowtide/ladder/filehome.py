@@ -1,8 +1,8 @@
-"""Records of bytes that live in a scratch file while they are not used.
+"""Records of bytes that are stored in a scratch file while they are not used.
 
 In:      sizes of records by key, the path of the file
 Out:     as the other homes (homes.py): `begin` (ahead), `get`, then `put` or `drop`
-Memory:  `slots` of the largest record on the device, and as many beside them in host memory
+Memory:  `slots` times the largest record on the device, and as much in host memory
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PAGE = 4096
 
 
 class FileHome:
-    """Records in a scratch file, read and written by threads past the page cache.
+    """Records in a scratch file, read and written by threads with direct I/O (no page cache).
 
-    The file has all its bytes from the beginning: a disk that is too small is found at once.
+    The whole file is allocated at the start: a disk that is too small gives an error at once.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FileHome:
         slots: int = 3,
         staged: bool = False,
     ) -> None:
-        """`staged`: the device has a memory of its own, and the host's is on the way to it."""
+        """`staged`: the device has its own memory, so records pass through host memory."""
         self._path, self._staged, self._sizes = path, staged, dict(sizes)
         self._offsets: dict[Hashable, int] = {}
         end = 0
@@ -137,7 +137,7 @@ class FileHome:
             self.drop(key)
 
     def _finish(self, task: Future[None] | None) -> None:
-        """Wait for a task; an error of the disk is raised with the file's name."""
+        """Wait for a task; a disk error is raised again with the file's name."""
         if task is None:
             return
         try:
@@ -175,7 +175,7 @@ def _paged(size: int) -> int:
 
 
 def _make_scratch(path: Path, size: int) -> int:
-    """Open a new file that has all its room and no name: the room comes back with the process."""
+    """Open a new file with all its space and no name: the space is freed when the process ends."""
     free = free_disk_bytes(path.parent)
     file = -1
     try:
@@ -204,7 +204,7 @@ def _make_scratch(path: Path, size: int) -> int:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Reserve all the room of the file; where that cannot be done, it grows as it is written."""
+    """Reserve all space of the file; if that is not supported, it grows as it is written."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file, 0, max(size, 1))
@@ -214,9 +214,9 @@ def _reserve(file: int, size: int) -> None:
 
 
 def _open_uncached(path: Path) -> int:
-    """Open a new file without the page cache, where its file system allows that.
+    """Open a new file for direct I/O, if the file system supports that.
 
-    Some file systems open such a file and refuse to write to it: a page is tried.
+    Some file systems open such a file and refuse to write to it, so a page is written as a test.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     file = -1

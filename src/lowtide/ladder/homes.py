@@ -1,12 +1,12 @@
-"""Where records of bytes live while they are not used: on the device, or in host memory.
+"""Storage of records of bytes: on the device, or in host memory with copies to the device.
 
 In:      sizes of records by key
-Out:     each on the device while it is used: `begin` (ahead), `get`, then `put` or `drop`
+Out:     each on the device while it is used: `begin` (prefetch), `get`, then `put` or `drop`
 Memory:  on the device all records, or `slots` of the largest; in host memory all, or a slot each
 
-A home of host memory copies on streams of its own: what is begun early arrives while something
-else is computed. Every slot has the event after which it may be written again, every record the
-event after which it may be read again, so nothing overtakes anything.
+The storage in host memory copies on separate CUDA streams: a prefetched record arrives during other
+computation. Every slot has an event after which it may be written again, every record one after
+which it may be read again, so copies cannot overtake each other.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Home(Protocol):
     """Records by key; at most `slots` are in use at once."""
 
     is_locked: bool
-    """Whether the host memory that the device copies from is page-locked, if there is any."""
+    """True if all host memory that the device copies from is page-locked, or there is none."""
 
     def begin(self, key: Hashable) -> None:
-        """Start to bring a record to the device."""
+        """Start copying a record to the device (prefetch)."""
         ...
 
     def get(self, key: Hashable) -> Tensor:
@@ -41,31 +41,31 @@ class Home(Protocol):
         ...
 
     def room(self, key: Hashable) -> Tensor:
-        """Memory on the device for a record that will be written anew."""
+        """Memory on the device for a record that will be overwritten completely."""
         ...
 
     def put(self, key: Hashable) -> None:
-        """Take a record back as it is on the device now."""
+        """Store a record as it is on the device now."""
         ...
 
     def drop(self, key: Hashable) -> None:
-        """Be done with a record that was only read."""
+        """Release a record that was only read."""
         ...
 
     def drop_all(self) -> None:
-        """Be done with all that are in use, after an error."""
+        """Release all records in use, after an error."""
         ...
 
     def read(self, key: Hashable) -> Tensor:
-        """The record on the CPU, when nothing else is under way."""
+        """The record on the CPU; not while records are in use."""
         ...
 
     def write(self, key: Hashable, value: Tensor) -> None:
-        """Fill a record from the CPU, when nothing else is under way."""
+        """Fill a record from the CPU; not while records are in use."""
         ...
 
     def wait(self) -> None:
-        """Come back when every record is as it was put."""
+        """Wait until every `put` is complete."""
         ...
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class DeviceHome:
     is_locked = True
 
     def __init__(self, sizes: Mapping[Hashable, int], device: torch.device) -> None:
-        # On a CPU in mappings of their own: between them the C library would keep what is freed.
+        # On a CPU in separate mappings: the C library would not return freed memory between them.
         self._memory = [HostMemory(s, lock=False) for s in sizes.values() if device.type == "cpu"]
         self._records = {
             key: self._memory[number].bytes
@@ -121,14 +121,14 @@ class DeviceHome:
 
 
 class Ring:
-    """Which slot a record in use has; they are taken in turn."""
+    """The slots of records in use, assigned in rotation."""
 
     def __init__(self, slots: int) -> None:
         self._slots, self._next = slots, 0
         self.held: dict[Hashable, int] = {}
 
     def take(self, key: Hashable) -> int:
-        """A slot for a record; the one that was taken longest ago."""
+        """A slot for a record: the least recently assigned one."""
         slot = self._next % self._slots
         assert slot not in self.held.values(), "more records in use than slots"
         self._next += 1
@@ -146,7 +146,7 @@ class _Slot:
 
 
 class HostHome:
-    """Records in page-locked host memory; copies go both ways beside the computing."""
+    """Records in page-locked host memory; copies in both directions overlap with computation."""
 
     def __init__(
         self, sizes: Mapping[Hashable, int], device: torch.device, *, slots: int = 2
@@ -200,7 +200,7 @@ class HostHome:
         slot.free.record(torch.cuda.current_stream(self._device))
 
     def drop_all(self) -> None:
-        self.wait()  # what is on its way to a slot arrives first
+        self.wait()  # copies to slots finish first
         for key in list(self._ring.held):
             self.drop(key)
 
@@ -223,7 +223,7 @@ class HostHome:
 
 
 class HostMemory:
-    """Bytes of host memory, page-locked where the system allows it, in exactly their size."""
+    """Host memory of exactly the given size, page-locked if the system allows it."""
 
     def __init__(self, size: int, *, lock: bool = True) -> None:
         self._map = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -233,7 +233,7 @@ class HostMemory:
         self.bytes = torch.from_numpy(self._array)[:size]
         lock = lock and torch.cuda.is_available()
         if lock:
-            self.bytes.zero_()  # touched by all threads; locking would do it with one
+            self.bytes.zero_()  # all threads allocate the pages; locking would use only one
         self.is_locked = lock and lock_pages(self._array)
         if lock and not self.is_locked:
             with contextlib.suppress(RuntimeError):
@@ -241,6 +241,6 @@ class HostMemory:
         self._unlock = weakref.finalize(self, unlock_pages, self._array) if self.is_locked else None
 
     def close(self) -> None:
-        """Unlock the pages; the memory is freed with its last user."""
+        """Unlock the pages; the memory is freed with its last reference."""
         if self._unlock is not None:
             self._unlock()

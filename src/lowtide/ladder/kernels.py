@@ -1,4 +1,4 @@
-"""Steps over packed states as kernels of a GPU, to the bit what native code computes.
+"""Optimizer steps over packed states as GPU kernels, bit-identical to the native code.
 
 In:      packed states, bfloat16 gradients, the step's numbers on the device
 Out:     packed states, in place
@@ -19,18 +19,18 @@ from torch import Tensor
 
 __all__ = ["adamw_on_gpu", "has_kernel", "momentum_on_gpu", "move_on_gpu"]
 
-_ROWS = 8  # blocks of 128 numbers that one program moves
+_ROWS = 8  # blocks of 128 numbers that one program updates
 
 
 def has_kernel(tensor: Tensor) -> bool:
-    """Return whether the kernel can be used where a tensor is."""
+    """True if the kernel can be used on a tensor's device."""
     return tensor.is_cuda and importlib.util.find_spec("triton") is not None
 
 
 def adamw_on_gpu(
     weights: Tensor, chunk: Any, gradients: Tensor, numbers: Any, *, position: int
 ) -> None:
-    """Move one chunk; see packing.take_step."""
+    """Update one chunk; see packing.take_step."""
     rows = weights.numel() // 128
     _kernel(_step_rows)[(-(-rows // _ROWS),)](
         weights.view(torch.int16),
@@ -51,7 +51,7 @@ def adamw_on_gpu(
         rows,
         ROWS=_ROWS,
         num_warps=4,
-        # Two roundings, as on a CPU: a fused multiplication and addition has one.
+        # Two roundings, as on a CPU: a fused multiply-add has only one.
         enable_fp_fusion=False,
     )
 
@@ -86,11 +86,11 @@ def _signed(number: int) -> int:
 
 @functools.cache
 def _kernel(function: Any) -> Any:
-    """Make a kernel; Triton is imported only where there is a GPU."""
+    """Make a kernel; Triton is imported only if there is a GPU."""
     import triton
     import triton.language as tl
 
-    # Compiled from its source, in which these names are looked up as the module's.
+    # Triton compiles the source, and looks these names up in the module.
     globals()["tl"] = tl
     return triton.jit(function)
 
@@ -107,7 +107,7 @@ def _step_rows(
     kept = tl.load(scalars + 4)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < num_rows * goes.to(tl.int32)  # none of them in a step that is skipped
-    # In 64 bits: a chunk may have more than 2^31 bytes before it.
+    # 64 bits: the offset of a chunk may exceed 2^31 bytes.
     places = rows.to(tl.int64)[:, None] * 128 + tl.arange(0, 128)[None, :]
     mask = inside[:, None]
     bits = tl.load(gradients + places, mask=mask, other=0).to(tl.int32) << 16
@@ -127,7 +127,7 @@ def _step_rows(
     weight = ((high + rest) << 8).to(tl.float32, bitcast=True)
     divisor = tl.sqrt_rn(second) * root_factor + eps
     weight = weight * kept - step_size * tl.div_rn(first, divisor)
-    # Chance: the same mixing of bits as in native code.
+    # Random bits for stochastic rounding: the same hash as in native code.
     x = (places.to(tl.int32) + position) * -1640531535
     x = (x ^ seed).to(tl.uint32, bitcast=True)
     x = (x ^ (x >> 16)) * 0x85EBCA6B
@@ -169,7 +169,7 @@ def _momentum_rows(
     code = tl.load(codes + places, mask=mask, other=0).to(tl.float32) * 0.007874015718698502
     m = tl.div_rn(code, 2.0 - tl.abs(code)) * scale[:, None]
     bits = tl.load(gradients + places, mask=mask, other=0).to(tl.int32) << 16
-    # Gradients of a skipped step may be NaN: what is made orthogonal must be finite.
+    # Gradients of a skipped step may be NaN, but the input of orthogonalization must be finite.
     g = tl.where(goes > 0.0, bits.to(tl.float32, bitcast=True) * factor, m)
     first = momentum * m + rest * g
     update = (rest * g + momentum * first).to(tl.uint32, bitcast=True)

@@ -1,12 +1,12 @@
-"""Muon over packed states: a block's momentum, its matrices made orthogonal, its weights moved.
+"""Muon over packed states: update a block's momentum, orthogonalize it, update the weights.
 
 In:      a block on the device, with gradients
-Out:     new momentum and weights; nothing where a step is skipped
-Memory:  4 bytes a row; while a block is moved, the stack of matrices that is made orthogonal and
-         what comes of it on the way (offloading.py)
+Out:     new momentum and weights; nothing if the step is skipped
+Memory:  4 bytes a row; during a step the stack of matrices that is orthogonalized and its
+         intermediate results (offloading.py)
 
-Between the two sweeps over a block's numbers its gradients are what Muon computes with: first
-Nesterov's updates, then the steps themselves, both in bfloat16.
+The memory of a block's gradients also holds the intermediate results: after the pass over the
+momentum Nesterov's updates, after orthogonalization the steps, both in bfloat16.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["PackedMuon"]
 
 
 class PackedMuon:
-    """Moves the matrices of blocks; the mean squares of their rows stay on the device."""
+    """Updates the matrices of blocks; the mean squares of their rows stay on the device."""
 
     def __init__(self, outline: GPT, units: list[Unit], device: torch.device) -> None:
         by_id = matrix_splits(outline)
@@ -45,7 +45,7 @@ class PackedMuon:
         }
 
     def move(self, moving: Moving, numbers: MuonNumbers) -> None:
-        """Move a block by one step."""
+        """Update a block by one step."""
         goes = numbers.scalars[1]
         for part, codes, scales in moving.iter_momentum():
             take_momentum(codes, scales, moving.gradients[part], numbers)
@@ -66,13 +66,13 @@ class PackedMuon:
             own = list(rows[where].view(-1, height, 1).unbind())
             factors = even_rows(steps, own, goes)
             factors.mul_(0.2 * max(height, matrix.shape[1]) ** 0.5)
-            # By a few rows at a time: the product is in float32.
+            # A few rows at a time, because the product is in float32.
             flat, out = steps.flatten(0, 1), stack.flatten(0, 1)
             for some in _few_rows(*flat.shape):
                 out[some] = flat[some] * factors.flatten(0, 1)[some]
 
     def _stacks(self, matrix: Matrix) -> Iterator[tuple[slice, int]]:
-        """Rows of equal matrices above each other, as many as are made orthogonal at once."""
+        """Stacks of equally shaped matrices, as many as are orthogonalized at once."""
         start = 0
         for height, group in itertools.groupby(self._splits[matrix.name]):
             count = len(list(group))

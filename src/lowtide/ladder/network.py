@@ -1,8 +1,8 @@
-"""A network whose matrices are packed: its outline, where they live, the first weights, files.
+"""A network with packed matrices: its outline, their storage, initial weights, and files.
 
 In:      a shape and a seed, or a folder of weights
 Out:     packed weights and states; what a checkpoint holds, read tensor by tensor
-Memory:  beside the places one unit in float32
+Memory:  beside the storage one unit in float32
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MUON_KEYS = {"first": "I8", "first_scales": "F32"}
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a checkpoint that is read from its place when it is written."""
+    """A tensor of a checkpoint that is read from storage when the file is written."""
 
     kind: str
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class Stored:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As NumPy names it."""
+        """The NumPy type."""
         return np.dtype({"F32": np.float32, "I8": np.int8, "U8": np.uint8}[self.kind])
 
     @property
@@ -64,7 +64,7 @@ class Stored:
 
     @property
     def T(self) -> Stored:  # noqa: N802  (as arrays of all frameworks call it)
-        """The same turned."""
+        """The transpose."""
         return Stored(self.kind, self.shape[::-1], lambda: self.read().t())
 
 
@@ -77,7 +77,7 @@ def _stored(value: Stored) -> StoredForm:
 
 
 class PackedGPT:
-    """A network of torch whose matrices are in places; the loop sees its shape and its weights."""
+    """A torch network with matrices in `Places`; the loop sees its shape and its weights."""
 
     backend = "torch"
 
@@ -99,7 +99,7 @@ class PackedGPT:
         self.muon: PackedMuon | None = None
 
     def load_weights(self, folder: Path, *, verify: bool = True) -> None:
-        """Take the weights of a folder, when there is a place for them."""
+        """Note the folder to take weights from; `settle` reads it."""
         if verify:
             verify_folder(folder)
         self._folder = folder
@@ -114,8 +114,8 @@ class PackedGPT:
         scratch_dir: Path | None,
         apart: bool | None = None,
     ) -> None:
-        """Make the places and fill them with the first weights, or with those of the folder."""
-        if device.type == "cpu":  # where one block's tensors come and go after the other's
+        """Allocate storage and fill it with initial weights, or with those of the folder."""
+        if device.type == "cpu":  # where tensors of each block are freed before the next
             return_large_blocks()
         self.smalls = Smalls(small_shapes(self.outline), device)
         self.places = Places(
@@ -162,7 +162,7 @@ class PackedGPT:
     # -- files -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights under our names, float32, each read when it is written."""
+        """The weights under our names, float32; each is read when the file is written."""
         assert self.smalls is not None
         last = _LastRead(self)
         found = {
@@ -173,7 +173,7 @@ class PackedGPT:
         return {**found, **self.smalls.named(self.smalls.values)}
 
     def moments(self) -> dict[str, Any]:
-        """The optimizer's tensors as `moments.PARAMETER.KEY`, each read when it is written."""
+        """The optimizer's tensors as `moments.PARAMETER.KEY`, read when the file is written."""
         assert self.smalls is not None
         last = _LastRead(self)
         found: dict[str, Any] = {}
@@ -189,7 +189,7 @@ class PackedGPT:
         return {**found, **self._rows()}
 
     def _keys(self, unit: Unit) -> dict[str, str]:
-        """What a checkpoint holds of each matrix of a unit, and in which form."""
+        """The keys that a checkpoint has for each matrix of a unit, and their types."""
         assert self.places is not None
         return _MUON_KEYS if self.places.is_muons(unit) else _ADAMW_KEYS
 
@@ -199,7 +199,7 @@ class PackedGPT:
         return {f"moments.{name}.rows": value for name, value in rows.items()}
 
     def load_moments(self, tensors: Mapping[str, Any]) -> None:
-        """Take moments back, unit by unit."""
+        """Restore moments, unit by unit."""
         assert self.smalls is not None and self.places is not None
         for key in ("first", "second"):
             for name, place in self.smalls.named(getattr(self.smalls, key)).items():
@@ -227,9 +227,9 @@ class PackedGPT:
 
 
 class _LastRead:
-    """Reads matrices out of their places; the unit that was read last is kept for the next one.
+    """Reads matrices from storage, with the last unit cached.
 
-    Files are written in the order of names, in which a unit's tensors stand together.
+    Files are written in the order of names, in which tensors of one unit are adjacent.
     """
 
     def __init__(self, model: PackedGPT) -> None:
@@ -240,7 +240,7 @@ class _LastRead:
 
     def _read(self, unit: Unit) -> tuple[Tensor, list[tuple[slice, Chunk]]]:
         if self._found is None or self._unit is not unit:
-            self._found = None  # before there is another one
+            self._found = None  # freed before the next one is read
             self._unit, self._found = unit, self._places.read(unit)
         return self._found
 
@@ -260,14 +260,14 @@ class _LastRead:
 
 
 def _numbers_by(key: str) -> int:
-    """Numbers of a matrix for each number of a moment's part."""
+    """How many numbers of a matrix share one number of this key (1, or 128 for scales)."""
     return BLOCK if key.endswith("scales") else 1
 
 
 def _overlaps(
     matrix: Matrix, chunks: list[tuple[slice, Chunk]], by: int
 ) -> Iterator[tuple[Chunk, slice, slice]]:
-    """Chunks that hold some of a matrix, where in them, and where in the matrix it is."""
+    """Chunks that overlap a matrix, with the range in the chunk and the range in the matrix."""
     first, last = matrix.start // by, -(-matrix.where.stop // by)
     for part, chunk in chunks:
         start = part.start // by
@@ -277,7 +277,7 @@ def _overlaps(
 
 
 def _folder_weights(folder: Path, config: GPTConfig) -> Iterator[tuple[str, Tensor]]:
-    """Whole parameters of a folder under our names; those in parts are put together."""
+    """Whole parameters of a folder under our names; split ones are joined."""
     rows_left: dict[str, int] = {}
     pieces: dict[str, list[tuple[int, Tensor]]] = {}
     for part in iter_tensors(config):

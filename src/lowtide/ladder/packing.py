@@ -1,6 +1,6 @@
-"""Weights in 24 bits and moments in 8: how they are written, read, and moved by a step.
+"""Weights in 24 bits and moments in 8: packing, unpacking, and updates by an optimizer step.
 
-    weight  bfloat16 and a signed byte: float32 rounded to 24 bits, nothing is lost by repeating it
+    weight  bfloat16 and a signed byte: float32 rounded to 24 bits; repeating it changes nothing
     first   mean of gradients: a byte, 2x / (1 + |x|) of x = m / scale
     second  mean of squared gradients: a byte, the fourth root of v / scale
     scales  the largest of each moment among 128 numbers, float32
@@ -12,7 +12,7 @@ Out:     packed states
 Memory:  none
 
 A step is defined to the bit: native code on a CPU and the kernel of a GPU give the same bytes
-(native/model/packed_states.hpp). Weights are rounded up or down by chance, keyed by step and place,
+(native/model/packed_states.hpp). Weights are rounded stochastically, seeded by step and position,
 so that steps too small for the last bit still count on average.
 """
 
@@ -57,7 +57,7 @@ class Chunk:
 
 
 def chunk_bytes(count: int, *, with_rests: bool = True) -> int:
-    """Bytes of both moments and their scales, and of the rest of the weights."""
+    """Bytes of both moments and their scales, and of the rests (low bits) of the weights."""
     return (3 if with_rests else 2) * count + 2 * 4 * (count // BLOCK)
 
 
@@ -83,7 +83,7 @@ def momentum_bytes(count: int) -> int:
 
 
 def view_momentum(memory: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Codes and scales of the momentum of `count` numbers that lies in `memory` (bytes)."""
+    """Codes and scales of the momentum of `count` numbers in `memory` (bytes)."""
     blocks = count // BLOCK
     return memory[4 * blocks :].view(torch.int8), memory[: 4 * blocks].view(torch.float32)
 
@@ -96,7 +96,7 @@ def pack_weights(values: Tensor, weights: Tensor, rests: Tensor) -> None:
 
 
 def unpack_weights(weights: Tensor, rests: Tensor, out: Tensor) -> Tensor:
-    """Write the float32 numbers that weights and rests stand for."""
+    """Write the float32 numbers that weights and rests encode."""
     if weights.device.type == "cpu":
         _native.unpack_weights(
             weights.data_ptr(), rests.data_ptr(), out.data_ptr(), out.numel(), _num_threads()
@@ -116,7 +116,7 @@ def _unpack_by_torch(weights: Tensor, rests: Tensor, out: Tensor, piece: int = P
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """What a step of AdamW is, beside the gradients."""
+    """The parameters of a step of AdamW."""
 
     beta1: float
     beta2: float
@@ -131,9 +131,9 @@ class StepNumbers:
 def take_step(
     weights: Tensor, chunk: Chunk, gradients: Tensor, numbers: StepNumbers, *, position: int
 ) -> None:
-    """Move weights and moments of a chunk by a step; nothing where the step is skipped.
+    """Update weights and moments of a chunk by a step; nothing if the step is skipped.
 
-    `position` is the place of its first number in the model: chance depends on it.
+    `position` is the index of its first number in the model; it seeds the stochastic rounding.
     """
     if has_kernel(weights):
         adamw_on_gpu(weights, chunk, gradients, numbers, position=position)
@@ -172,7 +172,7 @@ def take_step(
 
 @dataclass(frozen=True)
 class MuonNumbers:
-    """What a step of Muon is, beside the gradients."""
+    """The parameters of a step of Muon."""
 
     momentum: float
     cautious: bool
@@ -185,7 +185,7 @@ class MuonNumbers:
 
 
 def take_momentum(codes: Tensor, scales: Tensor, gradients: Tensor, numbers: MuonNumbers) -> None:
-    """Update the momentum; gradients become what Nesterov's momentum asks for.
+    """Update the momentum; gradients are overwritten with Nesterov's updates.
 
     In a step that is skipped the momentum stays, and gradients become some finite numbers.
     """
@@ -209,7 +209,7 @@ def take_momentum(codes: Tensor, scales: Tensor, gradients: Tensor, numbers: Muo
 def move_weights(
     weights: Tensor, rests: Tensor, steps: Tensor, numbers: MuonNumbers, *, position: int
 ) -> None:
-    """Subtract steps (bfloat16) from weights, which decay; nothing where the step is skipped."""
+    """Subtract steps (bfloat16) from weights, with decay; nothing if the step is skipped."""
     if has_kernel(weights):
         move_on_gpu(weights, rests, steps, numbers, position=position)
         return

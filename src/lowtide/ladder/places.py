@@ -1,4 +1,4 @@
-"""Where weights, states and gradients live on each rung, and how they are read as tensors.
+"""Where weights, states and gradients are stored on each rung, and how they are read as tensors.
 
     rung       weights   states   gradients   inputs of blocks
     packed     device    device   device      device
@@ -10,13 +10,13 @@
     disk       file      file     file        memory      on a CPU
 
 Tables (embedding and output matrix) keep weights and gradients on the device on every rung. On a
-CPU there is one memory, so rungs are packed and disk (disk-all is the same). What is computed in
-float32 needs all 24 bits of the weights: there the rests lie with the weights, else with the
-states.
+CPU there is one memory, so rungs are packed and disk (disk-all is the same). Computation in float32
+needs all 24 bits of the weights: then the rests (low 8 bits) are stored with the weights, otherwise
+with the states.
 
-AdamW moves a chunk of numbers at a time: its states are one record. Muon needs the momentum of
-whole matrices before it moves any weight: momentum and rests are records of their own, so that each
-comes once a step.
+AdamW updates a chunk of numbers at a time: its states are one record. Muon needs the momentum of
+whole matrices before it updates any weight: momentum and rests are separate records, so that each
+is fetched once a step.
 
 In:      units, a rung
 Out:     tensors of a unit on the device while they are used
@@ -55,17 +55,17 @@ Rung = Literal["packed", "gradients", "optimizer", "layers", "disk", "disk-all"]
 
 @dataclass(frozen=True)
 class Moving:
-    """A unit on the device, about to be moved by a step."""
+    """A unit on the device during its optimizer step."""
 
     unit: Unit
     weights: Tensor
     rests: Tensor | None
-    """Where they lie with the weights."""
+    """The rests, if they are stored with the weights."""
     gradients: Tensor
     _records: Callable[[str], Iterator[tuple[slice, Tensor]]]
 
     def iter_chunks(self) -> Iterator[tuple[slice, Chunk]]:
-        """AdamW's states, the next ones on their way; each is put back when it is left."""
+        """AdamW's states, with the next ones prefetched; each is stored again after use."""
         for part, record in self._records("states"):
             yield part, view_chunk(record, _length(part), rests=self._own(part))
 
@@ -87,7 +87,7 @@ class Moving:
 
 
 class Places:
-    """All that a model's matrices are, wherever it is."""
+    """A model's matrices, their states and gradients, wherever each is stored."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Places:
         scratch_dir: Path | None = None,
         apart: bool | None = None,
     ) -> None:
-        """`apart`: whether the device has a memory of its own, if that is not to be found out."""
+        """`apart`: whether the device has its own memory; detected if not given."""
         self.units = {unit.name: unit for unit in units}
         self.device, self._in_float32, self._muon = device, in_float32, muon
         on_gpu = device.type == "cuda" if apart is None else apart
@@ -148,12 +148,12 @@ class Places:
         return self._table_gradients if unit.layer is None else self._gradients
 
     def _split(self, unit: Unit, record: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A record of weights as bfloat16 and, where they are with it, the rests."""
+        """A record of weights as bfloat16 and, if it contains them, the rests."""
         weights = record[: 2 * unit.size].view(torch.bfloat16)
         return weights, record[2 * unit.size :].view(torch.int8) if self._in_float32 else None
 
     def is_muons(self, unit: Unit) -> bool:
-        """Whether Muon moves a unit; tables are AdamW's."""
+        """True if Muon updates a unit; tables use AdamW."""
         return self._muon and unit.layer is not None
 
     def _records(self, unit: Unit) -> Iterator[tuple[str, slice]]:
@@ -174,16 +174,16 @@ class Places:
     # -- computing -----------------------------------------------------------------------------
 
     def begin(self, unit: Unit) -> None:
-        """Start to bring a unit's weights to the device."""
+        """Start copying a unit's weights to the device (prefetch)."""
         self._weight_home(unit).begin(unit.name)
 
     @contextlib.contextmanager
     def weights(self, unit: Unit) -> Generator[dict[str, Tensor]]:
-        """A unit's matrices by name, in the precision that is computed in."""
+        """A unit's matrices by name, in the precision of the computation."""
         home = self._weight_home(unit)
         flat, rests = self._split(unit, home.get(unit.name))
         if rests is not None:
-            # A block's in memory that all blocks share, a table's in its own.
+            # Blocks share one buffer, each table has its own.
             is_block = unit.layer is not None
             wide = (
                 self._wide[: unit.size]
@@ -196,7 +196,7 @@ class Places:
 
     @contextlib.contextmanager
     def gradient_room(self, unit: Unit) -> Generator[Tensor]:
-        """Memory for a unit's gradients, bfloat16; kept for the step when it is filled."""
+        """Memory for a unit's gradients, bfloat16; stored for the step after the block."""
         home = self._gradient_home(unit)
         yield home.room(unit.name).view(torch.bfloat16)
         home.put(unit.name)
@@ -204,7 +204,7 @@ class Places:
     # -- a step ----------------------------------------------------------------------------------
 
     def iter_moving(self) -> Iterator[Moving]:
-        """Every unit in turn, the next one on its way; each is put back when it is left."""
+        """Every unit in turn, with the next one prefetched; each is stored again after use."""
         units = list(self.units.values())
         keys = [(u.name, kind, part.start) for u in units for kind, part in self._records(u)]
         later_keys = iter(keys[1:])
@@ -230,7 +230,7 @@ class Places:
             yield part, record
             self._states.put(key)
 
-    # -- reading and filling, when nothing is under way ------------------------------------------
+    # -- reading and filling, outside of steps ---------------------------------------------------
 
     def read(self, unit: Unit) -> tuple[Tensor, list[tuple[slice, Chunk]]]:
         """A unit's weights and states on the CPU."""
@@ -243,7 +243,7 @@ class Places:
         return weights, self._chunks(unit, rests, found)
 
     def fill(self, unit: Unit, change: Callable[[Tensor, list[tuple[slice, Chunk]]], None]) -> None:
-        """Have `change` write a unit's weights and states on the CPU, then take them."""
+        """Let `change` write a unit's weights and states on the CPU, then store them."""
         count = 3 if self._in_float32 else 2
         record = torch.zeros(count * unit.size, dtype=torch.uint8)
         weights, rests = self._split(unit, record)
@@ -259,7 +259,7 @@ class Places:
     def _chunks(
         self, unit: Unit, rests: Tensor | None, found: Mapping[tuple[str, int], Tensor]
     ) -> list[tuple[slice, Chunk]]:
-        """The chunks of a unit, of records of its states."""
+        """The chunks of a unit, as views of the records of its states."""
         chunks: list[tuple[slice, Chunk]] = []
         for part in unit.chunks():
             own = None if rests is None else rests[part]
@@ -275,16 +275,16 @@ class Places:
 
     @property
     def is_locked(self) -> bool:
-        """Whether all host memory that is copied from is page-locked."""
+        """True if all host memory that is copied from is page-locked."""
         return all(home.is_locked for home in self._homes)
 
     def drop_all(self) -> None:
-        """Be done with what is on the device, after a computation that failed."""
+        """Release everything on the device, after a failed computation."""
         for home in self._homes:
             home.drop_all()
 
     def wait(self) -> None:
-        """Come back when everything is where it belongs."""
+        """Wait until all copies are complete."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         for home in self._homes:
@@ -301,7 +301,7 @@ def _length(part: slice) -> int:
 
 
 def _homes(rung: Rung, *, on_gpu: bool) -> dict[str, str]:
-    """Where each kind of record lives: "" on the device, "host" or "file"."""
+    """Where each kind of record is stored: "" on the device, "host" or "file"."""
     kinds = ("weights", "states", "gradients")
     if not on_gpu:
         return dict.fromkeys(kinds, "file" if rung.startswith("disk") else "")

@@ -1,11 +1,12 @@
-"""The first weights of a seed to torch's own bits, drawn by several threads.
+"""Initial weights bit-identical to torch's for a seed, drawn by several threads.
 
 In:      a seed
-Out:     numbers as torch's generator gives them, whatever the number of threads
+Out:     the numbers of torch's generator, for any number of threads
 Memory:  as model/firstweights.py, and 5 kB for every part that waits
 
-torch draws a tensor in one thread. Its generator can be set to any place of its stream, and the
-native twister finds those places quickly: each thread has torch fill a part from the part's place.
+torch draws a tensor in one thread. Its generator can be set to any position of its stream, and the
+native Mersenne Twister skips ahead quickly: each thread lets torch fill one part from the part's
+position.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _LEFT, _USED, _WORDS, _KEPT = slice(8, 12), slice(16, 24), slice(24, 24 + 624 * 
 
 
 class TorchDraws(Draws):
-    """Draws whose numbers torch makes."""
+    """Draws made by torch's generator."""
 
     def __init__(self, seed: int, *, step: int = STEP, num_workers: int | None = None) -> None:
         super().__init__(seed, step=step, num_workers=num_workers or torch.get_num_threads())
         self._state = torch.Generator().manual_seed(seed).get_state()
 
     def _generator(self, twister: Twister) -> torch.Generator:
-        """torch's generator at the twister's place."""
+        """torch's generator at the twister's position."""
         state = self._state.clone()
         fields, words = state.numpy(), np.frombuffer(twister.words, np.uint32)
         fields[_LEFT].view(np.int32)[0] = words.size + 1 - twister.num_used
@@ -44,7 +45,7 @@ class TorchDraws(Draws):
         """Return normal numbers around 0, those of `torch.empty(count).normal_(0, std)`."""
         few = self._generator(self._twister)
         values = super().normal(count, std)
-        if count < GROUP:  # in another way, which keeps every second number
+        if count < GROUP:  # torch has another algorithm then, which caches every second number
             values = torch.empty(count).normal_(0, std, generator=few).numpy()
             self._state[_KEPT:] = few.get_state()[_KEPT:]
         return values

@@ -1,7 +1,7 @@
-"""What is fetched, computed and moved as one: a block's matrices, or a table, one after the other.
+"""The units of offloading, each fetched, computed and updated as a whole: a block, or a table.
 
 In:      a network's outline
-Out:     units with the place of every matrix in them; the small parameters (gains and biases)
+Out:     units with the offset of every matrix in them; the small parameters (gains and biases)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Matrix", "Unit", "small_shapes", "unit_name", "units_of"]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A parameter's place in its unit; the next one begins at a whole block."""
+    """A parameter's range in its unit, padded to whole blocks of 128 numbers."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,25 +28,25 @@ class Matrix:
 
     @property
     def size(self) -> int:
-        """Numbers of it."""
+        """How many numbers it has."""
         return math.prod(self.shape)
 
     @property
     def where(self) -> slice:
-        """Its numbers among those of the unit."""
+        """The range of its numbers in the unit."""
         return slice(self.start, self.start + self.size)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Matrices that are together wherever they are."""
+    """Matrices that are stored and moved together."""
 
     name: str
     matrices: tuple[Matrix, ...]
     size: int
-    """Numbers, with what fills up blocks."""
+    """Numbers, with padding."""
     position: int
-    """Place of the first number among those of all units."""
+    """Index of the first number among those of all units."""
     layer: int | None
     """The block it is; None for tables."""
 

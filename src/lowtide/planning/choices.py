@@ -1,6 +1,6 @@
-"""The settings that fit: as they were asked for, or with the cheapest change that makes them fit.
+"""Settings that fit the machine: as requested, or with the cheapest change that makes them fit.
 
-In:      what was asked for, the vocabulary, the machine
+In:      the requested options, the vocabulary, the machine
 Out:     Choice: settings, shape, footprint, and what was changed and why
 """
 
@@ -47,11 +47,11 @@ _OFFLOAD_COST = {
 }  # fmt: skip
 _SMALLEST_ROWS = 64
 _MICRO_BATCHES = "micro-batches"
-# Tokens of a step where nothing is said, and of a micro-batch on a CPU.
+# Tokens of a step by default, and of a micro-batch on a CPU.
 _CPU_TOKENS, _CPU_MICRO_TOKENS, _GPU_TOKENS = 16_384, 4096, 131_072
 _MANY_STEPS = 100
 _TPU_ROWS, _TPU_ROW_TOKENS = 128, 128
-# Windows that a stream mixes, by the machine's memory (GiB), as the guides have them.
+# Windows in the shuffle buffer of a stream, by the machine's memory (GiB), as in the guides.
 _SHUFFLE_BUFFERS = ((8, 5000), (16, 10_000), (math.inf, 50_000))
 _TPU_SHUFFLE_BUFFER = 100_000
 
@@ -61,24 +61,24 @@ class Choice:
     """One way to train, and what it needs."""
 
     options: dict[str, Any]
-    """What the command line says."""
+    """The options of the command."""
     settings: TrainSettings
     config: GPTConfig
     footprint: Footprint
     changes: tuple[str, ...]
-    """What differs from what was asked for."""
+    """The differences from the requested options."""
     fits: bool
 
     @property
     def batch_changes(self) -> tuple[str, ...]:
-        """Those of the changes that leave what is computed as it is: smaller micro-batches."""
+        """The changes that do not change the results: smaller micro-batches."""
         return tuple(change for change in self.changes if change.startswith(_MICRO_BATCHES))
 
 
 def usual_options(
     options: dict[str, Any], machine: Machine, *, names_a_model: bool, train_tokens: int | None
 ) -> dict[str, Any]:
-    """Complete what was asked for by what suits the machine and the data."""
+    """Complete the requested options with values that suit the machine and the data."""
     complete = dict(options)
     if not names_a_model:
         size = size_for_a_day(machine.cores, has_gpu=machine.has_gpu)
@@ -96,7 +96,7 @@ def usual_options(
     if "batch_size" not in complete:
         tokens = _GPU_TOKENS if machine.has_gpu else _CPU_TOKENS
         if train_tokens is not None and train_tokens < _MANY_STEPS * tokens:
-            tokens = _CPU_MICRO_TOKENS  # too few steps would be left
+            tokens = _CPU_MICRO_TOKENS  # larger steps would be too few
         rows = max(1, tokens // complete["seq_len"])
         if "gradient_accumulation_steps" in options:
             rows = max(1, rows // options["gradient_accumulation_steps"])
@@ -118,7 +118,7 @@ def usual_shuffle_buffer(machine: Machine) -> int:
 
 
 def asked_for(options: dict[str, Any], vocab_size: int, machine: Machine) -> Choice:
-    """Return the need of settings as they are."""
+    """What the options need as they are."""
     return _choice(options, vocab_size, machine, ())
 
 
@@ -132,7 +132,7 @@ def find_fitting(
     halvings = 1 if named_batch else _STEP_HALVINGS
     found = _cheapest(options, vocab_size, machine, step_halvings=halvings)
     if found is not None or options.get("init_from_model") is not None:
-        return found  # the shape of a model to start from is given by the model
+        return found  # a model to start from has a fixed shape
     return _smaller_model(options, vocab_size, machine, step_halvings=halvings)
 
 
@@ -166,7 +166,7 @@ def _limits(machine: Machine) -> Limits:
 
 
 def _shape(settings: TrainSettings, vocab_size: int) -> GPTConfig:
-    """Return the shape, found once for all settings that ask for the same."""
+    """The network's shape, cached for settings that ask for the same one."""
     if settings.run.init_from_model is not None:
         folder = find_model_dir(settings.run.init_from_model, settings.run.checkpoints_dir)
         return load_config(folder).replace(dropout=settings.model.dropout)
@@ -181,9 +181,10 @@ _sized_shape = functools.lru_cache(maxsize=256)(model_config)
 def _candidates(
     options: dict[str, Any], machine: Machine, *, step_halvings: int
 ) -> Iterator[tuple[float, dict[str, Any], tuple[str, ...]]]:
-    """Return (cost, options, what changed) of every combination, all with as many rows a step.
+    """Return (cost, options, changes) of every combination, all with the same rows per step.
 
-    But for those that offload: what blocks were given waits on the host for every row of a step.
+    Only those that offload may have fewer: the inputs of blocks for all rows of a step are on the
+    host.
     """
     settings = build_settings(TrainSettings, options)
     given = settings.machine.offload
@@ -216,15 +217,15 @@ _SAVED_BY_RUNGS = ("use_8bit_optimizer", "activation_checkpointing")
 def _savings(
     options: dict[str, Any], settings: TrainSettings, machine: Machine
 ) -> Iterator[tuple[float, dict[str, Any], tuple[str, ...]]]:
-    """The same of what saves memory without another rung."""
+    """The same for savings other than rungs of --offload."""
     halving_cost = _HALVING_COST["gpu" if machine.has_gpu else "cpu"]
     halvings = range(settings.batch.batch_size.bit_length())
-    # bfloat16 is emulated by most CPUs, 20 to 50 times slower: never advised there.
+    # Most CPUs emulate bfloat16, 20 to 50 times slower: never advised there.
     precisions = {
         settings.computing.use_mixed_precision,
         settings.computing.use_mixed_precision or machine.has_gpu,
     }
-    saves = {True} if settings.machine.offload == "none" else set()  # a rung has both already
+    saves = {True} if settings.machine.offload == "none" else set()  # a rung includes both
     eights = {settings.learning.use_8bit_optimizer} | saves
     checkpointings = {settings.computing.activation_checkpointing} | saves
     shorter = range(max(1, (settings.model.seq_len // _SMALLEST_ROWS).bit_length()))
@@ -277,7 +278,7 @@ _OFFLOADED = {
 
 
 def _rungs(options: dict[str, Any], settings: TrainSettings, machine: Machine) -> tuple[str, ...]:
-    """The rungs that may be tried: the one that is given; a CPU has one memory, so it has two."""
+    """The rungs to try: a given one only; on a CPU, which has one memory, there are two."""
     if settings.machine.offload != "none":
         return (settings.machine.offload,)
     if "offload" in options or machine.is_tpu:
@@ -292,7 +293,7 @@ def _rungs(options: dict[str, Any], settings: TrainSettings, machine: Machine) -
 def _smaller_model(
     options: dict[str, Any], vocab_size: int, machine: Machine, *, step_halvings: int
 ) -> Choice | None:
-    """The largest model that fits with every saving, its rows as long, in the cheapest way."""
+    """The largest model that fits with all savings at the same row length, in the cheapest way."""
     settings = build_settings(TrainSettings, options)
     rows = settings.batch.rows_per_step
     shapeless = {name: value for name, value in options.items() if name not in _SHAPE_OPTIONS}

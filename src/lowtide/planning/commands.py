@@ -22,13 +22,13 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["write_commands"]
 
 _MIB = 1 << 20
-_TEXT = "text.txt"  # stands for the user's files where none are named
+_TEXT = "text.txt"  # a placeholder for the user's files if none are named
 
 
 def write_commands(
     settings: PlanSettings, data: DataFacts, choice: Choice, machine: Machine, compute: ComputePlan
 ) -> list[str]:
-    """Return every command from the data as it is to the trained model."""
+    """Return all commands from the given data to the trained model."""
     budget = f"{machine.budget_bytes // _MIB}MiB"
     if machine.budget_bytes % (1 << 30) == 0:
         budget = f"{machine.budget_bytes >> 30}GiB"

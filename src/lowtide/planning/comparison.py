@@ -1,8 +1,8 @@
-"""Measure pairs of ways on this machine, and put their peaks into one table and one picture.
+"""Compare the memory of jobs done in the usual and in the memory-saving way, on this machine.
 
-In:      CompareSettings: which pairs
-Out:     Pair rows: peak of the ordinary way, peak of the sparing way
-Memory:  each way runs in a process of its own; the ordinary ones hold everything, on purpose
+In:      CompareSettings: which jobs
+Out:     Pair rows: peak of the usual way, peak of the memory-saving way; one table, one picture
+Memory:  each way runs in a separate process; the usual ones hold everything, on purpose
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class Pair:
     sparing: str
     sparing_bytes: int
     details: str = ""
-    """More to print, if there is more."""
+    """A remark to print, if there is one."""
 
 
 @takes_keywords(CompareSettings)
 def compare_memory(settings: CompareSettings) -> list[Pair]:
-    """Do a job the ordinary way and the sparing way, and return the peak memory of both.
+    """Do jobs the usual way and the memory-saving way, and return the peak memory of both.
 
-    Every pair is measured in processes of its own, one after the other.
+    Everything is measured in separate processes, one after another.
     """
     measure: dict[What, Callable[[CompareSettings], Pair]] = {
         "tokenizer": _compare_tokenizers,
@@ -232,11 +232,11 @@ def _run(words: list[str], request: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-# What follows runs in a process of its own.
+# The functions below run in a separate process.
 
 
 def _load_everything(path: Path) -> None:
-    """Do as a first script does: all ids as a list, then as one array of int64; batches from it."""
+    """Load like a naive script: all ids as a list, then as one int64 array; batches from that."""
     from lowtide.loader.windows import TokenDataset
 
     data = TokenDataset(path, split="all", seq_len=256)

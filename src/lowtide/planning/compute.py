@@ -1,4 +1,4 @@
-"""How many tokens a model wants, how often the data is seen, how long it takes.
+"""How many tokens suit a model, how often the data is seen, and how long training takes.
 
 In:      numbers of parameters and tokens, arithmetic per token, a measured speed
 Out:     ComputePlan
@@ -30,7 +30,7 @@ _A, _ALPHA = 482.01, 0.3478
 _B, _BETA = 2085.43, 0.3658
 # Muennighoff et al. (2023): up to 4 epochs count nearly as new text, beyond 16 there is no gain.
 _GOOD_EPOCHS, _MOST_EPOCHS = 4.0, 16.0
-_FRESH_EPOCHS = 2.0  # up to here text is not learned by heart
+_FRESH_EPOCHS = 2.0  # up to here text is not memorized
 # What a step gets out of a core or a GPU, roughly; only to choose a size where none is named.
 _CORE_FLOPS, _GPU_FLOPS = 20e9, 30e12
 _DAY_SECONDS = 86400
@@ -45,15 +45,15 @@ class ComputePlan:
     optimal_tokens: int
     """20 tokens per parameter."""
     fitted_tokens: int
-    """What the fitted law of losses gives."""
+    """The optimum by the fitted scaling law."""
     planned_tokens: int
-    """What the command trains on."""
+    """Tokens that the command trains on."""
     steps: int
     train_tokens: int | None
-    """Tokens there are; None where no data is named."""
+    """Tokens in the data; None if no data is named."""
     flops: float
     tokens_per_second: float | None
-    """Measured on this machine; None where it was not."""
+    """Measured on this machine; None if not measured."""
 
     @property
     def epochs(self) -> float | None:
@@ -66,7 +66,7 @@ class ComputePlan:
         return self.planned_tokens / self.tokens_per_second if self.tokens_per_second else None
 
     def describe_best_size(self) -> str | None:
-        """Advice on the size that the data would suit; None where no data is named."""
+        """Advice on the model size that suits the data; None if no data is named."""
         if self.train_tokens is None:
             return None
         by_rule = format_count(max(1, round(self.train_tokens / _TOKENS_PER_PARAM)))
@@ -77,7 +77,7 @@ class ComputePlan:
         )
 
     def describe_repetition(self) -> str | None:
-        """Advice on what helps where text is seen more than twice; None where it is not."""
+        """Advice for text that is seen more than twice; None if it is not."""
         if self.epochs is None or self.epochs <= _FRESH_EPOCHS:
             return None
         return (
@@ -97,7 +97,7 @@ class ComputePlan:
 
 
 def fitted_tokens(parameters: int) -> int:
-    """Return the tokens for which so many parameters are the best use of arithmetic, by the law.
+    """Return the number of tokens for which this model size is compute-optimal, by the law.
 
     >>> round(fitted_tokens(124_000_000) / 124_000_000)
     25
@@ -106,7 +106,7 @@ def fitted_tokens(parameters: int) -> int:
 
 
 def fitted_parameters(tokens: int) -> int:
-    """Return the parameters that so many tokens are the best use of, by the same law.
+    """Return the compute-optimal number of parameters for so many tokens, by the same law.
 
     >>> round(fitted_parameters(fitted_tokens(10_000_000)) / 1_000_000)
     10
@@ -125,7 +125,7 @@ def plan_compute(
     epochs: float | None = None,
     tokens_per_second: float | None = None,
 ) -> ComputePlan:
-    """Choose how long to train: as asked for, else 20 tokens a parameter, at most 16 epochs."""
+    """Choose how long to train: as requested, else 20 tokens a parameter, at most 16 epochs."""
     optimal = int(_TOKENS_PER_PARAM * parameters)
     wanted = (tokens_per_param or _TOKENS_PER_PARAM) * parameters
     if max_iters is not None:

@@ -37,14 +37,14 @@ class Machine:
     vram_bytes: int
     """Memory of the GPU; 0 without one."""
     free_disk_bytes: int | None
-    """None where the machine is only described, and nothing said of its disk."""
+    """None if the machine is only described, without its disk."""
     is_this: bool
     is_tpu: bool = False
     """Whether it wants all rows of a step at once, as accelerators for large matrices do."""
 
     @property
     def has_gpu(self) -> bool:
-        """Whether training runs on a GPU, or something like it."""
+        """Whether training runs on a GPU or another accelerator."""
         return self.vram_bytes > 0
 
     @property
@@ -73,7 +73,7 @@ class Machine:
 
 
 def find_machine(settings: PlanSettings) -> Machine:
-    """Describe the machine the settings name, or this one where they name none."""
+    """The machine that the settings describe, or this one if they describe none."""
     named = settings.names_a_machine
     given_ram = settings.ram or (_TPU_RAM if settings.tpu else None)
     given_vram = settings.vram or (_TPU_MEMORY if settings.tpu else None)

@@ -1,4 +1,4 @@
-"""What each stage needs, as the stage itself says it; and data in memory, mapped and streamed.
+"""What each stage needs, by the stage's own formulas; and data in memory, mapped and streamed.
 
 In:      DataFacts, the chosen training, the machine
 Out:     StageNeed rows; LoadingWay rows
@@ -37,7 +37,7 @@ class StageNeed:
     memory_bytes: int
     """Expected peak of resident memory on the host."""
     least_bytes: int
-    """The smallest budget it works in."""
+    """The smallest budget that works."""
     disk_bytes: int
     fits: bool
     note: str = ""
@@ -45,7 +45,7 @@ class StageNeed:
 
 @dataclass(frozen=True)
 class LoadingWay:
-    """One way to bring tokens to training."""
+    """One way to load tokens for training."""
 
     way: str
     memory_bytes: int
@@ -62,7 +62,7 @@ def stage_needs(
 ) -> list[StageNeed]:
     """Return the needs of every stage this plan runs, in order.
 
-    `item_files` are evaluation items that preparation keeps out of the text.
+    `item_files` are evaluation items that `prepare` removes from the text (--decontaminate).
     """
     budget = machine.budget_bytes
     needs: list[StageNeed] = []

@@ -22,7 +22,7 @@ _STYLE = (
 
 
 def draw_bars(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int]]]]) -> str:
-    """Draw groups of bars, one below the other: the ordinary way, then the sparing one.
+    """Draw groups of bars, one below the other: the usual way, then the memory-saving one.
 
     >>> draw_bars("peaks", [("loading", [("plain", 2048), ("sparing", 1024)])]).count("<rect")
     2

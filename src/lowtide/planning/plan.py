@@ -1,4 +1,4 @@
-"""Make a plan: find data and machine, add up what the stages need, look for settings that fit.
+"""Make a plan: inspect data and machine, add up what the stages need, search settings that fit.
 
 In:      PlanSettings
 Out:     Plan; describe_plan in summary.py prints it
@@ -42,31 +42,31 @@ class Plan:
     machine: Machine
     data: DataFacts
     asked: Choice
-    """What was asked for."""
+    """The requested settings."""
     chosen: Choice | None
-    """What fits: the same, or the nearest; None if nothing does."""
+    """The settings that fit: the same, or the nearest; None if none do."""
     needs: list[StageNeed]
     compute: ComputePlan
     ways: list[LoadingWay]
     commands: list[str]
-    """Command lines to copy; none where nothing fits."""
+    """Command lines to copy; empty if nothing fits."""
     named_batch: bool
     """Whether a batch size was asked for."""
     trial: Trial | None
-    """What a few steps took on this machine; None where none were run."""
+    """The time of a few steps on this machine; None if none were run."""
     speed: SpeedEstimate | None
-    """What a step would take on a GPU that is only described, or that offloads."""
+    """Estimated time of a step, for a described GPU or one that offloads."""
 
     @property
     def asked_fits(self) -> bool:
-        """Whether what was asked for fits; what was left open may be chosen to make it fit."""
+        """Whether the requested settings fit; open ones may be chosen to make them fit."""
         if self.asked.fits or self.chosen is None:
             return self.asked.fits
         return not self.named_batch and self.chosen.config == self.asked.config
 
     @property
     def disk_bytes_per_step(self) -> int:
-        """What a step writes into scratch files, which wears the disk."""
+        """Bytes that a step writes to scratch files, which wears out an SSD."""
         shown = self.chosen or self.asked
         if shown.settings.machine.offload == "none":
             return 0
@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether every stage of the chosen way fits."""
+        """Whether every stage of the chosen settings fits."""
         return self.chosen is not None and all(need.fits for need in self.needs)
 
 
@@ -115,7 +115,7 @@ def make_plan(settings: PlanSettings) -> Plan:
     has_speed = machine.has_gpu and not machine.is_tpu and (offloads or not machine.is_this)
     speed = estimate_speed(shown, find_rates(settings)) if has_speed else None
     compute = _plan_compute(shown, data, given, trial)
-    if data.train_tokens is None:  # plan for the text that the model wants
+    if data.train_tokens is None:  # plan for as much text as suits the model
         data = data.for_tokens(compute.planned_tokens)
     return Plan(
         machine=machine,
@@ -151,7 +151,7 @@ def _with_tokenizer(settings: PlanSettings) -> PlanSettings:
 def _stream_options(
     settings: PlanSettings, data: DataFacts, machine: Machine, seq_len: int
 ) -> dict[str, Any]:
-    """Return what `lowtide train` is told of a stream; nothing where a dataset is prepared."""
+    """Options of `lowtide train` for a stream; empty if a dataset is prepared."""
     if not data.streams:
         return {}
     options: dict[str, Any] = {"dataset_id": settings.dataset_id}

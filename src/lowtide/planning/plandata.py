@@ -31,7 +31,7 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["DataFacts", "bytes_per_token", "find_data"]
 
 _SAMPLE_BYTES = 1 << 20
-_TRAIN_SHARE = 0.9  # what lowtide prepare leaves for training
+_TRAIN_SHARE = 0.9  # the train split of lowtide prepare
 _GPT2_VOCABULARY = 50257
 # Vocabularies by memory (GiB), as the guides recommend them.
 _VOCABULARIES = ((8, 8000), (16, 16000), (math.inf, 32000))
@@ -40,27 +40,27 @@ _SMALLEST_VOCABULARY = 500
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is known of the data before it is read."""
+    """What is known about the data before it is read."""
 
     description: str
     vocab_size: int
     text_bytes: int | None
-    """Bytes of text to tokenize; None where it is tokenized, or where nothing is named."""
+    """Bytes of text to tokenize; None if it is tokenized already, or nothing is named."""
     train_tokens: int | None
-    """Tokens to train on; None where nothing is named."""
+    """Tokens to train on; None if nothing is named."""
     learns_tokenizer: bool
     """Whether a tokenizer is trained first."""
     bytes_per_token: float
     dataset_dir: Path | None = None
     distinct_bytes: int | None = None
-    """Bytes of all distinct pieces of the text, by a sample; None where there is none."""
+    """Bytes of all distinct pieces of the text, estimated from a sample; None without one."""
     line_bytes: float | None = None
-    """Bytes of a line, by a sample; None where there is none."""
+    """Bytes of a line, estimated from a sample; None without one."""
     streams: bool = False
     """Whether text is tokenized while training reads it."""
 
     def for_tokens(self, tokens: int) -> DataFacts:
-        """Return the facts of as much text as so many training tokens come from."""
+        """The facts for as much text as gives so many training tokens."""
         return dataclasses.replace(
             self,
             description=f"{self.description}; about {format_count(tokens)} training tokens are "
@@ -84,7 +84,7 @@ def bytes_per_token(vocab_size: int) -> float:
 
 
 def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
-    """Look at what the settings name; nothing is read but sizes, headers and one sample."""
+    """Inspect the named data; only sizes, headers and one sample are read."""
     if settings.dataset_dir is not None:
         return _stored_tokens(settings.dataset_dir, settings)
     tokenizer = None
@@ -127,7 +127,7 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
 
 
 def _streamed(name: str, settings: PlanSettings, vocabulary: int, ratio: float) -> DataFacts:
-    """Look at what is to be streamed: files have a size, a dataset of the hub has none yet."""
+    """Inspect data to stream: the size of files is known, that of a hub dataset is not."""
     local = names_files(name)
     learns = settings.tokenization is None
     tokens = settings.num_tokens
@@ -155,10 +155,10 @@ def _stored_tokens(path: Path, settings: PlanSettings) -> DataFacts:
 
 
 def _usual_vocabulary(settings: PlanSettings, machine: Machine) -> int:
-    """Return the vocabulary that suits the machine, smaller where there is little text to learn.
+    """Return the vocabulary size that suits the machine, smaller for little text.
 
-    The model that suits a text grows with it, its width with the square root: so does what the
-    vocabulary may take of it. 3 MB get 1300, 100 MB 8000.
+    The suitable model grows with the text, its width with the square root of that, and so does the
+    vocabulary. 3 MB get 1300, 100 MB 8000.
     """
     gib = machine.ram_bytes / (1 << 30)
     usual = next(size for limit, size in _VOCABULARIES if gib <= limit)

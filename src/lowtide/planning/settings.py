@@ -20,7 +20,7 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["PlanSettings", "parse_count"]
 
 _SMALLEST_VOCABULARY = 257
-_SMALLEST_MACHINE = 32 << 20  # a smaller one is a number without its unit
+_SMALLEST_MACHINE = 32 << 20  # a smaller value is a number that lacks its unit
 _SMALLEST_SPEED = 1 << 20
 # What `lowtide train` takes under the same name.
 _TRAINING_FIELDS = (
@@ -198,7 +198,7 @@ class PlanSettings:
         return any((self.init_from_model, self.config_file, *shape))
 
     def training_options(self) -> dict[str, Any]:
-        """Return what was said about training: flags over the config file; nothing by default."""
+        """The given options of training: flags override the config file; defaults are left out."""
         options: dict[str, Any] = {}
         if self.config_file is not None:
             options = read_config_file(self.config_file, for_settings=TrainSettings)
@@ -222,7 +222,7 @@ class PlanSettings:
 
 
 def _require_size(value: str, field: str, smallest: int) -> None:
-    """Refuse what is no size, and one that lacks its unit, by the name of its flag."""
+    """Reject a malformed size, and one that lacks its unit; the error names the flag."""
     try:
         size = parse_size(value)
     except UsageError as error:

@@ -1,10 +1,10 @@
-"""How fast a described GPU would train: what it computes, and what --offload copies.
+"""Estimate the training speed of a described GPU, with the copies of --offload.
 
-In:      a Choice; what the GPU computes, what the link to the host and the disk carry
+In:      a Choice; FLOP/s of the GPU, bandwidth of the link to the host and of the disk
 Out:     SpeedEstimate: tokens per second; tokens a step from which offloading is nearly free
 
-Computing hides what is copied beside it: weights, inputs of blocks, gradients. The optimizer's
-states come when everything else is done, so their time adds to that of the step.
+Copies of weights, inputs of blocks and gradients overlap with computation. The optimizer's states
+are copied after the backward pass, so their time adds to that of the step.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["Rates", "SpeedEstimate", "estimate_speed", "find_rates"]
 
 # Of a GPU in training, and of PCIe 4.0 and an SSD, roughly; where nothing is given or measured.
 _USUAL_FLOPS, _USUAL_LINK, _USUAL_DISK = 30e12, 20e9, 2e9
-_TRAINING_SHARE = 0.4  # what training gets of the products of large matrices that are measured
+_TRAINING_SHARE = 0.4  # training reaches this share of the measured FLOP/s of large products
 _TIMEOUT_SECONDS = 90
 
 _FREE = 0.1
-"""The share of a step that offloading may take where it is called nearly free."""
+"""The share of a step up to which offloading is called nearly free."""
 _COMPUTED_AGAIN = 4 / 3  # the forward pass of every block is computed twice, if it is
 
 
@@ -44,31 +44,31 @@ class Rates:
     """Between host and GPU, each way, both at once."""
     disk_bytes: float
     is_assumed: bool
-    """Whether that of the GPU is a usual one, neither measured nor given."""
+    """Whether the GPU's rate is a typical one, neither measured nor given."""
     is_disk_assumed: bool = False
-    """The same of the disk, which is never measured."""
+    """The same for the disk, which is never measured."""
     is_link_assumed: bool = False
 
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """What a step of a choice takes, by its parts."""
+    """The time of a step, by its parts."""
 
     rates: Rates
     compute_seconds: float
     copy_seconds: float
-    """Of what is copied beside the computing."""
+    """Copies that overlap with computation."""
     update_seconds: float
-    """Of states on their way to the step and back."""
+    """Copies of optimizer states to the device and back."""
     tokens_per_second: float
     free_from_tokens: int
     """Tokens a step from which offloading takes less than a tenth of it."""
     disk_bytes_per_step: int
-    """Written to the disk, which wears it."""
+    """Written to the disk, which wears it out."""
 
 
 def find_rates(settings: PlanSettings) -> Rates:
-    """Rates as given; else of the GPU that is here, by a probe of two seconds; else usual ones."""
+    """Rates as given; else of this machine's GPU, by a probe of two seconds; else typical ones."""
     given = (
         settings.gpu_flops and float(parse_count(settings.gpu_flops, "gpu_flops")),
         settings.link_speed and float(parse_size(settings.link_speed)),
@@ -131,13 +131,13 @@ def estimate_speed(choice: Choice, rates: Rates) -> SpeedEstimate:
 
 
 def _copy_seconds(traffic: Traffic, rates: Rates, tokens: int) -> tuple[float, float]:
-    """Seconds of copies beside the computing: those of every step, and those for each token."""
+    """Seconds of copies that overlap with computation: per step, and per token."""
     over_link = max(traffic.weights_in, traffic.gradients_out) / rates.link_bytes
     fixed = max(over_link, (traffic.disk_weights + traffic.disk_gradients) / rates.disk_bytes)
     return fixed, traffic.inputs / tokens / rates.link_bytes
 
 
 def _free_from(per_token: float, fixed: float, by_token: float, update: float) -> int:
-    """Tokens of a step where copies are hidden and the update takes a tenth of the computing."""
+    """Tokens a step from which copies are hidden and the update takes a tenth of the computing."""
     hidden = fixed / max(per_token - by_token, per_token / 100)
     return int(max(hidden, update / (_FREE * per_token)))

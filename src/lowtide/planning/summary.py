@@ -62,7 +62,7 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _notes(plan: Plan) -> list[str]:
-    """Return what is to be said after the commands."""
+    """Notes that follow the commands."""
     if not plan.machine.is_tpu or plan.chosen is None or plan.data.streams:
         return []
     settings = plan.chosen.settings
@@ -184,7 +184,7 @@ def _verdict(plan: Plan) -> list[str]:
 
 
 def _describe_need(plan: Plan) -> str:
-    """What of each memory the request takes beyond what there is, a row at a time if need be."""
+    """How much the request exceeds each memory, with micro-batches of one row if necessary."""
     asked, machine = plan.asked, plan.machine
     need, rows = asked.footprint, ""
     if not plan.named_batch:
@@ -209,7 +209,7 @@ def _describe_need(plan: Plan) -> str:
 
 
 def _describe_lack(row: StageNeed, machine: Machine) -> str:
-    """What a stage that does not fit needs of what there is."""
+    """What a stage that does not fit needs, and what the machine has."""
     lacks: list[str] = []
     if row.least_bytes > machine.budget_bytes:
         lacks.append(f"{format_size(row.least_bytes)} of memory")
@@ -254,7 +254,7 @@ def _compute_lines(plan: Plan) -> list[str]:
 
 
 def _speed_lines(plan: Plan) -> list[str]:
-    """How fast a GPU would be, and what offloading costs, by what was measured, given or usual."""
+    """The speed of a GPU, and the cost of offloading, by measured, given or typical rates."""
     speed = plan.speed
     if speed is None:
         return []
@@ -286,7 +286,7 @@ def _wear_lines(plan: Plan) -> list[str]:
 
 
 def _describe_rates(speed: SpeedEstimate, *, offloads: bool) -> str:
-    """The rates that count, and which of them nobody gave or measured."""
+    """The rates that matter, and which of them are typical ones (neither given nor measured)."""
     rates = speed.rates
     used = [(f"{rates.flops / 1e12:.0f} TFLOP/s", rates.is_assumed)]
     if offloads:

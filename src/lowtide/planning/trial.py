@@ -1,8 +1,8 @@
-"""Run a few steps of a plan in a process of its own, to know this machine's speed.
+"""Run a few steps of a plan in a separate process, to measure this machine's speed.
 
 In:      a Choice
 Out:     Trial: tokens per second
-Memory:  what training takes, in the other process
+Memory:  the memory of training, in the other process
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run_trial(choice: Choice, *, seconds: float = 8.0) -> Trial:
         "seconds": seconds,
     }
     command = [sys.executable, "-m", "lowtide.training.trial"]
-    sleep_while_waiting()  # it imports its framework at once
+    sleep_while_waiting()  # the process imports its framework at once
     try:
         with Progress("plan") as progress, progress.phase("time a few steps"):
             done = subprocess.run(

@@ -23,7 +23,7 @@ from lowtide.reporting.series import Series, round_number
 __all__ = ["MOST_RUNS", "ComparisonReader", "runs_below"]
 
 MOST_RUNS = 32
-# What says where a run is, and not how it was trained.
+# Settings of where a run is, which do not change how it trains.
 _NAMES_OF_RUNS = {"model_name", "checkpoints_dir", "resume", "overwrite", "history", "identity"}
 _AXES = [
     {"key": "step", "label": "step", "format": "count"},
@@ -61,7 +61,7 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 class ComparisonReader:
-    """Reads the folders of several runs, and again what was added to them since."""
+    """Reads the folders of several runs, and later only what was added."""
 
     def __init__(self, roots: Sequence[Path], *, most: int = MOST_RUNS) -> None:
         if len(roots) > most:
@@ -72,7 +72,7 @@ class ComparisonReader:
         self._readers = [RunReader(root) for root in roots]
 
     def read(self) -> bool:
-        """Read what is new; tell whether there was anything."""
+        """Read new rows; True if there were any."""
         news = [reader.read() for reader in self._readers]  # all of them, not only until the first
         return any(news)
 
@@ -171,7 +171,7 @@ class ComparisonReader:
 
 
 def _as_used(reader: RunReader) -> dict[str, Any]:
-    """A run's settings with the optimizer that `auto` meant: one that went on says which."""
+    """A run's settings with the optimizer chosen by `auto`, read from its checkpoint."""
     settings = reader.settings
     if settings.get("optimizer") != "auto":
         return settings
@@ -185,9 +185,9 @@ def _as_used(reader: RunReader) -> dict[str, Any]:
 
 
 def _columns(curve: Series, facts: RunFacts) -> dict[str, list[float]]:
-    """A curve with every axis that it can be read by."""
+    """A curve with its position on every axis."""
     columns = curve.as_json(("step", "time"))
-    # A run that does not say its tokens is not on that axis; nor may it be at 0 there.
+    # A run of unknown tokens is left out of that axis; it must not be at 0 there.
     if (per_step := facts.tokens_per_step) is not None:
         columns["tokens"] = [round_number(step * per_step) for step in columns["step"]]
         if facts.flops_per_token is not None:

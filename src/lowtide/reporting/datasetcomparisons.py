@@ -25,7 +25,7 @@ __all__ = ["MOST_DATASETS", "DatasetComparisonReader"]
 MOST_DATASETS = 8
 _MAX_SOURCES = 40
 _EXAMPLE_LETTERS = 160
-# What says where a dataset is and how it was made, and not what is in it.
+# Settings of where a dataset is and how it was made, which do not change its content.
 _WHERE = {"out_dir", "memory", "num_workers", "restart", "work_dir", "engine", "config_file"}
 
 _COLUMNS: list[Column[DatasetFacts]] = [
@@ -57,7 +57,7 @@ class DatasetComparisonReader:
         self._readers = [DatasetReader(root) for root in roots]
 
     def read(self) -> bool:
-        """Read what changed; tell whether anything did."""
+        """Read what changed; True if anything did."""
         news = [reader.read() for reader in self._readers]
         return any(news)
 
@@ -100,7 +100,7 @@ class DatasetComparisonReader:
 
 
 def _lengths(facts: list[DatasetFacts]) -> dict[str, Any]:
-    """Shares of documents by length: datasets of any two sizes are compared."""
+    """Shares (not counts) of documents by length, to compare datasets of different sizes."""
     ranges = [one.lengths.ranges() for one in facts]
     places = sorted({place for one in ranges for place in one})
     return {

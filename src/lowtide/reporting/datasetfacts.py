@@ -1,4 +1,4 @@
-"""What pages say of a dataset: how long its documents are, what was removed of its text.
+"""Facts about a dataset for pages: lengths of its documents, and what cleaning removed.
 
 In:      a dataset's metadata and .docs files
 Out:     DatasetFacts
@@ -31,7 +31,7 @@ _EDGES = [
 
 
 class LengthCounts:
-    """How many documents are how long, counted without keeping them.
+    """A histogram of document lengths.
 
     >>> lengths = LengthCounts()
     >>> lengths.add(np.array([10, 100, 100, 1000]))
@@ -80,7 +80,7 @@ class LengthCounts:
         return found
 
     def columns(self) -> list[dict[str, Any]]:
-        """Return the picture's columns."""
+        """The columns of the chart."""
         return [
             {"label": format_count(first), "text": f"{first:,} to {last:,} tokens", "count": count}
             for (first, last), count in self.ranges().items()
@@ -88,9 +88,9 @@ class LengthCounts:
 
 
 def count_lengths(info: DatasetInfo) -> LengthCounts:
-    """Read where documents end, shard by shard; one that goes on in the next shard is one.
+    """Count lengths shard by shard; a document that continues in the next shard counts once.
 
-    Where validation is the end of the text, the document cut in two counts on both sides.
+    If validation is the end of the text, the document at the border counts in both splits.
     """
     lengths = LengthCounts()
     for split in SPLITS:
@@ -135,7 +135,7 @@ def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """A dataset as a comparison sees it."""
+    """The numbers of a dataset for comparisons."""
 
     name: str
     info: DatasetInfo
@@ -176,7 +176,7 @@ class DatasetFacts:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings it was prepared with; empty where nothing is known."""
+        """The settings it was prepared with; empty if unknown."""
         return self.info.metadata.get("settings") or {}
 
     @property

@@ -45,7 +45,7 @@ class DatasetReader:
         self._job = JobMetrics()
 
     def read(self) -> bool:
-        """Read everything anew if the metadata changed; tell whether it did."""
+        """Read everything again if the metadata changed; True if it did."""
         info_path = self.root / METADATA_NAME
         version = info_path.stat().st_mtime_ns if info_path.exists() else None
         if version is not None and version == self._version:
@@ -58,7 +58,7 @@ class DatasetReader:
         return True
 
     def facts(self, *, name: str | None = None) -> DatasetFacts:
-        """What a comparison says of it."""
+        """Its numbers for comparisons."""
         return DatasetFacts(
             name=name or self.root.resolve().name,
             info=self._info,
@@ -268,7 +268,7 @@ def _cleaning(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _languages(languages: dict[str, Any]) -> dict[str, Any] | None:
-    """Documents by language, where a model told them."""
+    """Documents by language, if a language model was used."""
     if not languages:
         return None
     total = sum(row["count"] for row in languages.values()) or 1

@@ -1,7 +1,7 @@
-"""The table of a comparison: a row for each thing, columns that none of them knows left out.
+"""The table of a comparison: a row for each run or dataset; empty columns are left out.
 
 In:      facts of several runs or datasets, columns
-Out:     page data of a table that is sorted by numbers, not by their texts
+Out:     page data of a table that sorts by number, not by text
 Memory:  a few values per row
 """
 
@@ -14,7 +14,7 @@ __all__ = ["Column", "facts_table"]
 
 Facts = TypeVar("Facts")
 Column = tuple[str, Callable[[Facts], Any], Callable[[Any], str]]
-"""A title, the value of one thing (None if it is not known), and how the value is shown."""
+"""A title, a function that gives the value (None if unknown), and one that formats it."""
 
 
 def facts_table(

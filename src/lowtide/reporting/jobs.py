@@ -1,4 +1,4 @@
-"""What every job's page shows: memory against its budget over time, and how long phases took.
+"""The page of any job: memory against its budget over time, and the duration of phases.
 
 In:      JobMetrics
 Out:     page data
@@ -22,7 +22,7 @@ _ALIVE_SECONDS = 15.0
 
 
 class JobReader:
-    """Reads what a job measured, where there is nothing else to show yet."""
+    """Reads the metrics of a job that has no other results yet."""
 
     def __init__(self, metrics_path: Path, *, title: str) -> None:
         self._title = title
@@ -30,7 +30,7 @@ class JobReader:
         self._job = JobMetrics()
 
     def read(self) -> bool:
-        """Read what is new; tell whether there was anything."""
+        """Read new rows; True if there were any."""
         if not self._file.is_same():
             self._file, self._job = MetricsFile(self._file.path), JobMetrics()
         return self._job.read(self._file) > 0
@@ -58,7 +58,7 @@ class JobReader:
 
 
 def describe_state(job: JobMetrics, now: float) -> dict[str, str]:
-    """The state of a job, by the last row it wrote."""
+    """The state of a job, from the last row it wrote."""
     if job.last_time is None:
         return {"text": "not started", "tone": "idle"}
     if job.last_event == "end" and job.is_over_budget:

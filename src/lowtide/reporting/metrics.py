@@ -1,4 +1,4 @@
-"""Read metrics.jsonl in one pass: memory against budget over time, phases, and what a run adds.
+"""Read metrics.jsonl in one pass: memory against budget over time, phases, and a run's own rows.
 
 In:      metrics.jsonl of any length, also while it is being written
 Out:     curves of a few hundred points each (JobMetrics)
@@ -32,17 +32,17 @@ _MAX_RESUMES = 100
 
 
 class MetricsFile:
-    """Rows of a metrics file, from where the last reading ended."""
+    """Rows of a metrics file; each reading continues where the last one ended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._inode = 0
         self._offset = 0
         self._last = b""
-        """The end of what was read: a new file may get the old one's inode."""
+        """The last bytes that were read, because a new file may get the old one's inode."""
 
     def is_same(self) -> bool:
-        """Return whether the file is the one that was read so far; a resumed run writes it anew."""
+        """True if the file is still the one that was read; a resumed run replaces it."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -59,9 +59,9 @@ class MetricsFile:
         return b""
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
-        """Return the rows written since; a line cut off in the middle comes next time or never."""
+        """Return the rows written since; an incomplete line is left for the next time."""
         try:
-            if not self.path.is_file():  # a pipe would keep us waiting for ever
+            if not self.path.is_file():  # reading a pipe would block for ever
                 return
             file = self.path.open("rb")
         except FileNotFoundError:
@@ -94,12 +94,12 @@ class PhaseTime:
     rate: float = 0
     unit: str = ""
     seconds: float = 0
-    """What it took, as the job itself said when it was over."""
+    """Its duration, as the job wrote it at the end of the phase."""
 
 
 @dataclass
 class JobMetrics:
-    """What a metrics file says of any job: time, memory, budget, phases.
+    """The content of a metrics file that all jobs share: time, memory, budget, phases.
 
     Time is the time the job ran: pauses between a stop and the next start are left out.
     """
@@ -108,24 +108,24 @@ class JobMetrics:
     device: Series = field(default_factory=Series)
     phases: list[PhaseTime] = field(default_factory=list)
     resumes: list[float] = field(default_factory=list)
-    """Where on the time axis the job went on after a stop."""
+    """Positions on the time axis where the job resumed after a stop."""
     seconds: float = 0.0
     peak_bytes: int = 0
     device_peak_bytes: int = 0
     device_total_bytes: int | None = None
     budget_bytes: int | None = None
-    """Of the job whose peak it is: a folder has rows of all that were done in it."""
+    """The budget of the job with the peak: a folder has rows of all jobs that ran in it."""
     first_time: float | None = None
     last_time: float | None = None
     last_row: dict[str, Any] = field(default_factory=dict)
     last_event: str | None = None
-    """end, stopped, or None while a job is under way (or was killed)."""
+    """end, stopped, or None while a job runs (or after a kill)."""
     is_over_budget: bool = False
-    """Whether the last row, that of a job's end, says that the peak passed the budget."""
+    """Whether the job's last row says that the peak exceeded the budget."""
     num_rows: int = 0
 
     def add(self, row: dict[str, Any]) -> None:
-        """Take one row."""
+        """Add one row."""
         now = finite_number(row.get("time"))
         if now is None:
             return
@@ -186,7 +186,7 @@ class JobMetrics:
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a value that is a finite number; None for anything else."""
+    """The value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value

@@ -32,13 +32,13 @@ _POLICY = (
 
 
 def data_as_json(data: dict[str, Any]) -> str:
-    """Return page data as JSON that may stand inside a script element."""
+    """Return page data as JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
 def render_page(data: dict[str, Any], *, live_seconds: float | None = None) -> str:
-    """Return the HTML; with `live_seconds` it asks its server for news that often."""
+    """Return the HTML; with `live_seconds` it polls its server at that interval."""
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS]
     live = "" if live_seconds is None else f' data-live="{live_seconds:g}"'

@@ -1,8 +1,8 @@
-"""Make the page of a run, a dataset or a tokenizer: find out what it is, read it, write HTML.
+"""Make the page of a run, a dataset or a tokenizer: detect which it is, read it, write HTML.
 
 In:      ReportSettings
 Out:     one HTML file
-Memory:  what the kind's reader keeps: curves and counts of fixed size
+Memory:  that of the reader: curves and counts of fixed size
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["PageReader", "ReportResult", "open_reader", "report"]
 
 _PAGE_BYTES = 16 << 20
 _TOKENIZER_BYTES = 40 << 20  # one of 50,000 tokens, lists of them, a batch of text and its ids
-_RUN_BYTES = 2 << 20  # beside the first: its curves and samples, and them in the page
+_RUN_BYTES = 2 << 20  # for each further run: its curves and samples, in memory and in the page
 
 
 class PageReader(Protocol):
-    """Reads something, and again what is new of it, and returns the data of its page."""
+    """Reads a target, later only what was added, and returns the data of its page."""
 
     def read(self) -> bool:
-        """Read what is new; tell whether there was anything."""
+        """Read new data; True if there was any."""
         ...
 
     def page(self) -> dict[str, Any]:
@@ -59,10 +59,10 @@ class ReportResult:
     kind: str
     num_bytes: int
     was_there: bool = False
-    """True if this very page was there already, and was left alone."""
+    """True if the same page existed already, and was not written again."""
 
     def _repr_html_(self) -> str:
-        # In a frame of its own, so that neither page changes how the other one looks.
+        # In an iframe, so that the styles of the notebook and of the page stay separate.
         page = html.escape(self.path.read_text(encoding="utf-8"))
         style = "width:100%;height:640px;border:1px solid #8884"
         allowed = "allow-scripts allow-downloads"
@@ -119,7 +119,7 @@ def _find(settings: ReportSettings, target: str) -> Path:
 
 
 def _metrics_path(path: Path) -> Path:
-    """Return where a job keeps its numbers: in its folder, or hidden beside the file it makes."""
+    """The path of a job's metrics: in its folder, or hidden beside its output file."""
     if path.suffix == ".npy":
         return path.with_name(f".{path.name}.{METRICS_NAME}")
     return path / METRICS_NAME
@@ -134,7 +134,7 @@ def _is_tokenizer(path: Path) -> bool:
 
 
 def _runs_of(settings: ReportSettings) -> list[Path]:
-    """The runs to compare; none where the page is about one thing."""
+    """The runs to compare; empty if the page is about one target."""
     paths = [_find(settings, target) for target in settings.target]
     if _datasets_of(settings):
         return []
@@ -153,7 +153,7 @@ def _runs_of(settings: ReportSettings) -> list[Path]:
 
 
 def _datasets_of(settings: ReportSettings) -> list[Path]:
-    """The datasets to compare; none where something else is meant."""
+    """The datasets to compare; empty for other targets."""
     paths = [_find(settings, target) for target in settings.target]
     are_datasets = len(paths) > 1 and all((path / METADATA_NAME).is_file() for path in paths)
     return paths if are_datasets else []

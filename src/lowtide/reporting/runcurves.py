@@ -1,4 +1,4 @@
-"""What a run's metrics say: curves, evaluations, forgetting, samples; a fixed amount of each.
+"""The content of a run's metrics: curves, evaluations, forgetting, samples, in bounded memory.
 
 In:      rows of metrics.jsonl, in order
 Out:     RunRecord
@@ -26,21 +26,21 @@ _CURVE_KEYS = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
 
 @dataclass
 class Evaluation:
-    """What is known of one evaluation dataset."""
+    """The losses on one evaluation dataset."""
 
     curve: Series = field(default_factory=Series)
     bits: Series = field(default_factory=Series)
     best_step: int = 0
     marks: SpacedItems = field(default_factory=lambda: SpacedItems(_MAX_MARKS))
-    """Where its loss had risen beyond the tolerance: forgetting."""
+    """The points where its loss had risen beyond the tolerance (forgetting)."""
 
 
 @dataclass
 class RunRecord:
-    """Everything read of a run so far."""
+    """Everything read from a run so far."""
 
     forgetting_tolerance: float = 0.0
-    """Rise of a loss that counts as forgetting, as the run's settings have it."""
+    """Rise of a loss that counts as forgetting, from the run's settings."""
     job: JobMetrics = field(default_factory=JobMetrics)
     curves: dict[str, Series] = field(
         default_factory=lambda: {name: Series() for name in _CURVE_KEYS}
@@ -55,9 +55,9 @@ class RunRecord:
     skipped_steps: int = 0
     micro_batches: list[tuple[int, int]] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
-    """What the run was made with, as its newest start wrote it."""
+    """Versions, machine and command, as the newest start wrote them."""
     aside_seconds: dict[str, float] = field(default_factory=dict)
-    """Time that was no training, by what it was."""
+    """Time spent on other work than training, by kind."""
 
     def take(self, row: dict[str, Any]) -> None:
         """Add one row."""

@@ -1,6 +1,6 @@
-"""Numbers that runs are compared by: size, tokens, losses, speed, and what they were made with.
+"""Numbers to compare runs by: size, tokens, losses, speed; and versions and machine.
 
-In:      what was read of a run: its record, its settings
+In:      a run's record and settings
 Out:     RunFacts
 """
 
@@ -22,7 +22,7 @@ _STEP_SETTINGS = ("batch_size", "gradient_accumulation_steps", "seq_len")
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run in numbers; None where nothing says it."""
+    """One run in numbers; None if unknown."""
 
     name: str
     parameters: float | None
@@ -34,11 +34,11 @@ class RunFacts:
     best_step: int | None
     bits_per_byte: float | None
     seconds: float
-    """Of training and what was done beside it."""
+    """Of training and other work."""
     aside_seconds: Mapping[str, float]
-    """Of that, by what it was: evaluation, sample, saving."""
+    """Of the other work, by kind: evaluation, sample, saving."""
     peak_flops: float | None
-    """Of the hardware, where it is known."""
+    """Of the hardware, if known."""
     peak_bytes: int
     hardware: str
 
@@ -56,7 +56,7 @@ class RunFacts:
 
     @property
     def aside_share(self) -> float:
-        """The share of the time that was no training."""
+        """The share of the time spent on other work than training."""
         return min(1.0, sum(self.aside_seconds.values()) / self.seconds) if self.seconds else 0.0
 
     @property
@@ -76,7 +76,7 @@ class RunFacts:
 def run_facts(
     root: Path, record: RunRecord, settings: Mapping[str, Any], *, name: str | None = None
 ) -> RunFacts:
-    """The facts of a run as it stands; it is called by its folder unless `name` says otherwise."""
+    """The current facts of a run; its name is that of its folder unless `name` is given."""
     found = record.environment
     val = record.evaluations.get("val")
     has_val = val is not None and bool(val.curve)
@@ -105,7 +105,7 @@ def _tokens_per_step(settings: Mapping[str, Any]) -> float | None:
 
 
 def made_with(record: RunRecord) -> list[list[str]]:
-    """What a run was made with, as rows of names and texts."""
+    """Versions, machine and command of a run, as rows of names and texts."""
     found = record.environment
     versions = found.get("versions")
     rows = [["hardware", found.get("hardware")], ["command", found.get("command")]]

@@ -30,7 +30,7 @@ _AXES = ("step", "time")
 
 
 class RunReader:
-    """Reads a run's folder, and again what was added to it since."""
+    """Reads a run's folder, and later only what was added."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,16 +40,16 @@ class RunReader:
 
     @property
     def record(self) -> RunRecord:
-        """What was read so far."""
+        """Everything read so far."""
         return self._record
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The run's settings as its folder has them."""
+        """The run's settings, from its folder."""
         return self._settings
 
     def read(self) -> bool:
-        """Read what is new; tell whether there was anything."""
+        """Read new rows; True if there were any."""
         if not self._file.is_same():
             self._file = MetricsFile(self._file.path)
             self._record = RunRecord()
@@ -262,7 +262,7 @@ class RunReader:
         }
 
     def _task_table(self) -> dict[str, Any] | None:
-        """How often questions were answered right; None where none were asked."""
+        """The accuracy on tasks (questions); None without any."""
 
         def share(row: dict[str, float], name: str) -> str:
             if name not in row:

@@ -1,6 +1,6 @@
-"""Curves of any length in a fixed number of points.
+"""Downsample curves of any length to a fixed number of points.
 
-In:      points one after the other, as a metrics file has them
+In:      points in order, from a metrics file
 Out:     at most `limit` buckets: the mean, and the smallest and largest value in each
 Memory:  `limit` buckets, whatever the number of points
 """
@@ -18,17 +18,17 @@ __all__ = ["Bucket", "Series", "SpacedItems", "round_number"]
 
 @dataclass
 class Bucket:
-    """Neighbouring points of a curve, as one."""
+    """Neighbouring points of a curve, merged."""
 
     places: tuple[float, ...]
-    """Where it ends on each axis (the step, the time)."""
+    """Its end on each axis (step, time)."""
     total: float
     low: float
     high: float
     count: int
 
     def join(self, later: Bucket) -> None:
-        """Take in the bucket that follows."""
+        """Merge the following bucket into this one."""
         self.places = later.places
         self.total += later.total
         self.low = min(self.low, later.low)
@@ -37,7 +37,7 @@ class Bucket:
 
 
 class Series:
-    """One curve; when it has too many buckets, neighbours are joined and buckets hold twice more.
+    """One curve; when it has too many buckets, neighbours are merged and buckets hold twice more.
 
     Spikes stay visible, since every bucket keeps its extremes.
 
@@ -61,7 +61,7 @@ class Series:
         return bool(self._buckets)
 
     def add(self, value: Any, *, places: Sequence[float]) -> None:
-        """Add a point; what is not a finite number is left out."""
+        """Add a point; values that are not finite numbers are ignored."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         if not math.isfinite(value):
@@ -126,7 +126,7 @@ class SpacedItems:
 
     @property
     def items(self) -> list[Any]:
-        """What was kept, in order."""
+        """The kept items, in order."""
         if self.count and (self.count - 1) % self._stride:
             return [*self._kept, self._last]
         return list(self._kept)

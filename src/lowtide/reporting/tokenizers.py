@@ -42,7 +42,7 @@ _LONGEST_SHOWN = 12
 
 @dataclass(frozen=True)
 class SourceMeasure:
-    """How a tokenizer does on one source."""
+    """Measurements of a tokenizer on one source."""
 
     name: str
     num_bytes: int
@@ -53,16 +53,16 @@ class SourceMeasure:
 
     @property
     def bytes_per_token(self) -> float:
-        """The larger, the shorter the text becomes."""
+        """Compression: more bytes per token mean fewer tokens."""
         return self.num_bytes / max(self.num_tokens, 1)
 
 
 def measure_source(tokenizer: Tokenizer, source: InputFile, text_field: str) -> SourceMeasure:
-    """Encode the beginning of a file, at most 16 MiB of text, and count what comes out."""
+    """Encode the beginning of a file, at most 16 MiB of text, and count the tokens."""
     seen = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     num_bytes = num_characters = num_tokens = 0
     beginning = ""
-    # A row cut off at a sample's end is no reason to show nothing.
+    # A row cut off at the end of a sample is not an error.
     for batch in _iter_batches(source, ReadingSettings(text_field=text_field, skip_bad=True)):
         for ids in tokenizer.encode_batch(batch, special="text", num_workers=1):
             num_tokens += len(ids)
@@ -132,7 +132,7 @@ class TokenizerReader:
         return True
 
     def _find_samples(self) -> Sequence[InputFile]:
-        """Return the files to measure on: those named, else those it learned from, if there."""
+        """The files to measure on: those named, else its training files, if they still exist."""
         if self._samples:
             sources = expand_inputs(self._samples)
             if len(sources) > _MAX_SOURCES:
@@ -328,13 +328,13 @@ def _longest_table(tokens: list[bytes]) -> dict[str, Any]:
 
 
 def _show(token: bytes) -> str:
-    """Return a token as text that can be read: what cannot be printed is escaped."""
+    """Return a token as readable text, with unprintable characters escaped."""
     text = token.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """Read training.json; one that is not what learning wrote is named."""
+    """Read training.json; a malformed one gives an error."""
     record: Any = read_long_json(path, ("input_files",))
     kinds = {"input_files": Sequence, "counts": dict, "settings": dict}
     is_whole = isinstance(record, dict) and all(

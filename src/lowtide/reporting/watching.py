@@ -1,8 +1,8 @@
-"""Keep a page live in a browser: a small server on this machine, asked for news by the page.
+"""Keep a page live in a browser: a small local HTTP server that the page polls.
 
 In:      a page's reader, requests of browsers on this machine
-Out:     the page, and its data whenever something is new
-Memory:  as the reader; answers are made one at a time
+Out:     the page, and its data when it changed
+Memory:  as the reader; responses are made one at a time
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lowtide.reporting.settings import ReportSettings
 __all__ = ["PageServer", "watch"]
 
 _ADDRESS = "127.0.0.1"
-# A web page elsewhere can point a name of its own at 127.0.0.1 and read what is served there; the
-# name gives it away.
+# Against DNS rebinding: a web page elsewhere can resolve its own host name to 127.0.0.1 and read
+# what is served there, so the Host header is checked.
 _OUR_NAMES = ("127.0.0.1", "localhost")
 
 
@@ -33,7 +33,7 @@ class PageServer(ThreadingHTTPServer):
     """Serves one page, to browsers on this machine only."""
 
     daemon_threads = True
-    request_queue_size = 256  # browsers that ask at once; the usual 5 lets the others wait seconds
+    request_queue_size = 256  # simultaneous requests; the default of 5 lets others wait seconds
 
     def __init__(self, reader: PageReader, *, port: int = 0, interval: float = 2.0) -> None:
         self.reader = reader
@@ -55,11 +55,11 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"http://{_ADDRESS}:{self.server_address[1]}/"
 
     def current_data(self) -> dict[str, Any]:
-        """Read what is new and return the page's data."""
+        """Read new data and return the page's data."""
         with self.reading:
             self.reader.read()
             return self.reader.page()
@@ -67,7 +67,7 @@ class PageServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
-    timeout = 30  # seconds for a request or an answer: an idle connection ends then
+    timeout = 30  # seconds for a request or a response; idle connections are closed then
 
     def do_GET(self) -> None:
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
             explain = printable(error.message)
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain=explain)
         except (ConnectionError, TimeoutError):
-            self.close_connection = True  # the browser left in the middle of an answer
+            self.close_connection = True  # the browser disconnected during a response
 
     def _answer_news(self, have: str) -> None:
         text = data_as_json(self.server.current_data())
@@ -118,10 +118,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def watch(settings: ReportSettings, *, announce: Callable[[str], None]) -> None:
-    """Serve the page until Ctrl-C; `announce` is told its address."""
+    """Serve the page until Ctrl-C; `announce` is called with its address."""
     reader = open_reader(settings)
     reader.read()
-    reader.page()  # what cannot be shown is told here, not in the browser
+    reader.page()  # errors appear here, not in the browser
     with PageServer(reader, port=settings.port, interval=settings.interval) as server:
         try:
             announce(server.url)

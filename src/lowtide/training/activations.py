@@ -1,4 +1,4 @@
-"""Bytes of activations of a training step, by device and by what computes.
+"""Bytes of activations of a training step, by device and backend.
 
 In:      a shape, settings, rows of a micro-batch
 Out:     bytes; no torch, no JAX
@@ -52,18 +52,17 @@ def gpu_activations(config: GPTConfig, computing: ComputeSettings, tokens: int, 
         compiled=computing.compile,
     )
     copies = 2 * count_parameters(config, embeddings=False) if half else 0
-    if again:  # compiled, a block makes its copies anew; else half of them were there (measured)
+    if again:  # a compiled block makes all copies again; an eager one half of them (measured)
         copies = 0 if computing.compile else copies // 2
     return kept + max(copies, later - loss)
 
 
 def _jax_update_bytes(config: GPTConfig, *, muon: bool, use_8bit: bool) -> tuple[int, int]:
-    """Return what an optimizer's compiled step holds beside a pass, and in the place of one.
+    """Return the bytes of an optimizer's compiled step, in addition to a pass and instead of one.
 
-    AdamW's moments are written where they are. Muon makes one layer's matrices orthogonal at a
-    time, by a step that is much to compile (152 MiB less were held at 10 million parameters, 184 at
-    40, where it was kept from before). Moments of 8 bits are decoded for a layer, or for a whole
-    embedding.
+    AdamW updates its moments in place. Muon orthogonalizes one layer's matrices at a time, by a
+    step that takes memory to compile (152 MiB less at 10 million parameters, 184 at 40, if it was
+    in the compilation cache). Moments of 8 bits are decoded for a layer, or for a whole embedding.
     """
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     inner = config.mlp_width * (2 if config.family.gated_mlp else 1)
@@ -79,8 +78,8 @@ def jax_activations(
 ) -> tuple[int, int, int]:
     """Return the bytes of activations, logits and an update of JAX's compiled step on a CPU.
 
-    What Muon's step needs does not fit into the holes that a compiled pass leaves (measured): it is
-    among the first.
+    The memory of Muon's step does not fit into the gaps that a compiled pass leaves (measured), so
+    it is part of the first number.
     """
     computing = settings.computing
     size, loss = jax_pass_bytes(
@@ -108,12 +107,12 @@ def jax_pass_bytes(
     checkpointing: bool,
     chunk_tokens: int | None = None,
 ) -> tuple[int, int]:
-    """Return what JAX's compiled pass holds beside weights and gradients: blocks, and the loss.
+    """Return the bytes of JAX's compiled pass besides weights and gradients: blocks, and the loss.
 
     `tokens` are those of a row. Products with weights are kept, in float32 whatever the precision.
-    The rest is the larger of two moments, so that the two results are what both take: the loss,
-    and the backward pass of a block, where the scores of all tokens with all others exist several
-    times. The factors are read off what the compiler counts itself (benchmarks/jax_memory.py).
+    The rest is the larger of two peaks, so that the sum of both results is right: the loss, and
+    the backward pass of a block, where the attention scores exist several times. The factors come
+    from the compiler's own memory analysis (benchmarks/jax_memory.py).
     """
     number = 4 * rows * tokens
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -124,7 +123,7 @@ def jax_pass_bytes(
     scores = 4 * rows * config.num_heads * tokens**2
     weights = 4 * count_parameters(config, embeddings=False) // config.num_layers
     kept = config.num_layers * (stream if checkpointing else heads + 2 * stream + inner)
-    # Gradients of a layer's weights, or in their place what is computed again.
+    # Gradients of a layer's weights, or in their place the recomputed activations.
     one = max(weights, inner + (2 * stream if gated else 0))
     block = one + 2 * mlp + heads + stream + 4 * scores
     if half:
@@ -143,17 +142,17 @@ def jax_pass_bytes(
 def _jax_loss_bytes(
     config: GPTConfig, rows: int, tokens: int, *, half: bool, chunk_tokens: int | None
 ) -> float:
-    """What is held beside kept products while a chunk of logits exists.
+    """The bytes held besides kept products while a chunk of logits exists.
 
-    The gradient of the output matrix has its place among the gradients, but for copies of it where
-    there are several chunks; in half precision there are copies of the matrix, too.
+    The gradient of the output matrix is counted with the gradients, except its copies if there are
+    several chunks; in half precision there are copies of the matrix, too.
     """
     wanted = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=False)
     chunk = min(rows * tokens, wanted)
     logits = 4 * config.vocab_size * chunk
     stream = 4 * rows * tokens * config.width
     matrix = 4 * config.vocab_size * config.width
-    if rows * tokens > chunk:  # one after the other
+    if rows * tokens > chunk:  # one after another
         copies = max(3 * matrix, logits + 2 * matrix)
         if not half:
             copies = max(matrix, logits) + 0.5 * logits

@@ -1,8 +1,8 @@
-"""AdamW by torch's fused kernel, and the base of optimizers that do without torch's compiler.
+"""AdamW with torch's fused kernel, and a base class that avoids importing torch's compiler.
 
 In:      gradients
-Out:     new weights; a step that is to be skipped changes nothing, without asking the host
-Memory:  8 bytes a parameter, 12 where decay draws it to its first numbers
+Out:     new weights; a skipped step changes nothing, without a wait for the device
+Memory:  8 bytes a parameter, 12 if decay draws it to its initial values
 
 Methods of torch's optimizers import torch's compiler on their first call, only to exclude
 themselves from it: 140 MiB and 1.5 s, in runs that compile nothing. Ours are never compiled.
@@ -23,7 +23,7 @@ __all__ = ["TO_FIRST", "AdamW", "EagerOptimizer"]
 
 TO_FIRST = "to_first"
 _FIRST = "first"
-_torch: Any = torch  # operations on lists of tensors are private by their names only
+_torch: Any = torch  # the operations on lists of tensors have names of private functions
 
 
 class EagerOptimizer(torch.optim.Optimizer):
@@ -38,8 +38,8 @@ class EagerOptimizer(torch.optim.Optimizer):
 class AdamW(EagerOptimizer, torch.optim.AdamW):
     """torch's fused AdamW: the same kernel, state and numbers.
 
-    `shared` has the tables, by their ids, whose rows learn together as well. Parameters of a group
-    with `to_first` decay towards what they were before their first step, and not to zero.
+    `shared` has the tables, by `id`, whose rows also take shared steps (sharedrows.py). Parameters
+    of a group with `to_first` decay towards their values before the first step, not to zero.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""What is done before torch is loaded: refuse a small budget, tokenize text, learn a tokenizer.
+"""Work before torch is loaded: refuse a small budget, tokenize text, learn a tokenizer.
 
 In:      TrainSettings
 Out:     the text's tokens, or the tokenizer of a stream, in the run's folder; or BudgetError, with
-         the smallest budget that can do
+         the smallest budget that works
 Memory:  the tokenizer; of a text by characters one block at a time, and its alphabet
 
-Importing torch takes hundreds of megabytes, so a budget below that is refused here, by what a probe
-measured. At first the smallest possible vocabulary is assumed; only if the budget is refused is the
-real size looked up, so that the advice is enough.
+Importing torch takes hundreds of megabytes, as measured by a probe, so a budget below that is
+refused here. The check first assumes the smallest possible vocabulary; only if that fails is the
+real size determined, so that the budget in the error is enough.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hope
 
 
 def admit(settings: TrainSettings) -> None:
-    """Do what needs no torch; other mistakes in the settings are reported by training itself."""
+    """Do all work that needs no torch; training itself reports other errors in the settings."""
     _require_packages(settings)
     refuse_unread(settings)
     if ranks.is_launched():  # with several processes the first tokenizes while the others wait
         return
-    require_local_text(settings.data)  # before a budget is named that would be for nothing
+    require_local_text(settings.data)  # before an error about the budget, which would not help
     require_own_run(settings.run.folder)
     settings = fit_context(settings, known_shape(settings.run))
     goes_on = any((settings.run.folder / "steps").glob("step_*"))
@@ -98,7 +98,7 @@ def _streams_files(data: DataSettings) -> bool:
 
 
 def _require_packages(settings: TrainSettings) -> None:
-    """Name what is not installed before any work is done."""
+    """Raise an error for missing packages before any work is done."""
     with_torch = settings.computing.backend == "torch"
     if with_torch and not has_package("torch") and has_package("jax"):
         raise MissingPackageError(
@@ -123,9 +123,9 @@ def _require_packages(settings: TrainSettings) -> None:
 def refuse_hopeless(
     settings: TrainSettings, *, program: Program | None = None, is_running: bool = False
 ) -> None:
-    """Refuse a budget that is too small whatever the data holds, before any of it is read.
+    """Refuse a budget that is too small for any data, before data is read.
 
-    `program` is what is measured in this process, if it is the one that trains (`is_running`).
+    `program` is measured in this process, if it is the one that trains (`is_running`).
     """
     if settings.machine.memory is None:
         return
@@ -151,7 +151,7 @@ def refuse_hopeless(
 
 
 def _smallest(settings: TrainSettings, config: GPTConfig, program: Program) -> TrainSettings:
-    """The settings with the smallest rung, if they leave it open."""
+    """The settings with the smallest rung, if they choose none."""
     if settings.machine.offload != "auto":
         return settings
     return smallest_rung(settings, config, program)
@@ -172,14 +172,14 @@ def fit_context(settings: TrainSettings, config: GPTConfig | None) -> TrainSetti
 
 
 def _smallest_shape(model: ModelSettings) -> GPTConfig:
-    """Return a shape that no vocabulary makes smaller."""
+    """The shape with the smallest possible vocabulary."""
     if model.target_params is not None:
         return GPTConfig(2, model.seq_len, 1, 8, 1, layout=model.layout)
     return model_config(model, 2)
 
 
 def known_shape(run: RunSettings) -> GPTConfig | None:
-    """Return the shape of the run or model that goes on; None for a new one, or a damaged one."""
+    """The shape of the run or model to continue; None for a new one, or a damaged one."""
     own = [] if run.overwrite else [run.folder]
     for folder in [*own, *_base_folders(run)]:
         if (folder / CONFIG_NAME).is_file():
@@ -191,7 +191,7 @@ def known_shape(run: RunSettings) -> GPTConfig | None:
 
 
 def _base_folders(run: RunSettings) -> list[Path]:
-    """Return where the model that training starts from may be."""
+    """The folders where the model to start from may be."""
     name = run.init_from_model
     if name is None:
         return []

@@ -1,10 +1,10 @@
-"""Processes that train together: the same settings, data and checkpoint in each of them.
+"""Check that all processes of a run have the same settings, data and checkpoint.
 
-In:      what each process was given, told to all
-Out:     UsageError in every process, where they differ; nothing where they agree, or in one process
+In:      the settings, data and checkpoint of each process, exchanged between all
+Out:     UsageError in every process if they differ; nothing if they agree, or for one process
 
-They compute together: a process with another number of steps would wait for ever, and with
-different learning rates each would train its own weights.
+Processes synchronize in every step: one with another number of steps would wait for ever, and with
+different learning rates their weights would diverge.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAY_DIFFER = {
 
 
 def require_same_settings(group: Group, settings: TrainSettings) -> None:
-    """Refuse settings that are not those of the first process."""
+    """Refuse settings that differ from those of the first process."""
     if group.world_size == 1:
         return
     said = settings_as_json(settings)
@@ -45,7 +45,7 @@ def require_same_settings(group: Group, settings: TrainSettings) -> None:
 
 
 def require_same_data(group: Group, datasets: Mapping[str, Any]) -> None:
-    """Refuse data that is not what the first process has, wherever it lies."""
+    """Refuse data with another content than the first process's; paths may differ."""
     if group.world_size == 1:
         return
     own = {name: _fingerprint(data) for name, data in datasets.items()}
@@ -59,7 +59,7 @@ def require_same_data(group: Group, datasets: Mapping[str, Any]) -> None:
 
 
 def require_same_checkpoint(group: Group, root: Path, newest: Path | None) -> None:
-    """Refuse a run's folder that is not the one of the first process, by its newest checkpoint."""
+    """Refuse a run's folder whose newest checkpoint differs from the first process's."""
     if group.world_size == 1:
         return
     own = {"newest": None if newest is None else newest.name}
@@ -84,6 +84,6 @@ def _difference(said: list[dict[str, Any]]) -> tuple[str, Any, int, Any] | None:
 
 
 def _fingerprint(data: Any) -> str:
-    """What data holds, in a few letters; data of the user's own has no fingerprint."""
+    """A short hash of the data's content; the user's own iterators have none."""
     found = getattr(getattr(data, "dataset", data), "fingerprint", None)
     return found[:12] if isinstance(found, str) else "given"

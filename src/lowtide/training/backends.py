@@ -1,10 +1,10 @@
-"""The interface to torch and JAX: what loop, evaluation and saving need from either.
+"""The interface to torch and JAX, as loop, evaluation and saving use it.
 
 In:      the name of a backend
-Out:     a Backend, whose module is imported when it is asked for; an Engine per run
+Out:     a Backend, whose module is imported on demand; an Engine per run
 
-Neither backend is imported here, and neither imports the other: a machine needs only the one that
-it trains with.
+Neither backend is imported here, and neither imports the other: only the one in use has to be
+installed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Counters(Protocol):
 
 
 class Feed(Protocol):
-    """Batches as the engine takes them; the position it tells is that of the next batch."""
+    """Batches as the engine takes them; its position is that of the next batch."""
 
     def __next__(self) -> tuple[Any, Any]: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -157,7 +157,7 @@ class Backend(Protocol):
 
 
 def backend_of(settings: TrainSettings) -> Backend:
-    """What computes a run of these settings."""
+    """The backend of a run with these settings."""
     offload = settings.machine.offload
     if offload == "auto":
         raise UsageError(
@@ -168,7 +168,7 @@ def backend_of(settings: TrainSettings) -> Backend:
 
 
 def follow_network(options: Any, model: Any) -> None:
-    """Let options have the backend that a given network is made of; another is refused."""
+    """Set the backend in options to that of a given network; another one is refused."""
     made = getattr(model, "backend", "torch")
     if options.setdefault("backend", made) != made:
         raise UsageError(

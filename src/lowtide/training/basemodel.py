@@ -1,4 +1,4 @@
-"""The model that a training starts from: its folder, or one made of it with more tokens.
+"""The model that training starts from: its folder, or a copy with added tokens.
 
 In:      RunSettings: a run or a published model, a file of tokens to add
 Out:     the folder to load weights and tokenizer from
@@ -16,7 +16,7 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["GROWN", "find_base"]
 
 GROWN = "grown"
-"""The model with more tokens lies in the run, which alone needs it."""
+"""The folder in the run for the model with added tokens."""
 
 
 def find_base(settings: TrainSettings) -> Path:

@@ -1,4 +1,4 @@
-"""Where the loop reads from: datasets and streams as batches without end.
+"""Sources of batches for the loop: datasets and streams, as endless iterators.
 
 In:      a dataset, a loader, or any iterator of batches with a state
 Out:     batches of this process's rows
@@ -33,7 +33,7 @@ __all__ = [
     "row_length",
 ]
 
-# What says how data is opened, by what is given instead where data is.
+# Options that decide how data is opened, by what replaces them if data is given.
 _OPENING = {
     **dict.fromkeys(
         (field.name for field in dataclasses.fields(DataSettings) if field.name != "check_data"),
@@ -46,7 +46,7 @@ _OPENING = {
 
 
 class _Rank(Protocol):
-    """Which of the rows this process takes, and where they are put."""
+    """The share of rows of this process, and the memory they are put in."""
 
     @property
     def rank(self) -> int: ...
@@ -57,7 +57,7 @@ class _Rank(Protocol):
 
 
 class BatchSource(Protocol):
-    """What the loop reads from."""
+    """An endless iterator of batches with a state."""
 
     def __next__(self) -> tuple[Any, Any]: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -90,7 +90,7 @@ def open_batches(
 
 
 def require_sources(data: Any, others: Mapping[str, Any]) -> None:
-    """Refuse what is neither a dataset nor batches, such as the path of one."""
+    """Refuse values that are neither a dataset nor batches, such as a path."""
     needed = ("__next__", "state_dict", "load_state_dict", "close")
     is_loader = isinstance(data, StreamingDataLoader) or hasattr(data, "plan_rows")
     if not is_loader and not all(hasattr(data, name) for name in needed):
@@ -101,10 +101,10 @@ def require_sources(data: Any, others: Mapping[str, Any]) -> None:
 
 
 def refuse_data_options(options: Iterable[str], settings: TrainSettings, data: Any) -> None:
-    """Refuse options that say which data is read, and how, where it is given: they have no effect.
+    """Refuse options of how data is opened if data is given: they would have no effect.
 
-    `order` is that of a dataset; batches have theirs. What a preset or a config file says is for
-    data that is opened by it.
+    `order` is for datasets only; batches have their own. Values from a preset or a config file are
+    ignored instead, since they are meant for data opened by its path.
     """
     fields = setting_fields(type(settings))
     values = setting_values(settings)
@@ -147,6 +147,6 @@ def _no_source(name: str, value: Any, or_else: str) -> UsageError:
 
 
 def row_length(model: ModelSettings | None, data: Any) -> int | None:
-    """The tokens of a row, as the data says it, or else the settings."""
+    """The tokens of a row, from the data, or else from the settings."""
     found = getattr(getattr(data, "dataset", data), "seq_len", None)
     return model.seq_len if found is None and model is not None else found

@@ -1,7 +1,7 @@
 """Callbacks of a run: the caller's functions, called after steps, evaluations and checkpoints.
 
 In:      what just happened
-Out:     calls; a true answer to an evaluation ends the run
+Out:     calls; the run ends if `on_evaluation` returns True
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CheckpointEvent:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What to call, where anything is."""
+    """The callbacks that were given."""
 
     on_step: Callable[[StepEvent], object] | None = None
     on_evaluation: Callable[[EvaluationEvent], object] | None = None

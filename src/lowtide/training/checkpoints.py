@@ -7,13 +7,13 @@
       best/  config.json  tokenizer.json  model.safetensors  best.json
       checksums.json in each of them: xxh3-128 of every file, compared before anything is used
 
-`state.safetensors` holds the optimizers' moments as `moments.PARAMETER.KEY`, and what steps change
-as `stepped.PARAMETER` where the weights are an average of it; `state.json` holds every number.
+`state.safetensors` holds the optimizers' moments as `moments.PARAMETER.KEY`, and, if the weights
+are an average (--average-over), the parameters as `stepped.PARAMETER`; `state.json` holds numbers.
 There are no random states, since random numbers are a function of seed and step.
 
 In:      tensors and a few numbers from the loop
 Out:     a folder per checkpoint, renamed into place when all of it is on the disk
-Memory:  nothing beside what it is given
+Memory:  none besides its arguments
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ _NUMBERS = "state.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything the loop needs to go on as if it had never stopped."""
+    """Everything that an exact resume needs."""
 
     step: int
     weights: dict[str, Any]
-    """Under portable names, on the CPU, when they are written."""
+    """Under portable names; on the CPU when they are written."""
     tensors: dict[str, Any]
     """The optimizers' moments by name."""
     numbers: dict[str, Any]
-    """What fits into JSON: data position, counters, best loss."""
+    """Values for JSON: data position, counters, best loss."""
 
     @property
     def num_bytes(self) -> int:
-        """What it takes on the disk, nearly."""
+        """Its approximate size on the disk."""
         return sum(t.nbytes for t in (*self.weights.values(), *self.tensors.values()))
 
 
@@ -102,16 +102,16 @@ class RunFolder:
         self.root = Path(root)
         self.keep = keep
         self.source_dir: Path | None = None
-        """The folder of the model that the run begins from, if it begins from one."""
+        """The folder of the model that the run starts from, if there is one."""
         self._whole_dir: Path | None = None
         self._is_locked = False
         self._lost_record = False
 
     @contextlib.contextmanager
     def locked(self, *, wanted: bool = True) -> Generator[None]:
-        """Keep the folder for this process until the end; another one meanwhile is refused.
+        """Lock the folder for this process until the end; other processes get an error.
 
-        Within one process it may be entered again.
+        The lock is reentrant within one process.
         """
         if not wanted or self._is_locked:
             yield
@@ -124,7 +124,7 @@ class RunFolder:
                 self._is_locked = False
 
     def clear(self) -> None:
-        """Remove all that a run writes; other files in its folder stay, and all of no run."""
+        """Remove all files of the run; other files stay, and a folder that is not a run's."""
         self._whole_dir = None
         if not is_run(self.root):
             return
@@ -135,16 +135,16 @@ class RunFolder:
 
     @property
     def metrics_path(self) -> Path:
-        """Where the run's numbers go."""
+        """The path of the run's metrics."""
         return self.root / METRICS_NAME
 
     @property
     def best_dir(self) -> Path:
-        """Where the weights with the lowest validation loss are."""
+        """The folder of the weights with the lowest validation loss."""
         return self.root / "best"
 
     def create(self) -> None:
-        """Make the folder and remove what a killed run left half written."""
+        """Make the folder and remove partly written files of a killed run."""
         (self.root / "steps").mkdir(parents=True, exist_ok=True)
         for left in (self.root / "steps").glob(".*.partial"):
             shutil.rmtree(left, ignore_errors=True)  # a link to a folder is left alone
@@ -154,11 +154,11 @@ class RunFolder:
         return step_dirs(self.root)
 
     def exists(self) -> bool:
-        """True if there is something to go on from."""
+        """True if there is a checkpoint to resume from."""
         return bool(self.step_dirs())
 
     def find_whole(self, note: Callable[[str], None], *, set_aside: bool = False) -> Path | None:
-        """The newest checkpoint whose files are what was written; None without any checkpoint.
+        """The newest undamaged checkpoint; None without any checkpoint.
 
         Damaged ones are named, and with `set_aside` get another name, so that the run can write
         those steps again; a damaged record beside the run's weights is made anew.
@@ -191,15 +191,15 @@ class RunFolder:
         return self._whole_dir
 
     def newest_dir(self) -> Path:
-        """The checkpoint that a run goes on from."""
+        """The checkpoint that a run resumes from."""
         return self._whole_dir or self.step_dirs()[-1]
 
     def save(self, checkpoint: Checkpoint, config: GPTConfig | ModuleConfig) -> Path:
-        """Write a checkpoint; it appears when all of it is on the disk, then older ones go."""
+        """Write a checkpoint; it appears when it is complete, then old ones are removed."""
         self._require_space(checkpoint)
         folder = self.root / "steps" / f"step_{checkpoint.step:08d}"
         numbers = {"step": checkpoint.step, **checkpoint.numbers}
-        if folder.exists():  # the same weights; what an evaluation found since is new
+        if folder.exists():  # the same weights; only results of an evaluation are new
             write_recorded_json(folder / _NUMBERS, numbers)
             return folder
         partial = unused_name(folder, "partial")
@@ -279,9 +279,9 @@ class RunFolder:
     def save_tokenizer(
         self, tokenizer: Tokenizer, config: GPTConfig | ModuleConfig, *, best: bool = False
     ) -> None:
-        """Write the tokenizer, and what the source of the model has beside it, to the weights.
+        """Write the tokenizer, and companion files of the base model, beside the weights.
 
-        Those beside the best are the run's; a run that goes on has its own already.
+        Those beside the best weights are the run's; a resumed run has its own already.
         """
         if best:
             write_companions(self.best_dir, tokenizer, config, source=self.root)
@@ -295,7 +295,7 @@ class RunFolder:
             return load_config(folder)
 
     def load_module_config(self) -> ModuleConfig | None:
-        """The same where the run is one of a torch module."""
+        """The same for a run of a torch module."""
         path = self.newest_dir() / CONFIG_NAME
         with naming_checkpoint(path.parent):
             return ModuleConfig.read(_read_numbers(path), path)
@@ -310,23 +310,23 @@ class RunFolder:
     def load(
         self, open_file: Callable[[Path], Mapping[str, Any]] = ArrayFile
     ) -> tuple[Path, Mapping[str, Any], dict[str, Any]]:
-        """The newest checkpoint's folder, tensors (each read when it is asked for) and numbers."""
+        """The newest checkpoint's folder, tensors (each read on access) and numbers."""
         folder = self.newest_dir()
         with naming_checkpoint(folder):
             return folder, open_file(folder / _STATE), _read_numbers(folder / _NUMBERS)
 
     def is_old(self) -> bool:
-        """True if the newest checkpoint is as torch wrote it before there were checksums."""
+        """True if the newest checkpoint is in torch's format, from before there were checksums."""
         return _is_old(self.newest_dir())
 
     def load_numbers(self) -> dict[str, Any]:
-        """The newest checkpoint's numbers alone."""
+        """Only the numbers of the newest checkpoint."""
         folder = self.newest_dir()
         with naming_checkpoint(folder):
             return _read_numbers(folder / _NUMBERS)
 
     def renew(self, tensors: Mapping[str, Any], numbers: Mapping[str, Any]) -> None:
-        """Bring an old checkpoint into today's form; what torch wrote goes when all is there."""
+        """Convert an old checkpoint to the current format; torch's file is removed at the end."""
         folder = self.newest_dir()
         old = _read_numbers(folder / _NUMBERS)
         save_weights(folder / _STATE, tensors, record=False)
@@ -341,7 +341,7 @@ class RunFolder:
 
 
 def _has_companions(folder: Path) -> bool:
-    """True if the tokenizer's files are there as they were recorded."""
+    """True if the tokenizer's files exist and match their checksums."""
     names = (TOKENIZER_NAME, TOKENIZER_CONFIG_NAME)
     try:
         verify_folder(folder, only=names)
@@ -370,7 +370,7 @@ def _read_numbers(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def readable_numbers(folder: Path) -> Generator[None]:
-    """Name the file where a number of a checkpoint is missing, or is not a number."""
+    """Name the file in the error if a number of a checkpoint is missing, or is not a number."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -381,7 +381,7 @@ def readable_numbers(folder: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def naming_checkpoint(folder: Path) -> Generator[None]:
-    """Say of a checkpoint that cannot be read how the run goes on without it."""
+    """Add to the error for an unreadable checkpoint how the run can continue without it."""
     try:
         yield
     except DataError as error:

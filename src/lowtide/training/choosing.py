@@ -1,4 +1,4 @@
-"""What settings leave open: the shape of the network, its optimizer, the size of its vocabulary.
+"""Defaults that depend on other settings: the network's shape, optimizer, vocabulary size, rates.
 
 In:      groups of TrainSettings
 Out:     GPTConfig, a name, a number
@@ -71,10 +71,10 @@ def choose_optimizer(
 def require_as_given(
     options: Iterable[str], settings: TrainSettings, config: GPTConfig | ModuleConfig
 ) -> None:
-    """Refuse options for another shape or beginning than a given model's: they would be ignored.
+    """Refuse options for another shape or initialization of a given model: they have no effect.
 
-    What a preset or a config file says of a shape is for models that are made of it. What else a
-    torch module cannot follow is in a table of its own (modules.py).
+    A shape from a preset or a config file is not refused: it is meant for new models. Other options
+    that a torch module cannot follow are in modules.py.
     """
     model, learning = settings.model, settings.learning
     fields = setting_fields(type(settings))
@@ -110,7 +110,7 @@ def require_muons(optimizer: str, *, cautious_decay: bool) -> None:
 
 
 def require_same_moments(saved: list[str], wanted: list[str]) -> None:
-    """Refuse moments of other optimizers than the settings make."""
+    """Refuse moments of other optimizers than those of the settings."""
     if wanted != saved:
         packed = any(kind.startswith("Packed") for kind in saved)
         began = (
@@ -128,7 +128,7 @@ def require_same_moments(saved: list[str], wanted: list[str]) -> None:
 def peak_learning_rate(
     settings: TrainSettings, config: GPTConfig | ModuleConfig, optimizer: str
 ) -> float:
-    """The learning rate that was asked for, or the one that suits a shape and an optimizer."""
+    """The given learning rate, or the one that suits a shape and an optimizer."""
     return settings.learning.learning_rate or default_learning_rate(
         count_parameters(config), optimizer, adapting=settings.run.init_from_model is not None
     )
@@ -137,7 +137,7 @@ def peak_learning_rate(
 def embedding_rate(
     settings: TrainSettings, config: GPTConfig | ModuleConfig, optimizer: str
 ) -> float:
-    """The multiple of the learning rate that embeddings have, given or for a size."""
+    """The embeddings' multiple of the learning rate: as given, or chosen by size."""
     if settings.learning.embedding_rate is not None:
         return settings.learning.embedding_rate
     return _SMALL_EMBEDDING_RATE if _learns_quickly(settings, config, optimizer) else 1.0
@@ -146,7 +146,7 @@ def embedding_rate(
 def adam_betas(
     settings: TrainSettings, config: GPTConfig | ModuleConfig, optimizer: str
 ) -> tuple[float, float]:
-    """How much of AdamW's moments stays from step to step; the second, given or for a size."""
+    """AdamW's beta1 and beta2, the latter as given or chosen by size."""
     beta1, beta2 = settings.learning.beta1, settings.learning.beta2
     if beta2 is not None:
         return beta1, beta2
@@ -154,7 +154,7 @@ def adam_betas(
 
 
 def rates_in_force(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> dict[str, float]:
-    """Settings that mean something by themselves where they are left out, by name, as they act."""
+    """The effective values of settings whose default depends on others, by name."""
     learning = settings.learning
     optimizer = choose_optimizer(learning, config, settings.tokens_per_step)
     decay = learning.embedding_decay
@@ -167,9 +167,9 @@ def rates_in_force(settings: TrainSettings, config: GPTConfig | ModuleConfig) ->
 
 
 def begins_at_counts(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> bool:
-    """True if the embedding of a new model begins at counts of which tokens stand together.
+    """True if the embedding of a new model is initialized from co-occurrence counts.
 
-    Where nothing is asked for, text that is streamed is not counted: it is not there yet.
+    By default not for streamed text, which is not available yet.
     """
     if settings.learning.first_embedding != "auto":
         return settings.learning.first_embedding == "cooccurrence"
@@ -187,7 +187,7 @@ def _is_small(
 ) -> bool:
     """True for a new model of few parameters, by their number, whose tokens are not characters.
 
-    A vocabulary of fewer tokens than the width (a table of characters) gained nothing.
+    A vocabulary of fewer tokens than the width (of characters) gained nothing.
     """
     count, is_new = settings.model.target_params, settings.run.init_from_model is None
     small = count is not None and count <= most
@@ -224,7 +224,7 @@ def model_config(model: ModelSettings, vocab_size: int) -> GPTConfig:
 
 
 def learned_vocabulary(vocab_size: int | None, model: ModelSettings, text_bytes: int | None) -> int:
-    """The size of the tokenizer to learn: as asked for, or what suits the model and the text."""
+    """The vocabulary size to learn: as given, or chosen for the model and the text."""
     if vocab_size is not None:
         return vocab_size
     count = model.target_params or count_parameters(model_config(model, 256))

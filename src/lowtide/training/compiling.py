@@ -1,7 +1,7 @@
-"""Compile a run's network, or say at once why that is not possible.
+"""Compile a run's network, or raise an error at once if that is not possible.
 
-In:      the model, and the network it is called as
-Out:     what to call in its place
+In:      the model, and the (wrapped) network
+Out:     the network to call instead
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["compile_network"]
 def compile_network(
     model: GPT | WrappedModule, network: nn.Module, group: ProcessGroup, *, whole: bool
 ) -> Callable[..., Tensor]:
-    """Compile one block for all, all blocks as one graph, or with several processes everything."""
+    """Compile one block for all, all blocks as one graph, or everything (several processes)."""
     if group.device.type == "cpu":
         _require_compiler()
     describe_to_compiler()
@@ -36,7 +36,7 @@ def compile_network(
 
 
 def _require_compiler() -> None:
-    """Refuse a missing compiler now instead of half a minute later: kernels on a CPU are C++."""
+    """Report a missing C++ compiler (for CPU kernels) now instead of half a minute later."""
     builder: Any = importlib.import_module("torch._inductor.cpp_builder")
     try:
         builder.get_cpp_compiler()

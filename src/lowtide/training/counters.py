@@ -1,4 +1,4 @@
-"""Sums of a run's steps, as torch keeps them on the device."""
+"""Sums over a run's steps, kept on the device by torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counters:
         return cls(*(torch.zeros((), device=device) for _ in range(5)))
 
     def add(self, loss: Tensor, norm: Tensor, skip: Tensor) -> None:
-        """Take note of a step; a skipped one counts as bad, not towards the loss."""
+        """Add a step; a skipped one is counted as bad, and its loss is ignored."""
         self.loss += torch.where(skip.bool(), 0.0, loss)
         self.steps += 1.0 - skip
         self.bad += skip
@@ -41,7 +41,7 @@ class Counters:
         return group.mean(self.loss).item() / max(self.steps.item(), 1.0)
 
     def next_row(self) -> None:
-        """Begin to count for the next row."""
+        """Reset the sums for the next row."""
         self.loss.zero_()
         self.steps.zero_()
 
@@ -50,6 +50,6 @@ class Counters:
         return {name: tensor.item() for name, tensor in vars(self).items()}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Take them back."""
+        """Restore all counts."""
         for name, tensor in vars(self).items():
             tensor.fill_(state[name])

@@ -1,7 +1,7 @@
-"""The data a run's settings name: what to train on, what to evaluate on, and the tokenizer of both.
+"""Open the data named in a run's settings: for training, for evaluation, and their tokenizer.
 
 In:      TrainSettings
-Out:     TrainingData; a fingerprint that does not match is refused here
+Out:     TrainingData; an error if tokenizer fingerprints do not match
 Memory:  descriptions of files; a text file given directly is tokenized into the run's folder once
 """
 
@@ -43,7 +43,7 @@ __all__ = ["TrainingData", "open_training_data"]
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run reads."""
+    """The data of a run."""
 
     train: Any
     """A TokenDataset, a Mixture, or a stream of batches."""
@@ -55,7 +55,7 @@ class TrainingData:
 def open_training_data(
     settings: TrainSettings, *, note: Callable[[str], None], tokenizer: Tokenizer | None = None
 ) -> TrainingData:
-    """Open what the settings name; `tokenizer` is that of the model to start from."""
+    """Open the data; `tokenizer` is that of the model to start from."""
     _require_one_source(settings.data)
     if settings.data.dataset_id is not None:
         return _open_stream(settings, note, tokenizer)
@@ -64,7 +64,7 @@ def open_training_data(
         path = find_text_tokens(settings, note, tokenizer)
     assert path is not None
     found = _own_tokenizer(settings.data, path, tokenizer, note)
-    # A file that is validated on another one is trained on to its end.
+    # With a separate validation file, all of the training file is trained on.
     whole = settings.data.val_data_path is not None and path.is_file()
     train = _open(settings, path, found, "all" if whole else "train", stride=settings.data.stride)
     note(train.describe())
@@ -95,7 +95,7 @@ def _require_one_source(data: DataSettings) -> None:
 def _with_replay(
     settings: TrainSettings, train: TokenDataset, tokenizer: Tokenizer, note: Callable[[str], None]
 ) -> TokenDataset | Mixture:
-    """The data to train on, mixed with rows of an earlier dataset where that is asked for."""
+    """The data to train on, with replay rows mixed in if requested."""
     folder, share = settings.replay.replay_dataset_dir, settings.replay.replay_fraction
     if folder is None or share <= 0:
         return train
@@ -106,7 +106,7 @@ def _with_replay(
 
 
 def _others(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, TokenDataset]:
-    """Open the named datasets to evaluate on; folders of bare .bin files will do."""
+    """Open the named datasets to evaluate on; folders of bare .bin files are accepted."""
     return {
         name: _open(settings, path, tokenizer, "val", eval_only=path.is_dir())
         for name, path in settings.evaluation.datasets().items()
@@ -157,9 +157,9 @@ def _open_stream(
 
 
 def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a stream's reader may hold: what the beginnings of its files need, and what is to spare.
+    """Memory limits of a stream's reader: what its files need, and what the budget has to spare.
 
-    A refusal advises a budget that has room for the whole batch and the longer row.
+    The error advises a budget with room for the whole batch and the longer row.
     """
     needed = stream_reading(settings.data).reader_bytes
     kind = backend_of(settings).device_kind(settings.machine.device)
@@ -180,7 +180,7 @@ def _reading_limits(settings: TrainSettings, tokenizer: Tokenizer) -> dict[str, 
 def _own_tokenizer(
     data: DataSettings, path: Path, known: Tokenizer | None, note: Callable[[str], None]
 ) -> Tokenizer:
-    """Return the tokenizer that comes with the data, else the named, the model's, or gpt2."""
+    """Return the tokenizer stored with the data, else the named, the model's, or gpt2."""
     own = _tokenizer_beside(path, data)
     if own is not None:
         if data.tokenization not in (None, own.kind, own.name):
@@ -205,7 +205,7 @@ def _own_tokenizer(
 
 
 def _tokenizer_beside(path: Path, data: DataSettings) -> Tokenizer | None:
-    """Load the tokenizer that a dataset or a .npy brings along; None where nothing says which."""
+    """Load the tokenizer stored with a dataset or a .npy; None if there is none."""
     if (url := store_url(path)) is not None:
         copy = fetch_tokenizer(url, CacheSettings(data.cache_dir, data.cache_size))
         return None if copy is None else Tokenizer.load(copy)

@@ -1,4 +1,4 @@
-"""Shows where a run hangs: its stage and all stacks, on demand or after a while.
+"""Show where a run hangs: its stage and the stacks of all threads, on demand or after a timeout.
 
 In:      `stage(...)` calls from the loop; SIGUSR1
 Out:     stderr
@@ -16,7 +16,7 @@ import traceback
 __all__ = ["Diagnostics"]
 
 _SHOWN_STEPS = 3
-_DUMPED_THREADS = 100  # Python shows no more of them, and the main one last
+_DUMPED_THREADS = 100  # faulthandler shows at most so many, the main thread last
 
 
 class Diagnostics:
@@ -37,7 +37,7 @@ class Diagnostics:
         self._previous: object = None
 
     def stage(self, name: str, step: int) -> None:
-        """Say what comes next."""
+        """Set the stage that begins now."""
         if self.watch and step < _SHOWN_STEPS:
             seconds = time.monotonic() - self._since
             print(f"debug: step {self._step} {self._stage} took {seconds:.3f}s", file=sys.stderr)
@@ -45,12 +45,12 @@ class Diagnostics:
         self._reported = False
 
     def describe(self) -> str:
-        """Say where the run stands."""
+        """Describe the stage of the run."""
         seconds = time.monotonic() - self._since
         return f"step {self._step}, {self._stage} for {seconds:.1f}s"
 
     def dump(self) -> None:
-        """Print where the run stands and the stack of every thread."""
+        """Print the stage of the run and the stack of every thread."""
         print(f"lowtide: {self.describe()}", file=sys.stderr, flush=True)
         main = threading.main_thread().ident
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
@@ -72,7 +72,7 @@ class Diagnostics:
     def __enter__(self) -> Diagnostics:
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGUSR1, self._on_signal)
-            # Stacks come from C, at once, even while the interpreter waits inside a library.
+            # C code prints the stacks at once, even if the interpreter is blocked in a library.
             faulthandler.register(signal.SIGUSR1, file=2, chain=True)
         if self.watch:
             self._thread.start()

@@ -1,7 +1,7 @@
-"""Several processes under torchrun: who we are, copies (DDP) or parts (FSDP2) of the model, sums.
+"""Several processes under torchrun: rank, DDP or FSDP2 of the model, collective operations.
 
-In:      the environment torchrun sets; without it everything is one process
-Out:     the wrapped network; whole tensors for checkpoints, the same on any number of processes
+In:      the environment that torchrun sets; without it there is one process
+Out:     the wrapped network; whole tensors for checkpoints, the same for any number of processes
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes files and talks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     @property
     def on_cpu(self) -> bool:
-        """Whether host memory is what training takes."""
+        """Whether training runs in host memory."""
         return self.device.type == "cpu"
 
     @property
@@ -60,7 +60,7 @@ class ProcessGroup:
 
     @property
     def saves_beside(self) -> bool:
-        """Whether checkpoints are written while training goes on, by default."""
+        """Whether checkpoints are written in the background by default."""
         return self.device.type == "cuda"
 
     def mean(self, value: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class ProcessGroup:
         return bool(votes.item())
 
     def least(self, value: int) -> int:
-        """Return the smallest number of all processes."""
+        """Return the smallest value over all processes."""
         if self.world_size == 1:
             return value
         smallest = torch.tensor(value, device=self.device)
@@ -88,7 +88,7 @@ class ProcessGroup:
         return int(smallest.item())
 
     def all_say(self, value: Any) -> list[Any]:
-        """Return the value of each process, in their order."""
+        """Gather the value of each process, by rank."""
         if self.world_size == 1:
             return [value]
         said: list[Any] = [None] * self.world_size
@@ -96,7 +96,7 @@ class ProcessGroup:
         return said
 
     def first_says(self, value: Any) -> Any:
-        """Return the first process's value to all processes."""
+        """Broadcast the first process's value to all processes."""
         if self.world_size == 1:
             return value
         box = [value]
@@ -104,14 +104,14 @@ class ProcessGroup:
         return box[0]
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait for all processes (barrier)."""
         if self.world_size > 1:
             dist.barrier()
 
 
 @contextlib.contextmanager
 def open_process_group(device_name: str) -> Generator[ProcessGroup]:
-    """Join the processes torchrun started, or be alone; leave them at the end."""
+    """Join the process group of torchrun, or a group of one; leave it at the end."""
     world_size = ranks.world_size()
     if world_size == 1:
         yield ProcessGroup(0, 1, pick_device(device_name))
@@ -137,7 +137,7 @@ def open_process_group(device_name: str) -> Generator[ProcessGroup]:
 
 
 def wrap_model(model: nn.Module, group: ProcessGroup, *, parallel: str) -> nn.Module:
-    """Return the network to call: itself, in copies, or divided block by block."""
+    """Return the network to call: itself, replicated (DDP), or sharded block by block (FSDP2)."""
     if group.world_size == 1:
         return model
     if parallel == "fsdp":
@@ -157,7 +157,7 @@ def wrap_model(model: nn.Module, group: ProcessGroup, *, parallel: str) -> nn.Mo
 
 @contextlib.contextmanager
 def gradient_sync(network: nn.Module, *, wanted: bool) -> Generator[None]:
-    """Add up gradients over processes in this backward pass, or leave that to a later one."""
+    """Reduce gradients over processes in this backward pass, or leave that to a later one."""
     if isinstance(network, DistributedDataParallel):
         with contextlib.nullcontext() if wanted else network.no_sync():
             yield
@@ -168,17 +168,17 @@ def gradient_sync(network: nn.Module, *, wanted: bool) -> Generator[None]:
 
 
 def is_divided(value: Any) -> TypeGuard[DTensor]:
-    """True for a tensor of which each process holds a part.
+    """True for a DTensor, which is sharded over processes.
 
-    Without importing its class, which takes 40 MiB and most of a second: code with such tensors has
-    imported it already.
+    Its class is not imported here, since that takes 40 MiB and most of a second: code with such
+    tensors has imported it already.
     """
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and isinstance(value, tensors.DTensor)
 
 
 def whole_tensors(value: Any) -> Any:
-    """Return the same structure with every divided tensor gathered; all processes must call it."""
+    """Return the same structure with every sharded tensor gathered; all processes must call it."""
     if is_divided(value):
         return value.full_tensor()
     if isinstance(value, dict):
@@ -189,14 +189,14 @@ def whole_tensors(value: Any) -> Any:
 
 
 def shard_like(value: Tensor, reference: Tensor) -> Tensor:
-    """Divide a whole tensor the way `reference` is divided; every process cuts out its own part."""
+    """Shard a whole tensor like `reference`; every process takes its own part."""
     if not is_divided(reference) or value.shape != reference.shape:
         return value
     return cut_like(value.to(reference.device), reference)
 
 
 def cut_like(value: Tensor, reference: DTensor) -> DTensor:
-    """Divide by rows or columns as `reference` is, whatever the shape."""
+    """Shard along the same dimension as `reference`, for any shape."""
     from torch.distributed.tensor import DTensor, Replicate
 
     mesh = reference.device_mesh

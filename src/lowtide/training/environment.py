@@ -1,4 +1,4 @@
-"""What a run was made with: the command, the machine, versions, and the arithmetic of a step.
+"""The environment of a run: command, machine, versions, and the FLOPs of a step.
 
 In:      a run's shape and settings
 Out:     one row of metrics.jsonl, from which reports compare runs
@@ -25,7 +25,7 @@ from lowtide.training.settings import TrainSettings
 __all__ = ["describe_environment", "peak_flops"]
 
 _PACKAGES = {"torch": ("torch", "triton"), "jax": ("jax", "jaxlib")}
-# Published products of bfloat16 a second, without sparsity.
+# Published bfloat16 FLOP/s, without sparsity.
 _PEAK_FLOPS = {
     "A100": 312e12,
     "H100 80GB HBM3": 989.4e12,
@@ -37,7 +37,7 @@ _PEAK_FLOPS = {
 def describe_environment(
     config: GPTConfig | ModuleConfig, settings: TrainSettings, *, on_cpu: bool, world_size: int
 ) -> dict[str, Any]:
-    """Return the row: a run that goes on elsewhere writes another one."""
+    """Return the row; a run that is resumed elsewhere writes another one."""
     device = "" if on_cpu else _device_name()
     peak = peak_flops(device)
     packages = ("lowtide", "numpy", *_PACKAGES[settings.computing.backend])
@@ -55,7 +55,7 @@ def describe_environment(
 
 
 def peak_flops(device: str) -> float | None:
-    """Products of bfloat16 a second that a GPU could do; None where nobody published them.
+    """Peak bfloat16 FLOP/s of a GPU; None if not published.
 
     >>> peak_flops("NVIDIA H200"), peak_flops("some other")
     (989400000000000.0, None)
@@ -64,7 +64,7 @@ def peak_flops(device: str) -> float | None:
 
 
 def _command() -> str:
-    """The words that started this process."""
+    """The command line of this process."""
     words = list(getattr(sys, "orig_argv", sys.argv))
     if Path(sys.argv[0]).name in ("lowtide", "__main__.py"):
         words = ["lowtide", *sys.argv[1:]]
@@ -72,7 +72,7 @@ def _command() -> str:
 
 
 def _device_name() -> str:
-    """The GPU as its backend calls it; the backend is loaded by now, or was never needed."""
+    """The GPU's name, from its backend, which is loaded by now or was never needed."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())

@@ -5,7 +5,7 @@ Out:     EvalResult per dataset, TaskResult per file of questions
 Memory:  the network (on a CPU with little memory its tables and one block), some rows at once,
          logits in chunks
 
-Neither backend is imported here: a machine needs only the one that is installed on it.
+Neither backend is imported here: only the one in use has to be installed.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ _MODULES = {"torch": "lowtide.training.evaluation", "jax": "lowtide.jaxtraining.
 
 
 class Evaluator(Protocol):
-    """What a backend does for this command."""
+    """The operations that a backend implements for this command."""
 
     networks: Networks
 
     @property
     def load_in_turns(self) -> Callable[[Path], Any] | None:
-        """Loads a network whose blocks are read whenever they are computed; None: it cannot."""
+        """A loader of networks that read each block when it is computed; None if unsupported."""
         ...
 
     def sums(self, model: Any, place: Any, tokenizer: Tokenizer, *, batch_size: int) -> EvalSums:
-        """Losses of windows, added up where they are computed."""
+        """Losses of windows, summed on the device."""
         ...
 
     def scorer(self, model: Any, place: Any, *, batch_size: int) -> Scorer:
@@ -82,7 +82,7 @@ def _open_evaluator(settings: EvaluateSettings) -> Evaluator:
 
 @dataclass(frozen=True)
 class _Task:
-    """A file of questions, and how it is computed."""
+    """A file of questions, and its batch size."""
 
     path: Path
     size: TaskSize
@@ -91,7 +91,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model where it computes, and what evaluates it there."""
+    """A model on its device, and its evaluator."""
 
     evaluator: Evaluator
     network: Any
@@ -163,7 +163,7 @@ def _evaluate_dataset(
     rows: int,
     progress: Progress,
 ) -> EvalResult:
-    """The loss of windows, whose files are compared with their checksums meanwhile."""
+    """The loss of windows, while their files are verified by checksum."""
     wanted = settings.eval_iters and settings.eval_iters * EVAL_BATCH_ROWS
     num_windows = min(wanted or len(dataset), len(dataset))
     with (
@@ -185,7 +185,7 @@ def _evaluate_dataset(
 
 
 def _answer_task(name: str, task: _Task, model: _Loaded, progress: Progress) -> TaskResult:
-    """The answers to a file of questions, which are also a row of metrics."""
+    """The results on a file of questions, which are also written to the metrics."""
     with progress.phase(name, total=task.size.questions, unit="questions") as phase:
         result = answer_questions(
             model.evaluator.scorer(model.network, model.place, batch_size=task.rows),
@@ -200,14 +200,15 @@ def _answer_task(name: str, task: _Task, model: _Loaded, progress: Progress) -> 
 
 
 def fetched_bytes(settings: EvaluateSettings) -> int:
-    """What reading datasets from an object store holds; 0 where none lies in one."""
+    """Memory for reading datasets from an object store; 0 without any."""
     return buffer_bytes() if any(map(is_store_url, settings.dataset_dir)) else 0
 
 
 class _Fitter:
-    """How many rows the budget holds, and whether it holds all weights at once.
+    """Finds how many rows fit the budget, and whether all weights do at once.
 
-    The program is measured now, before weights and tokenizer are loaded, which count separately.
+    The program's memory is measured first, before weights and tokenizer are loaded, which are
+    counted separately.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class _Fitter:
     ) -> None:
         self._config, self._evaluator, self._progress = config, evaluator, progress
         self._load_in_turns: Callable[[Path], Any] | None = None
-        self._options: dict[str, Any] | None = None  # on a GPU, which has a memory of its own
+        self._options: dict[str, Any] | None = None  # stays None on a GPU, which has its own memory
         if evaluator.networks.is_cpu(place):
             backend = settings.chosen_backend()
             program = program_here(0, device=settings.device, backend=backend)
@@ -229,7 +230,7 @@ class _Fitter:
             self._options["tokenizer_bytes"] = tokenizer_bytes
 
     def __call__(self, rows: int, tokens: int, other_bytes: int) -> int:
-        """The rows that fit, of at most `rows`, of `tokens` tokens each, beside other bytes."""
+        """The rows of `tokens` tokens that fit besides other bytes, at most `rows`."""
         if self._options is None:
             return rows
         budget = self._progress.budget_bytes or 0
@@ -248,7 +249,7 @@ class _Fitter:
         return fitting
 
     def load(self, folder: Path, place: Any) -> Any:
-        """The network, as the rows were found to fit."""
+        """The network, loaded whole or block by block, as the rows need it."""
         if self._load_in_turns is not None:
             return self._load_in_turns(folder)
         return self._evaluator.networks.load(folder, place)
@@ -257,9 +258,9 @@ class _Fitter:
 def _measure_tasks(
     settings: EvaluateSettings, tokenizer: Tokenizer, config: GPTConfig, fit: _Fitter
 ) -> dict[str, _Task]:
-    """Look through all questions, and choose how many choices are computed at once.
+    """Scan all questions, and choose how many choices are computed at once.
 
-    What the largest of all files needs is asked for first, so that a refusal names all of it.
+    The largest of all files is measured first, so that an error names a budget for all of them.
     """
     longest = min(settings.seq_len or config.context_length, config.context_length)
     held = {

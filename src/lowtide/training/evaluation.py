@@ -1,4 +1,4 @@
-"""Loss of a torch network on datasets: the sums on its device.
+"""Loss of a torch network on datasets, summed on its device.
 
 In:      a network, datasets by name
 Out:     EvalResult per dataset
@@ -47,12 +47,12 @@ __all__ = [
 
 
 def token_byte_counts(tokenizer: Tokenizer) -> Tensor:
-    """Return the bytes of every token; special tokens are no text and count nothing."""
+    """Return the bytes of every token; special tokens are not text and have none."""
     return torch.from_numpy(token_bytes(tokenizer))
 
 
 class LossSums:
-    """Losses of a network, added up on its device until the end."""
+    """Losses of a network, summed on its device until the end."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LossSums:
 
     @torch.no_grad()
     def add(self, inputs: Any, targets: Any, *, counted: bool) -> None:
-        """Compute the loss of some windows; without `counted` only in step with other processes."""
+        """Add the loss of some windows; not `counted`: only computed, to match other processes."""
         ids = torch.from_numpy(inputs).to(self._device)
         wanted_ids = torch.from_numpy(targets).to(self._device)
         is_short = len(ids) < self._batch_size
@@ -95,7 +95,7 @@ class LossSums:
 
 @contextlib.contextmanager
 def without_dropout(network: Any) -> Generator[None]:
-    """Evaluate a network, and let it go on as it was."""
+    """Set a network to evaluation mode, and restore its mode afterwards."""
     was_training = isinstance(network, nn.Module) and network.training
     if isinstance(network, nn.Module):
         network.eval()
@@ -143,9 +143,9 @@ def evaluate_loss(
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """A last, smaller batch is not worth compiling the network for another shape.
+    """Do not compile for the shape of a last, smaller batch.
 
-    Where nothing has imported torch's compiler, nothing is compiled, and it stays away.
+    If torch's compiler is not imported, nothing is compiled, and it is not imported here either.
     """
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, with its own package alone: torch is not needed for them.
+"""Event files of TensorBoard, written with its own package, without torch.
 
 In:      numbers and texts by name and step
 Out:     one file of events in a folder, which TensorBoard shows
@@ -22,11 +22,11 @@ __all__ = ["EventFile"]
 
 
 class EventFile:
-    """Appends to a new file of events; a run that goes on adds another file.
+    """Appends to a new file of events; a resumed run adds another file.
 
     Records are written here and not by the package's own writer: its thread ends with a traceback
-    on a full disk, and closing it may then wait for ever. Measurements never end a job: where they
-    cannot be written, `note` is told once, and the work goes on.
+    on a full disk, and closing it may then block for ever. Metrics never end a job: if they cannot
+    be written, `note` is called once, and the run continues.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
@@ -82,7 +82,7 @@ class EventFile:
 
     @contextlib.contextmanager
     def _noting(self) -> Generator[None]:
-        """Say that events cannot be written, and write no more."""
+        """On an error, note that events cannot be written, and write no more."""
         try:
             yield
         except OSError as error:
@@ -90,10 +90,10 @@ class EventFile:
             self.close()
 
     def close(self) -> None:
-        """Close the file; every event is in it already."""
+        """Close the file; every event is written already."""
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # what is left of an event that did not fit
+            with contextlib.suppress(OSError):  # the rest of an event on a full disk
                 file.close()
 
 

@@ -1,8 +1,8 @@
-"""Batches on the device before they are needed, and the data's position as of the batch in use.
+"""Prefetch batches to the device, and keep the data position that belongs to the batch in use.
 
 In:      any iterator of batches with a state (batches.py)
 Out:     (inputs, targets) as tensors on the device
-Memory:  one batch ahead on the device, and the host arrays of copies still under way
+Memory:  one batch ahead on the device, and the host arrays of copies in progress
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BatchSource", "Feed", "open_batches"]
 class Feed(Iterator[tuple[Tensor, Tensor]]):
     """Returns batches as tensors; on a GPU the next one is copied while this one is computed.
 
-    The position it reports is that of the next batch it will give: one copied ahead does not count.
+    Its position is that of the next batch it will return: a prefetched one does not count.
     """
 
     def __init__(self, source: BatchSource, device: torch.device) -> None:
@@ -49,7 +49,7 @@ class Feed(Iterator[tuple[Tensor, Tensor]]):
     def _fetch(self) -> tuple[Tensor, Tensor]:
         host = next(self._source)
         batch = self._tensor(host[0]), self._tensor(host[1])
-        # Host arrays are used again for later batches: keep them until their copy is over.
+        # Host arrays are reused for later batches: keep them until their copy is complete.
         event = torch.cuda.Event()
         event.record()
         self._copying.append((host, event))
@@ -62,7 +62,7 @@ class Feed(Iterator[tuple[Tensor, Tensor]]):
         return self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position."""
+        """Continue from a position."""
         self._ahead = None
         self._source.load_state_dict(state)
         self._state = self._source.state_dict()

@@ -1,16 +1,16 @@
-"""A first embedding out of the text: tokens that stand among the same neighbours begin alike.
+"""An initial embedding from co-occurrence counts: tokens with the same neighbours start alike.
 
 In:      a TokenDataset or a Mixture, a GPTConfig, a seed
-Out:     the embedding's first rows, each as long as a random one
+Out:     the embedding's initial rows, each with the norm of a random one
 Memory:  8 bytes a number of the embedding for counts, 4 for its rows; some squares of 2 * width
 
-A random embedding spends its first thousands of steps on finding out which tokens are alike, which
-counting shows in seconds. The 2 * width most frequent tokens are columns; a token's row counts how
-often each of them stands up to four places before or after it, the nearer the heavier. Counts
+A random embedding needs thousands of steps to learn which tokens are similar, which counting shows
+in seconds. The 2 * width most frequent tokens are columns; a token's row counts how often each of
+them occurs up to four positions before or after it, with weights that fall with distance. Counts
 become positive pointwise mutual information (columns' frequencies to the power of 0.75: Levy,
 Goldberg and Dagan, 2015), of which the leading directions are kept, each scaled by the fourth root
-of its size. They are turned at random, so that every head and gate sees something of all of them.
-Tokens that do not occur begin at random.
+of its size. A random rotation spreads them over all coordinates, so that every head and gate sees
+something of all of them. Rows of tokens that do not occur are random.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["first_embedding", "first_embedding_bytes"]
 
 Array = np.ndarray[Any, Any]
 
-_STD = 0.02  # of random first weights
+_STD = 0.02  # of random initial weights
 _REACH = 4
 _WEIGHT = 12  # of a neighbour; a half, a third and a quarter of it are whole numbers too
 _FLATTENED = 0.75
@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 4096
 
 
 def first_embedding_bytes(config: GPTConfig) -> int:
-    """What `first_embedding` holds at its peak."""
+    """Peak memory of `first_embedding`."""
     columns = _num_columns(config)
     rows = 4 * config.vocab_size * (columns + config.width)
     return rows + 5 * 8 * columns**2 + 8 * _ROWS_AT_ONCE * columns + 32 * _READ_TOKENS
@@ -52,7 +52,7 @@ def first_embedding_bytes(config: GPTConfig) -> int:
 def first_embedding(
     data: TokenDataset | Mixture, config: GPTConfig, *, seed: int, tokens_each: int = _TOKENS_EACH
 ) -> Array:
-    """Return float32 rows [vocabulary, width] made of which tokens stand beside which in `data`."""
+    """Return float32 rows [vocabulary, width] computed from the co-occurrences in `data`."""
     datasets = list(data.datasets.values()) if isinstance(data, Mixture) else [data]
     counts = _count_neighbours(datasets, config, tokens_each)
     shares = counts.sum(axis=0, dtype=np.float64) ** _FLATTENED
@@ -79,7 +79,7 @@ def _num_columns(config: GPTConfig) -> int:
 def _iter_stretches(
     datasets: list[TokenDataset], vocab_size: int, tokens_each: int
 ) -> Iterator[Array]:
-    """Yield stretches of ids from all over the text, as many as are to be counted."""
+    """Yield stretches of ids from all parts of the text, as many as are to be counted."""
     total = sum(data.num_tokens for data in datasets)
     share = min(1.0, tokens_each * vocab_size / total, _MOST_TOKENS / total)
     for data in datasets:
@@ -99,7 +99,7 @@ def _iter_stretches(
 
 
 def _count_neighbours(datasets: list[TokenDataset], config: GPTConfig, tokens_each: int) -> Array:
-    """Count [vocabulary, columns] how often each frequent token stands beside each token."""
+    """Count [vocabulary, columns] how often each frequent token occurs near each token."""
     size, width = config.vocab_size, _num_columns(config)
     frequencies = np.zeros(size, np.int64)
     for ids in _iter_stretches(datasets, size, tokens_each):
@@ -122,7 +122,7 @@ def _count_neighbours(datasets: list[TokenDataset], config: GPTConfig, tokens_ea
 
 
 def _inform(counts: Array, shares: Array) -> Array:
-    """Turn counts into positive pointwise mutual information, where they are."""
+    """Turn counts into positive pointwise mutual information, in place."""
     for first in range(0, len(counts), _ROWS_AT_ONCE):
         part = counts[first : first + _ROWS_AT_ONCE]
         values = part.astype(np.float32)

@@ -1,4 +1,4 @@
-"""The micro-batch of a run that is about to begin: the largest that keeps its budget.
+"""Choose the micro-batch of a run before it starts: the largest that fits its budget.
 
 In:      a network, settings, the budget
 Out:     rows, or None if nothing has to be smaller, or if it is unknown (a torch module)
@@ -20,9 +20,9 @@ from lowtide.training.settings import TrainSettings
 
 __all__ = ["rows_in_budget", "rows_of_process", "rows_on_device"]
 
-# Freed tensors of 1 to 32 MiB leave holes between the others, where logits of small micro-batches
-# come and go: up to 28 % of a run of 326 MiB (measured). A budget with room for half as much again
-# has them, and their speed; in one without room the system gets them back.
+# Freed tensors of 1 to 32 MiB leave gaps between the others, which logits of small micro-batches
+# reuse: up to 28 % of a run of 326 MiB (measured). A budget with half as much to spare keeps them,
+# which is faster; otherwise freed memory is returned to the system.
 _ROOM = 1.5
 
 
@@ -40,11 +40,11 @@ def rows_of_process(batch: BatchSettings, group: Group) -> int:
 def rows_on_device(
     model: Model, settings: TrainSettings, *, on_cpu: bool, host_bytes: int
 ) -> int | None:
-    """The micro-batch that a GPU holds, where its memory or the host's is limited."""
+    """The micro-batch that fits a GPU, if its memory or the host's is limited."""
     vram, config = settings.machine.vram, model.config
     if on_cpu or (vram is None and settings.machine.offload == "none"):
         return None
-    if isinstance(config, ModuleConfig):  # its memory is capped, and a step that fails is halved
+    if isinstance(config, ModuleConfig):  # out of memory, its step halves the micro-batch
         return None
     return fit_device_batch(
         config,
@@ -64,7 +64,7 @@ def rows_in_budget(
     budget_bytes: int,
     has_own_optimizer: bool = False,
 ) -> int | None:
-    """The micro-batch that keeps the budget on a CPU."""
+    """The micro-batch that fits the budget on a CPU."""
     config = model.config
     held = backend.held_bytes(model)
     program = program or program_here(
@@ -79,7 +79,7 @@ def rows_in_budget(
         )
         _require_states(states, program.imported_bytes, budget_bytes)
         return None
-    # A stream that the settings name is counted by them.
+    # A stream in the settings is already part of their estimate.
     given = data if settings.data.dataset_id is None else None
     data_bytes = given.memory_bytes if isinstance(given, StreamingDataLoader) else 0
     rows = fit_micro_batch(
@@ -97,7 +97,7 @@ def rows_in_budget(
 
 
 def _require_states(state_bytes: int, program_bytes: int, budget_bytes: int) -> None:
-    """Refuse a module whose weights, gradients and moments are too much without any batch."""
+    """Refuse a module whose weights, gradients and moments alone exceed the budget."""
     needed = program_bytes + state_bytes
     if needed > budget_bytes:
         raise BudgetError(

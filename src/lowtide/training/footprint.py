@@ -1,4 +1,4 @@
-"""What training a shape needs, by part, before it starts; no torch here, so that planning is quick.
+"""Estimate the memory of training, by part, before it starts; without torch, so that it is quick.
 
 In:      GPTConfig and TrainSettings
 Out:     Footprint: bytes on the device and on the host; the largest micro-batch a budget allows
@@ -48,14 +48,14 @@ __all__ = [
     "stream_reading",
 ]
 
-# CUDA's libraries and context on the host, of a GPU that is not here to be measured.
+# CUDA's libraries and context on the host, for a GPU that is not present to be measured.
 _CUDA_PROGRAM_BYTES = 2 << 30
 _MARGIN = 1.1
-# What the C library keeps between many small tensors, beyond a tenth of them: a model of width 32
-# with thousands of rows took 13 % more than was estimated.
+# Gaps that the C library keeps between many small tensors, beyond a tenth of them: a model of width
+# 32 with thousands of rows took 13 % more than was estimated.
 _HOLES_BYTES = 16 << 20
 # A budget advised before the start must be enough for the process that trains, which has read its
-# text by the time it measures itself: 10 MiB more than the probe had, and the holes.
+# text by the time it measures itself: 10 MiB more than the probe had, and the gaps.
 _LEAST_SPARE_BYTES = 40 << 20
 
 
@@ -66,54 +66,53 @@ class Footprint:
     weights: int
     gradients: int
     optimizer: int
-    """Moments, which stay from step to step, and an average of the weights."""
+    """Moments, and an average of the weights."""
     activations: int
     loss: int
     """A chunk of logits and its gradient, and the output matrix's gradient beside the others."""
     update: int
-    """What the optimizer holds during a step only, when activations are gone."""
+    """Temporary memory of the optimizer's step, when activations are freed."""
     batches: int
-    """Prepared batches on the host; of a stream its text, the blocks of windows that it mixes, and
-    what its reader holds (windows of compressed files, pages of parquet); of an object store what
-    is fetched ahead."""
+    """Prefetched batches on the host; of a stream its text, its shuffle buffer, and its reader
+    (windows of compressed files, pages of parquet); of an object store what is fetched ahead."""
     program: int
-    """Interpreter, torch and what they load, as measured (program.py)."""
+    """Interpreter, torch and their libraries, as measured (program.py)."""
     tokenizer: int = 0
-    """The vocabulary as it is loaded, and as it is written into the run's folder."""
+    """The vocabulary while it is loaded, and while it is written into the run's folder."""
     beginning: int = 0
-    """What is held beside the weights before the first step only: a counted first embedding."""
+    """Memory besides the weights before the first step only: a counted embedding."""
     offloaded: OffloadBytes | None = None
-    """With --offload: what the device does not hold, and how large a checkpoint is."""
+    """With --offload: memory outside of the device, and the size of a checkpoint."""
 
     @property
     def device_bytes(self) -> int:
-        """What a GPU must hold."""
+        """GPU memory."""
         passing = max(self.activations + self.loss, self.update)
         return self.weights + self.gradients + self.optimizer + passing
 
     @property
     def host_bytes(self) -> int:
-        """What the host must hold when a GPU trains: its program, copies of what it saves."""
-        if self.offloaded is not None:  # which is saved out of its places
-            # A third of it are the rows themselves, which wait for the places to be there.
+        """Host memory when a GPU trains: the program, copies for checkpoints."""
+        if self.offloaded is not None:  # checkpoints are written from its storage, without a copy
+            # A third of it are the rows themselves, kept until storage is allocated.
             held = max(self.offloaded.host + self.beginning // 3, self.beginning)
         else:
-            saved = self.checkpoint_bytes + self.weights  # the best weights have their own place
+            saved = self.checkpoint_bytes + self.weights  # a separate copy of the best weights
             held = max(saved, self.weights + self.beginning)
         return self.batches + self.program + self.tokenizer + held
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What one checkpoint takes."""
+        """The size of one checkpoint."""
         if self.offloaded is not None:
             return self.offloaded.checkpoint
         return self.weights + self.optimizer
 
     @property
     def total_bytes(self) -> int:
-        """What a machine that trains on its CPU must hold.
+        """Memory of training on a CPU.
 
-        Muon's tensors do not fit into all the holes that activations leave: measured.
+        Muon's tensors do not fit into all gaps that activations leave (measured).
         """
         passing = self.activations + self.loss
         if self.update:
@@ -123,12 +122,12 @@ class Footprint:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget to give for it: estimates are off by up to a tenth."""
+        """The budget to advise: estimates are off by up to a tenth."""
         return max(int(self.total_bytes * _MARGIN), self.total_bytes + _LEAST_SPARE_BYTES)
 
     @property
     def running_budget_bytes(self) -> int:
-        """The same where the program has been measured in the very process that trains."""
+        """The same if the program was measured in the process that trains."""
         return self.program + int((self.total_bytes - self.program) * _MARGIN) + _HOLES_BYTES
 
     @property
@@ -148,8 +147,8 @@ def planned_bytes(
 ) -> Footprint:
     """The bytes that training needs with `micro_batch` rows at once (default: batch_size).
 
-    `data_bytes` is what a loader takes that the settings do not know of.
-    Without `program` it is that of the torch installed here: a probe measures it, the first time.
+    `data_bytes` is the memory of a loader that is not part of the settings.
+    Without `program` it is that of the installed torch, which a probe measures the first time.
     """
     rows = micro_batch or settings.batch.batch_size
     batches = _batch_bytes(settings) + data_bytes
@@ -207,7 +206,7 @@ def planned_bytes(
 
 
 def _vocabulary_bytes(settings: TrainSettings) -> int:
-    """What the tokenizer of the data or the run takes, by its files; 0 where none is there yet."""
+    """Memory of the tokenizer of the data or the run, by its files; 0 if there is none yet."""
     data, folder = settings.data, settings.run.folder
     base = settings.run.init_from_model
     named = (data.dataset_dir, data.tokenization, base)
@@ -221,7 +220,7 @@ def _vocabulary_bytes(settings: TrainSettings) -> int:
 
 def _program_bytes(settings: TrainSettings, program: Program | None, *, on_gpu: bool) -> int:
     compiles = settings.computing.compile and not on_gpu
-    # JAX has 8 bits and recomputation in it: no package, nothing to load.
+    # JAX needs no package for 8-bit moments and recomputation.
     is_torch = settings.computing.backend == "torch"
     eight = settings.learning.use_8bit_optimizer and is_torch
     again = settings.computing.activation_checkpointing and is_torch
@@ -250,8 +249,8 @@ def _loss_bytes(
     """Return the bytes of a chunk of logits, and of the output matrix's gradient."""
     chunk_tokens = computing.loss_chunk_tokens
     chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=on_gpu)
-    # The loss's gradient takes the place of the logits, but for half precision on a CPU, and for
-    # 8-bit floats, written beside them twice; JAX has float32 there in either precision.
+    # The loss's gradient overwrites the logits, except in half precision on a CPU, and in 8-bit
+    # floats, written beside them twice; JAX has float32 there in either precision.
     half = computing.use_mixed_precision and (on_gpu or computing.backend == "torch")
     per_logit = (2 if on_gpu else 10) if half else 4
     if on_gpu and computing.float8_head:
@@ -259,7 +258,7 @@ def _loss_bytes(
     if config.cap and not on_gpu:
         per_logit += 4  # the slope of the cap
     chunk = min(tokens, chunk_tokens) * config.vocab_size * per_logit
-    # A tied matrix has a gradient as output and one as embedding, beside what is accumulated: 681
+    # A tied matrix has a gradient as output and one as embedding, beside the accumulated one: 681
     # MiB of a matrix of 98 with micro-batches, 587 without.
     sums = on_gpu or (accumulating and computing.backend == "torch")
     twice = config.tie_weights and sums
@@ -286,14 +285,14 @@ def _batch_bytes(settings: TrainSettings) -> int:
 
 @dataclass(frozen=True)
 class StreamReading:
-    """What reading the files of a stream takes, as their beginnings say."""
+    """Memory of reading the files of a stream, estimated from their beginnings."""
 
     reader_bytes: int = 0
     has_parquet: bool = False
 
 
 def stream_reading(data: DataSettings) -> StreamReading:
-    """What reading takes where a run streams files of this machine; nothing for other data."""
+    """Memory of reading if a run streams local files; nothing for other data."""
     if data.dataset_id is None or not names_files(data.dataset_id):
         return StreamReading()
     return _look_at_files(data.dataset_id, data.text_field)
@@ -301,7 +300,7 @@ def stream_reading(data: DataSettings) -> StreamReading:
 
 @functools.lru_cache(maxsize=8)
 def _look_at_files(name: str, text_field: str) -> StreamReading:
-    """Look once: a plan asks for every size of a micro-batch."""
+    """Cached, because a plan asks again for every micro-batch size."""
     try:
         inputs = expand_inputs([name])
     except LowtideError:  # reading them will report what is wrong
@@ -315,13 +314,13 @@ def _look_at_files(name: str, text_field: str) -> StreamReading:
 def _optimizer_bytes(
     config: GPTConfig, learning: LearningSettings, count: int, tokens_per_step: int
 ) -> tuple[int, int]:
-    """Return the bytes of moments, and of what a step needs besides."""
+    """Return the bytes of moments, and the temporary memory of a step."""
     per_parameter = 2 if learning.use_8bit_optimizer else 8
     if choose_optimizer(learning, config, tokens_per_step) == "adamw":
         return per_parameter * count, 0
     matrices = count_parameters(config, embeddings=False)
     # Of the matrices of equal shape (those of the MLP are the largest group) one stack at a time is
-    # made orthogonal: the stack and what comes of it on the way (measured), beside all updates.
+    # orthogonalized: the stack and intermediate results (measured), beside all updates.
     group = config.num_layers * config.width * config.mlp_width * 4
     stack = min(max(STACK_BYTES, config.width * config.mlp_width * 4), 2 * group)
     return 4 * matrices + per_parameter * (count - matrices), 4 * matrices + 6 * stack
@@ -341,8 +340,8 @@ def fit_micro_batch(
 
     `text_bytes` is the budget that tokenizing the text needs, before anything is trained.
 
-    In the process that trains (`is_running`) the program is what it is, and only the rest is an
-    estimate: so a budget that was found to be enough before is not refused for a megabyte.
+    In the process that trains (`is_running`) the program's memory is exact, and only the rest is an
+    estimate, so a budget that was accepted before is not refused for a megabyte.
     """
     rows = settings.batch.batch_size
     while True:
@@ -364,7 +363,7 @@ def fit_device_batch(
 ) -> int:
     """Return the largest micro-batch, halved from batch_size, that a GPU holds (None: any).
 
-    What is offloaded to the host has to fit there too.
+    States that are offloaded to the host have to fit there too.
     """
     rows, less = settings.batch.batch_size, {"disk": ", or --offload disk-all", "disk-all": ""}
     while True:
@@ -396,7 +395,7 @@ def _no_text_budget(needed: int, text_bytes: int, budget: int) -> BudgetError:
 def _no_budget(
     plan: Footprint, machine: MachineSettings, needed: int, budget: int, flag: str = "--memory"
 ) -> BudgetError:
-    """An error that says what takes so much, and what would help."""
+    """An error that lists the largest parts, and remedies."""
     parts = [
         f"{name} {format_size(size)}"
         for name, size in (
