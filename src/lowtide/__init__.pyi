@@ -836,7 +836,7 @@ def train(
     preset: str | None = None,
     progress: bool = True,
 ) -> TrainResult:
-    """Train a model; given again, go on where it stopped, or say that it is finished.
+    """Train a model; called again, resume where it stopped, or report that it is finished.
 
     Args:
         dataset_dir: Prepared dataset (lowtide prepare), or a folder of train.bin and val.bin;

@@ -1,7 +1,7 @@
 """JAX as the backend of a run: devices, networks, and the engine of each run.
 
 In:      shapes, settings, folders with weights
-Out:     BACKEND, which the loop speaks to (training/backends.py)
+Out:     BACKEND, which the training loop calls (training/backends.py)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["BACKEND"]
 
 
 class _Copies:
-    """Copies of arrays for a thread that writes them while training goes on."""
+    """Copies of arrays for a thread that writes them while training continues."""
 
     def take(self, value: Any) -> tuple[Any, Callable[[], None]]:
         return jax.tree.map(np.array, value), lambda: None

@@ -1,8 +1,8 @@
-"""Devices of JAX: which a setting means, rows divided over all of them, weights copied or divided.
+"""JAX devices of a setting: rows sharded over all of them, weights replicated or sharded.
 
-In:      a name such as auto, cpu, gpu, cuda:1 or tpu; --parallel ddp or fsdp; who this process is
-         among several (ranks.py)
-Out:     JaxGroup: a mesh of one axis over the devices of all processes, where arrays lie on it
+In:      a name such as auto, cpu, gpu, cuda:1 or tpu; --parallel ddp or fsdp; this process's rank
+         (ranks.py)
+Out:     JaxGroup: a mesh of one axis over the devices of all processes, and shardings on it
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lowtide.quickclasses import dataclass
 
 __all__ = ["JaxGroup", "memory_of", "open_group", "pick_devices"]
 
-# float32 means float32, on GPUs and TPUs too; --use-mixed-precision is what makes products cheaper.
+# Products of float32 stay exact on GPUs and TPUs too; --use-mixed-precision makes them faster.
 jax.config.update("jax_default_matmul_precision", "highest")
 
 _AXIS = "data"
@@ -48,7 +48,7 @@ class JaxGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes files and talks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     @property
@@ -64,12 +64,12 @@ class JaxGroup:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether host memory is what training takes."""
+        """Whether training runs in host memory."""
         return self.platform == "cpu"
 
     @property
     def saves_beside(self) -> bool:
-        """Whether checkpoints are written while training goes on, by default."""
+        """Whether checkpoints are written in the background by default."""
         return not self.on_cpu
 
     def any(self, flag: bool) -> bool:
@@ -81,7 +81,7 @@ class JaxGroup:
         return value if self.world_size == 1 else min(processes.all_say(value))
 
     def all_say(self, value: Any) -> list[Any]:
-        """Return the value of each process, in their order; values must fit into JSON."""
+        """Gather the value of each process, by rank; values must fit into JSON."""
         return [value] if self.world_size == 1 else processes.all_say(value)
 
     def total(self, values: list[int]) -> list[int]:
@@ -91,13 +91,13 @@ class JaxGroup:
         return [sum(parts) for parts in zip(*processes.all_say(values), strict=True)]
 
     def first_says(self, value: Any) -> Any:
-        """Return the first process's value to all: an array, or a value that fits into JSON."""
+        """Broadcast the first process's value to all: an array, or a value that fits into JSON."""
         return (
             value if self.world_size == 1 else processes.first_says(value, is_first=self.is_first)
         )
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait for all processes (barrier)."""
         if self.world_size > 1:
             processes.all_say(None)
 
@@ -107,14 +107,14 @@ class JaxGroup:
         return Mesh(self.devices, (_AXIS,))
 
     def rows_sharding(self, axis: int) -> NamedSharding:
-        """Where a batch lies: its rows, which are at `axis`, divided over the devices."""
+        """The sharding of a batch: its rows, at `axis`, over the devices."""
         return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, _AXIS))
 
     def place_rows(self, rows: Any, *, axis: int) -> Any:
         """Copy this process's rows to its devices: a part of the batch of all processes."""
         places = self.rows_sharding(axis)
         if self.world_size == 1:
-            # A copy: on a CPU JAX would go on using the memory of the array it is given.
+            # A copy, because on a CPU JAX would keep using the memory of the given array.
             return jax.device_put(jnp.array(rows), places)
         return jax.make_array_from_process_local_data(places, np.array(rows))
 
@@ -127,9 +127,9 @@ class JaxGroup:
         )
 
     def weight_sharding(self, name: str, shape: tuple[int, ...], *, divided: bool) -> NamedSharding:
-        """Where a tensor lies: whole on every device, or its longest axis divided over them."""
+        """The sharding of a tensor: whole on every device, or along its longest axis."""
         spec: list[str | None] = [None] * len(shape)
-        first = 1 if name.startswith(LAYERS) else 0  # layers are computed one after the other
+        first = 1 if name.startswith(LAYERS) else 0  # not by layer: they are computed in order
         fits = [a for a in range(first, len(shape)) if shape[a] % len(self.devices) == 0]
         if divided and fits and math.prod(shape) >= len(self.devices):
             spec[max(fits, key=lambda axis: shape[axis])] = _AXIS
@@ -137,7 +137,7 @@ class JaxGroup:
 
 
 def pick_devices(name: str) -> tuple[Any, ...]:
-    """Return the devices of this process that a setting means; one that is not there is refused."""
+    """Return the devices of this process for a setting; a missing one is refused."""
     kind, _, number = name.partition(":")
     if name != "auto" and (kind not in _NAMES or (number and not number.isdigit())):
         raise UsageError(
@@ -158,7 +158,7 @@ def pick_devices(name: str) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def open_group(device: str) -> Generator[JaxGroup]:
-    """Take the devices of this process, and with them those of the others where there are any."""
+    """Open the devices of this process, and of all others if there are any."""
     if not processes.join():
         yield JaxGroup(pick_devices(device))
         return
@@ -184,7 +184,7 @@ def _place_of(device: Any) -> tuple[int, int]:
 
 
 def memory_of(group: JaxGroup) -> Callable[[], tuple[int, int]] | None:
-    """Return a function that tells what the first device holds, and its size; None on a CPU."""
+    """Return a function for the memory in use on the first device, and its size; None on a CPU."""
     device = group.own_devices[0]
     if group.on_cpu or not device.memory_stats():
         return None

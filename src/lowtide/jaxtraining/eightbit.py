@@ -1,4 +1,4 @@
-"""AdamW with moments of 8 bits, block by block, in the form that bitsandbytes keeps them in.
+"""AdamW with blockwise 8-bit moments, in the format of bitsandbytes.
 
 In:      gradients; codes (uint8) and the largest size of every 256 numbers
 Out:     new weights, codes and sizes
@@ -29,7 +29,7 @@ _EXPONENTS = 7
 
 
 def code_table(*, signed: bool) -> np.ndarray[Any, Any]:
-    """Return the 256 numbers that codes stand for, in order."""
+    """Return the 256 numbers that codes are indexes of, in order."""
     values = [0.0, 1.0]
     for exponent in range(_EXPONENTS):
         count = 2 ** (exponent if signed else exponent + 1)
@@ -63,10 +63,9 @@ def _encode(values: Array, table: np.ndarray[Any, Any]) -> tuple[Array, Array]:
 
 
 def _nearest(values: Array, table: np.ndarray[Any, Any]) -> Array:
-    """Return the places in the table nearest to numbers, by eight halvings in one pass.
+    """Return the indexes in the table nearest to numbers, by an unrolled binary search.
 
-    jnp.searchsorted's loop takes twice the time; its unrolled form computes for seconds while it is
-    compiled.
+    jnp.searchsorted's loop takes twice the time; its unrolled form takes seconds to compile.
     """
     middles = (table[1:] + table[:-1]) / 2
     places = jnp.where(values > middles[127], 128, 0)
@@ -90,7 +89,7 @@ def step_stack(
     corrections: tuple[Array, Array],
     divisor: Array | float,
 ) -> tuple[Array, dict[str, Array]]:
-    """Update a tensor, or each layer of a stack one after the other, in its place."""
+    """Update a tensor, or each layer of a stack one after another, in place."""
     tables = (code_table(signed=True), code_table(signed=False))
     names = ("state1", "absmax1", "state2", "absmax2")
 
@@ -129,5 +128,5 @@ def step_stack(
 
 
 def is_small(shape: tuple[int, ...]) -> bool:
-    """Return whether a tensor keeps its moments in float32."""
+    """True if a tensor keeps its moments in float32."""
     return math.prod(shape) < _SMALLEST

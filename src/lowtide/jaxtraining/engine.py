@@ -1,4 +1,4 @@
-"""What a step is in JAX: one compiled pass over the micro-batches, one compiled update.
+"""A training step in JAX: one compiled pass over the micro-batches, one compiled update.
 
 In:      a JaxGPT, one batch on the host
 Out:     new weights, and the step's loss, gradient norm and whether it was skipped, on the device
@@ -45,10 +45,10 @@ __all__ = ["Counters", "JaxEngine", "compute_gradients", "gradients_on"]
 
 Array = Any
 
-# By default XLA tries kernels of Triton beside those of cuBLAS for each product, and takes hardly
-# any; but what it sets apart for them is then not joined with its neighbours. Without, a pass of
-# 124 million parameters took 61.2 ms on an H200 instead of 65.0, one of 10 million 22.1 instead of
-# 24.2 (benchmarks/jax_profile.py).
+# By default XLA tries kernels of Triton and of cuBLAS for each product, and uses hardly any of the
+# former; but operations that it sets apart for them are then not fused with others. Without them, a
+# pass of 124 million parameters took 61.2 ms on an H200 instead of 65.0, one of 10 million 22.1
+# instead of 24.2 (benchmarks/jax_profile.py).
 _GPU_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 
@@ -78,14 +78,14 @@ compute_gradients = jax.jit(_gradients, static_argnames=("form",))
 
 @functools.cache
 def gradients_on(platform: str) -> Callable[..., tuple[Array, Tree]]:
-    """Return `compute_gradients` as it is compiled for a platform, the same for all runs."""
+    """Return `compute_gradients` compiled for a platform; cached, so that all runs share it."""
     if platform != "gpu" or not _are_known(_GPU_OPTIONS):
         return compute_gradients
     return jax.jit(_gradients, static_argnames=("form",), compiler_options=_GPU_OPTIONS)
 
 
 def _are_known(options: dict[str, Any]) -> bool:
-    """Whether this version of the compiler has some options; they are no promise of it."""
+    """Whether this version of the compiler has some options, which may be removed."""
     try:
         jax.jit(_itself, compiler_options=options)(np.float32(0))
     except jax.errors.JaxRuntimeError:
@@ -111,7 +111,7 @@ def take_step(
     rules: Rules,
     places: Callable[[str, tuple[int, ...]], Any] | None,
 ) -> tuple[Tree, Any, Array, Array]:
-    """Update weights and moments in place; `places` says how they are divided, if they are."""
+    """Update weights and moments in place; `places` is how they are sharded, if they are."""
     params, moments, norm, skip = optimizers.update(
         params, moments, gradients, loss, learning_rate, momentum, rules=rules
     )
@@ -164,13 +164,13 @@ class JaxEngine:
             or loss_chunk_tokens(config.vocab_size, on_gpu=not group.on_cpu),
             dropout=config.dropout,
             fused=group.platform == "gpu" and can_fuse(config, settings.model.seq_len, dtype),
-            # Under a loop a GPU copies all that is kept, to the stacks of all layers and back.
+            # In a loop over layers a GPU copies all kept tensors to stacks of layers and back.
             unrolled=group.platform == "gpu" and not computing.activation_checkpointing,
         )
         self._compute_gradients = gradients_on(group.platform)
         is_divided = settings.machine.parallel == "fsdp" and len(group.devices) > 1
         self._places = functools.partial(group.weight_sharding, divided=is_divided)
-        # One function for all runs of a process, so that what is compiled serves them all.
+        # One function for all runs of a process, so that they share the compiled code.
         self._constraint = _divided_over(group) if is_divided else None
         model.params = {n: self._put(n, model.params.pop(n)) for n in list(model.params)}
         self._moments: Any = None  # made when the first step needs them
@@ -246,7 +246,7 @@ class JaxEngine:
         return tuple(self._group.place_rows(array, axis=1) for array in arrays)
 
     def update(self, loss: Array, learning_rate_factor: float) -> tuple[Array, Array]:
-        """Take the step if all of it is finite; return the gradient's norm and 1 if it was not."""
+        """Take the step if all gradients are finite; return their norm, and 1 if it was skipped."""
         settings = self._settings
         momentum = momentum_at(
             self.state.step,
@@ -268,7 +268,7 @@ class JaxEngine:
         self._last = norm
         return norm, skip
 
-    # -- what the loop asks for ----------------------------------------------------------------
+    # -- called by the loop --------------------------------------------------------------------
 
     @property
     def notes(self) -> list[str]:
@@ -289,7 +289,7 @@ class JaxEngine:
         return optimizers.name_moments(self.optimizer_state, self.rules)
 
     def numbers(self) -> dict[str, Any]:
-        """What of the state is no tensor; there is no loss scale in bfloat16."""
+        """The parts of the state that are not tensors; there is no loss scale in bfloat16."""
         steps = int(np.asarray(self.optimizer_state["steps"][""]))
         return {
             "loss_scale": {"value": 1.0, "good_steps": 0.0},
@@ -297,7 +297,7 @@ class JaxEngine:
         }
 
     def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
-        """Take the moments of the newest checkpoint back, whichever backend wrote it."""
+        """Restore the moments of the newest checkpoint, written by either backend."""
         folder, tensors, _ = run.load()
         found = optimizers.load_moments(tensors, numbers["optimizers"], self.rules)
         self._moments = self._put_moments(found)
@@ -305,13 +305,13 @@ class JaxEngine:
 
     @contextlib.contextmanager
     def eval_sums(self, tokenizer: Tokenizer | None, *, batch_size: int) -> Generator[LossSums]:
-        """Sums of losses of the weights as they are, in the run's precision."""
+        """Sums of losses with the current weights, in the run's precision."""
         yield LossSums(
             self.model.params, self.form, self._group, tokenizer=tokenizer, batch_size=batch_size
         )
 
     def sample(self, tokenizer: Tokenizer) -> str:
-        """Continue the run's sample prompt; the run's own random numbers are not touched."""
+        """Continue the run's sample prompt; the run's own random numbers are not affected."""
         settings = self._settings
         return generate_text(
             self.model if self._group.world_size == 1 else self.model.here(),
@@ -322,16 +322,16 @@ class JaxEngine:
         )
 
     def device_peak_bytes(self) -> int | None:
-        """The most that was held on the first device; None on a CPU."""
+        """Peak memory on the first device; None on a CPU."""
         stats = None if self._group.on_cpu else self._group.own_devices[0].memory_stats()
         return None if not stats else int(stats.get("peak_bytes_in_use", 0))
 
     def wait(self) -> None:
-        """Wait until the devices have done all they were given."""
+        """Wait until the devices have finished all queued work."""
         jax.block_until_ready((self.model.params, self.optimizer_state))
 
     def finish(self) -> None:
-        """Leave the network as it is: its weights are those that were saved."""
+        """Do nothing: the network's weights are already the saved ones."""
 
 
 @functools.cache
@@ -344,7 +344,7 @@ def _rounded_up(count: int, multiple: int) -> int:
 
 
 def _filled(array: Any, rows: int) -> Any:
-    """Add rows that weigh nothing."""
+    """Pad with rows of weight 0."""
     return np.pad(array, ((0, rows - len(array)), (0, 0)))
 
 
@@ -362,7 +362,7 @@ class Counters:
     _NAMES = ("loss", "steps", "bad_in_a_row", "bad", "norm")
 
     def add(self, loss: Array, norm: Array, skip: Array) -> None:
-        """Take note of a step; a skipped one counts as bad, not towards the loss."""
+        """Add a step; a skipped one is counted as bad, and its loss is ignored."""
         self._values = _count(self._values, *map(_here, (loss, norm, skip)))
 
     def mean_loss(self, group: JaxGroup) -> float:
@@ -370,7 +370,7 @@ class Counters:
         return self.loss.item() / max(self.steps.item(), 1.0)
 
     def next_row(self) -> None:
-        """Begin to count for the next row."""
+        """Reset the sums for the next row."""
         self._values = self._values.at[:2].set(0.0)
 
     def state_dict(self) -> dict[str, float]:
@@ -378,7 +378,7 @@ class Counters:
         return dict(zip(self._NAMES, np.asarray(self._values).tolist(), strict=True))
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Take them back."""
+        """Restore all counts."""
         self._values = jnp.array([state[name] for name in self._NAMES], jnp.float32)
 
 

@@ -1,4 +1,4 @@
-"""Losses of windows with a network of JAX, added up on the host in float64; scores of texts.
+"""Losses of windows with a JAX network, summed on the host in float64; scores of texts.
 
 In:      a tree of weights, windows of ids, texts as ids
 Out:     nats, tokens and bytes; the likelihood of each text's last ids
@@ -30,7 +30,7 @@ __all__ = ["EVALUATOR", "LossSums", "score_rows"]
 Array = Any
 
 _PENDING = 64
-"""Losses that are left on the device, so that nothing waits for each of them."""
+"""Losses that stay on the device before they are read together, to avoid a wait for each."""
 
 
 @functools.partial(jax.jit, static_argnames=("form",))
@@ -63,9 +63,9 @@ class LossSums:
         self._nats, self._tokens, self._bytes = 0.0, 0, 0
 
     def add(self, inputs: Any, targets: Any, *, counted: bool) -> None:
-        """Compute the loss of some windows; a smaller batch is filled with rows of no weight.
+        """Add the loss of some windows; a smaller batch is padded with rows of weight 0.
 
-        Of several processes each has windows of its own, and the loss is that of all of them.
+        Each of several processes has its own windows, and the loss is that of all of them.
         """
         rows, tokens = inputs.shape
         size = self._rows * tokens
@@ -110,7 +110,7 @@ def _score(states: Array, matrix: Array, targets: Array) -> tuple[Array, Array]:
 
 
 def score_rows(model: JaxGPT, texts: list[TextIds], *, batch_size: int) -> list[Score]:
-    """Score the last ids of each text; rows and lengths are filled up, so few shapes compile."""
+    """Score the last ids of each text; rows and lengths are padded, so that few shapes compile."""
     form = Form(model.config.replace(dropout=0.0))
     longest = max(len(ids) for ids, _ in texts) - 1
     length = filled_tokens(longest, model.config.context_length)

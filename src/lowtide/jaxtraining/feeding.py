@@ -1,7 +1,7 @@
-"""Batches as JAX takes them: int32 in memory of their own, ids looked at before they are used.
+"""Batches for JAX: int32 arrays that are copied, with their ids checked.
 
 In:      any iterator of batches with a state
-Out:     (inputs, targets) as NumPy arrays that nobody writes to again
+Out:     (inputs, targets) as NumPy arrays that are never overwritten
 Memory:  one batch
 """
 
@@ -18,7 +18,7 @@ __all__ = ["JaxFeed"]
 
 
 class JaxFeed:
-    """Returns batches; the position it tells is that of the next one."""
+    """Returns batches; its position is that of the next one."""
 
     def __init__(self, source: BatchSource, vocab_size: int) -> None:
         self._source, self._vocab_size = source, vocab_size
@@ -48,7 +48,7 @@ class JaxFeed:
         return self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position."""
+        """Continue from a position."""
         self._source.load_state_dict(state)
         self._state = self._source.state_dict()
 

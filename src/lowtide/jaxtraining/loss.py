@@ -1,11 +1,11 @@
-"""Output matrix and cross entropy as one, some tokens at a time, so that logits never exist whole.
+"""Output matrix and cross entropy in one function, in chunks of tokens, to never hold all logits.
 
-In:      the last hidden states [B, T, D], the output matrix [V, D], targets [B, T], weights [B]
-Out:     the sum of the losses, each row's times its weight; gradients come with it
+In:      the final hidden states [B, T, D], the output matrix [V, D], targets [B, T], weights [B]
+Out:     the sum of the losses, each row's times its weight; gradients are computed with it
 Memory:  logits of about `chunk_tokens` tokens; gradients of the hidden states and of the matrix
 
-Chunks are cut along the rows' tokens, never across rows: where rows lie on several devices, each
-chunk has a part on every one of them.
+Chunks are cut along the tokens of rows, never by rows: if rows are sharded over devices, each chunk
+has a part on every device.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def weighted_loss(
 
 
 def _cut(hidden: Array, targets: Array, weights: Array, chunk_tokens: int) -> Any:
-    """Cut rows into equal pieces, along a new first axis; what fills the last has no weight."""
+    """Cut rows into equal pieces, along a new first axis; the last one's padding has weight 0."""
     rows, tokens = targets.shape
     size = min(tokens, max(1, chunk_tokens // rows))
     count = -(-tokens // size)
@@ -64,7 +64,7 @@ def _losses(states: Array, head: Array, wanted: Array) -> tuple[Array, Array]:
 def _forward(
     hidden: Array, matrix: Array, targets: Array, weights: Array, chunk_tokens: int
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Compute the gradients while a chunk's logits exist: no pass has to make them again."""
+    """Compute the gradients while a chunk's logits exist, so that they are not computed twice."""
     head = matrix.astype(hidden.dtype)
 
     def add(carry: tuple[Array, Array], chunk: tuple[Array, Array, Array]) -> Any:

@@ -1,7 +1,7 @@
-"""Muon as lowtide has it (training/muon.py): momentum made orthogonal, with rows of even size.
+"""Muon as in training/muon.py: orthogonalized momentum with normalized rows.
 
 In:      gradients of the blocks' matrices, stacked over layers; some hold several matrices
-Out:     new weights, momenta and mean squares of rows; a step to be skipped changes nothing
+Out:     new weights, momenta and mean squares of rows; a skipped step changes nothing
 Memory:  4 bytes a parameter, 4 a row; one layer's matrices at a time
 """
 
@@ -50,9 +50,9 @@ def step_stack(
     is_good: Array,
     options: dict[str, Any],
 ) -> tuple[Array, dict[str, Array]]:
-    """Update the matrices [L, R, C] of all layers, one layer after the other, in their places.
+    """Update the matrices [L, R, C] of all layers, one layer after another, in place.
 
-    Momenta come first, all at once: updated in the loop, they would be copied whole at every layer.
+    Momenta are updated first, all at once: in the loop, they would be copied whole at every layer.
     """
     divisor, momentum = options["divisor"], options["momentum"]
     before = state["momentum"]
@@ -112,7 +112,7 @@ def step_matrix(
 
 
 def _even_step(parts: Array, rows: Array, *, half: bool) -> tuple[Array, Array]:
-    """Return the orthogonal updates [S, R, C] with even rows, and the new mean squares of rows."""
+    """Return the orthogonal updates [S, R, C] with normalized rows, and rows' new mean squares."""
     updates = orthogonalize(parts, half=half).astype(jnp.float32)
     squares = jnp.square(updates).sum(axis=-1, keepdims=True) / updates.shape[-1]
     rows = rows + (1 - ROW_MEMORY) * (squares - rows)
@@ -126,8 +126,8 @@ def _even_step(parts: Array, rows: Array, *, half: bool) -> tuple[Array, Array]:
 def orthogonalize(matrices: Array, *, half: bool) -> Array:
     """Bring the singular values of each matrix [S, R, C] near 1.
 
-    With `half` in bfloat16, which GPUs are fast at; else in float32, and on X X^T where one side is
-    longer, as training/muon.py does.
+    With `half` in bfloat16, which is fast on GPUs; else in float32, and on X X^T if X is not
+    square, as in training/muon.py.
     """
     short, long = sorted(matrices.shape[1:])
     if not half and 2 * long >= 3 * short:
@@ -164,5 +164,5 @@ def _orthogonalize_squares(x: Array) -> Array:
 
 
 def half_precision(platform: str) -> bool:
-    """Return whether a platform's matrix units are for bfloat16."""
+    """True if a platform has matrix units for bfloat16."""
     return platform in ("gpu", "cuda", "rocm", "tpu")

@@ -4,7 +4,7 @@ Letters in shapes: B rows, T tokens of a row, D width, K key/value heads, G quer
 head_dim, L layers, C context.
 
 In:      a tree of weights (trees.py), ids [B, T]
-Out:     hidden states [B, T, D], normed; logits of the last token; keys and values of a cache
+Out:     hidden states [B, T, D], normalized; logits of the last token; keys and values of a cache
 Memory:  the products with weights of each layer; with `again` one D per token and layer
 """
 
@@ -38,15 +38,15 @@ __all__ = [
 
 Array = Any  # of JAX, traced or not
 
-_TRIED_TOKENS = 256  # of a row on which a kernel of others is tried
+_TRIED_TOKENS = 256  # tokens of the row on which cuDNN's attention is tried
 _NEAR = 0.03
-_FUSED_HEADS = 8  # cuDNN has heads of multiples of this size
-_FUSED_FORWARD = "dot_product_attention_fwd"  # as JAX calls it
+_FUSED_HEADS = 8  # cuDNN supports heads of multiples of this size
+_FUSED_FORWARD = "dot_product_attention_fwd"  # JAX's name of it
 
 
 @dataclass(frozen=True)
 class Form:
-    """What of a network is compiled in: its shape, and how it is computed."""
+    """The compile-time constants of a network: its shape, and how it is computed."""
 
     config: GPTConfig
     dtype: str = "float32"
@@ -60,8 +60,8 @@ class Form:
     fused: bool = False
     """Attention by cuDNN, which never holds the scores (see `can_fuse`)."""
     unrolled: bool = False
-    """Compile every layer by itself, without a loop: what the backward pass needs stays where it
-    was computed, and more of it is kept, as the compiler likes. Takes more memory than a loop."""
+    """Unroll the loop over layers: tensors for the backward pass are not copied to stacks, and the
+    compiler may keep more of them. Takes more memory than a loop."""
 
 
 def loss_of(
@@ -78,7 +78,7 @@ def output_matrix(params: Tree) -> Array:
 
 
 def hidden_states(params: Tree, ids: Array, form: Form, key: Array | None = None) -> Array:
-    """Return the last hidden states [B, T, D], normed; dropped out only with a `key`."""
+    """Return the final hidden states [B, T, D], normalized; with dropout only if `key` is given."""
     config, dtype = form.config, jnp.dtype(form.dtype)
     tokens = ids.shape[1]
     share = form.dropout if key is not None else 0.0
@@ -107,10 +107,10 @@ def hidden_states(params: Tree, ids: Array, form: Form, key: Array | None = None
 
 
 def _is_kept(primitive: Any, *given: Any, **options: Any) -> bool:
-    """Whether the backward pass finds it, and need not compute it again.
+    """Whether a result is kept for the backward pass, not recomputed.
 
-    Products with weights are kept, and what cuDNN's attention found; norms, gates and scores, which
-    are cheap or large, are computed again.
+    Products with weights and the output of cuDNN's attention are kept; norms, gates and scores,
+    which are cheap or large, are recomputed.
     """
     by_weights = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     is_attention = primitive.name.startswith(_FUSED_FORWARD)
@@ -120,7 +120,7 @@ def _is_kept(primitive: Any, *given: Any, **options: Any) -> bool:
 def _embed(
     params: Tree, ids: Array, form: Form, start: Array | int, tokens: int
 ) -> tuple[Array, Array | None, Array | None]:
-    """The residual stream at its beginning, and the angles of its positions."""
+    """The initial residual stream, and the angles of its positions."""
     config, dtype = form.config, jnp.dtype(form.dtype)
     x = params["embedding.weight"][ids]
     if config.family.learned_positions:
@@ -174,7 +174,7 @@ def _block(
 
 
 def _windows(config: GPTConfig) -> Array:
-    """The tokens that each layer looks at [L]; all of them where it has no window."""
+    """The window of each layer [L]; the whole context if it has none."""
     found = [config.window_of(layer) or 1 << 30 for layer in range(config.num_layers)]
     return jnp.array(found, jnp.int32)
 
@@ -182,7 +182,7 @@ def _windows(config: GPTConfig) -> Array:
 def _heads(
     x: Array, weights: Tree, config: GPTConfig, cos: Array | None, sin: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Return queries [B, T, K, G, E], keys and values [B, T, K, E], normed and turned."""
+    """Return queries [B, T, K, G, E], keys and values [B, T, K, E], normalized and rotated."""
     head = config.head_dim
     query_size, key_size = config.num_heads * head, config.num_kv_heads * head
     both = _linear(x, weights, "attention.query_key_value")
@@ -216,10 +216,10 @@ def _attend(
     share: float = 0.0,
     key: Array | None = None,
 ) -> Array:
-    """What each query [B, T, K, G, E] finds among the keys [B, S, K, E] up to its own place.
+    """Attention of each query [B, T, K, G, E] to the keys [B, S, K, E] up to its own position.
 
-    `start` is the place of the first query, None for the first one of all; `window` how many tokens
-    a query looks at, itself included.
+    `start` is the position of the first query, None for 0; `window` how many tokens a query attends
+    to, itself included.
     """
     places = jnp.arange(query.shape[1])[:, None] + (0 if start is None else start)
     others = jnp.arange(keys.shape[1])[None]
@@ -234,8 +234,8 @@ def _attend(
 def _scores(query: Array, keys: Array) -> Array:
     """The products [B, K, G, T, S] of queries and keys, summed and kept in float32.
 
-    Their gradients are multiplied in the precision of the queries, as all others: by itself JAX
-    would multiply them in float32, for which GPUs have no matrix units.
+    Their gradients are multiplied in the precision of the queries, like all others: by default JAX
+    multiplies them in float32, for which GPUs have no matrix units.
     """
     return jnp.einsum("btkge,bske->bkgts", query, keys, preferred_element_type=jnp.float32)
 
@@ -255,9 +255,9 @@ _scores.defvjp(_scores_forward, _scores_backward)
 
 
 def _attend_fused(query: Array, keys: Array, values: Array, *, by: Any = "cudnn") -> Array:
-    """The same of all keys up to a query's own place, by one kernel.
+    """The same for all keys up to a query's own position, by one kernel.
 
-    Heads are filled up with zeros to a size it has: that changes neither scores nor values.
+    Heads are padded with zeros to a supported size, which changes neither scores nor values.
     """
     head = query.shape[-1]
     filled = [
@@ -271,10 +271,10 @@ def _attend_fused(query: Array, keys: Array, values: Array, *, by: Any = "cudnn"
 
 
 def can_fuse(config: GPTConfig, tokens: int, dtype: str) -> bool:
-    """Return whether cuDNN is there and computes this attention as it should, in both directions.
+    """True if cuDNN is available and computes this attention correctly, in both directions.
 
     Its kernels are for half precision, heads of some sizes and no window. They are tried on a short
-    row, and what they find is compared: a driver or a version may refuse only then.
+    row, and results compared, since a driver or a version may fail only when it runs.
     """
     if any(config.window_of(layer) for layer in range(config.num_layers)):
         return False
@@ -309,7 +309,7 @@ def can_fuse(config: GPTConfig, tokens: int, dtype: str) -> bool:
 
 
 def _is_near(one: Array, other: Array) -> bool:
-    """Whether arrays differ by what half precision rounds away."""
+    """Whether arrays differ by no more than half precision's rounding."""
     one, other = one.astype(jnp.float32), other.astype(jnp.float32)
     return bool(((one - other) ** 2).sum() <= _NEAR**2 * (other**2).sum())
 
@@ -348,13 +348,13 @@ def _rms_norm(x: Array, gain: Array, eps: float) -> Array:
 
 
 def _rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Turn the pairs (i, i + E/2) of [B, T, H, E] by the angles of their positions."""
+    """Rotate the pairs (i, i + E/2) of [B, T, H, E] by the angles of their positions (RoPE)."""
     first, second = jnp.split(x, 2, axis=-1)
     return jnp.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
 
 
 def _drop(x: Array, share: float, key: Array | None, number: int) -> Array:
-    """Drop a share of x; which, is a function of the key and of the place it is used at."""
+    """Dropout of x; the mask depends on the key and the number of the call site."""
     if not share or key is None:
         return x
     kept = jax.random.bernoulli(jax.random.fold_in(key, number), 1 - share, x.shape)

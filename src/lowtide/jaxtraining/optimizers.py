@@ -1,7 +1,7 @@
 """AdamW, 8-bit AdamW and Muon, equal to those of training/optimizers.py to rounding.
 
-In:      a tree of weights, gradients and moments; which rule a parameter has goes by its name
-Out:     new weights and moments; a step that is not finite changes nothing, without asking the host
+In:      a tree of weights, gradients and moments; a parameter's name decides its rule
+Out:     new weights and moments; a step that is not finite changes nothing, without a device sync
 Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices)
 """
 
@@ -33,7 +33,7 @@ _NOT_DECAYED = ("norm.weight", ".bias")
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides an update, compiled in: everything but the learning rate and the momentum."""
+    """Compile-time constants of an update: everything but the learning rate and the momentum."""
 
     config: GPTConfig
     optimizer: str
@@ -68,12 +68,12 @@ class Rules:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """What AdamW's moments are called in files."""
+        """The names of AdamW's moments in files."""
         return ("state1", "state2") if self.use_8bit else ("exp_avg", "exp_avg_sq")
 
 
 def new_moments(rules: Rules) -> Moments:
-    """Return moments of no step yet, as shapes and types by parameter and key."""
+    """Return initial moments, as shapes and types by parameter and key."""
     moments: Moments = {_STEPS: {"": np.zeros((), np.float32)}}
     for name, shape in stacked_shapes(rules.config).items():
         kind = rules.kind_of(name)
@@ -153,11 +153,11 @@ def update(
 
 
 def _corrections(steps: Array, betas: tuple[float, float]) -> tuple[Array, Array]:
-    """Return 1 - beta1^t and the root of 1 - beta2^t, to the last digit at the first steps too."""
+    """Return 1 - beta1^t and the root of 1 - beta2^t, exact at the first steps too."""
     first, second = (
         -jnp.expm1(steps * np.float32(np.log(beta))) if beta else 1.0 for beta in betas
     )
-    # A first step that is skipped has none: nothing is divided by zero.
+    # If the first step is skipped, t is 0: nothing is divided by zero.
     return jnp.maximum(first, 1e-30), jnp.sqrt(jnp.maximum(second, 1e-30))
 
 
@@ -178,8 +178,8 @@ def _adamw(
     gradient = gradient * (1 / divisor)
     first = old[0] + (1 - beta1) * (gradient - old[0])
     second = beta2 * old[1] + (1 - beta2) * jnp.square(gradient)
-    # The weights follow from moments as they are kept: the compiler for CPUs writes all three in
-    # their places then. Taken from `first` and `second` above, they cost copies of both.
+    # Weights are computed from the stored moments: the compiler for CPUs then updates all three in
+    # place. Computed from `first` and `second` above, they cost copies of both.
     first, second = (jnp.where(is_good, *pair) for pair in zip((first, second), old, strict=True))
     change = (rate / corrections[0]) * first / (jnp.sqrt(second) / corrections[1] + _EPS)
     new = weights * (1 - rate * decay) - change
@@ -190,7 +190,7 @@ def _adamw(
 
 
 def optimizer_rows(rules: Rules, steps: int) -> list[dict[str, Any]]:
-    """Return each optimizer's kind and what of its state is no tensor, as torch's runs have it."""
+    """Return each optimizer's kind and the non-tensor parts of its state, as in torch's runs."""
     names = [name for name in stacked_shapes(rules.config) if rules.kind_of(name) != "muon"]
     row: dict[str, Any] = {"kind": "AdamW8bit" if rules.use_8bit else "AdamW", "values": {}}
     if rules.use_8bit and steps:
@@ -210,7 +210,7 @@ def _layers(name: str, rules: Rules) -> Iterator[str]:
 
 
 def name_moments(moments: Moments, rules: Rules) -> dict[str, Any]:
-    """Return moments as files have them: `moments.PARAMETER.KEY`; none before the first step."""
+    """Moments by their names in files, `moments.PARAMETER.KEY`; none before the first step."""
     steps = np.asarray(moments[_STEPS][""])
     if steps == 0:
         return {}
@@ -232,7 +232,7 @@ def name_moments(moments: Moments, rules: Rules) -> dict[str, Any]:
 
 
 def load_moments(tensors: Mapping[str, Any], rows: list[dict[str, Any]], rules: Rules) -> Moments:
-    """Read moments of a checkpoint, whichever backend wrote it, as arrays of the tree."""
+    """Read moments of a checkpoint, written by either backend, as arrays of the tree."""
     wanted = [row["kind"] for row in optimizer_rows(rules, 0)]
     require_same_moments([row["kind"] for row in rows], wanted)
     moments: Moments = {}

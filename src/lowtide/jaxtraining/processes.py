@@ -2,7 +2,7 @@
 
 In:      JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment
 Out:     values of every process, or of the first
-Memory:  the values; an array that the first one tells is there twice for a moment
+Memory:  the values; a broadcast array exists twice for a moment
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def join() -> bool:
                 cluster_detection_method="deactivate",
                 shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
             )
-            all_say(None)  # CPUs connect at the first question
+            all_say(None)  # CPUs connect at the first exchange
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"process {ranks.rank()} of {ranks.world_size()} could not join the others at "
@@ -103,7 +103,7 @@ def _require_whole(given: dict[str, str]) -> None:
 
 
 def all_say(value: Any) -> list[Any]:
-    """Return the value of each process, in their order; all processes must call it together."""
+    """Gather the value of each process, by rank; all processes must call it together."""
     text = json.dumps(value).encode()
     sizes = multihost_utils.process_allgather(np.int32(len(text)))
     # A few shapes only, because each is compiled.
@@ -113,7 +113,7 @@ def all_say(value: Any) -> list[Any]:
 
 
 def first_says(value: Any, *, is_first: bool) -> Any:
-    """Return the first process's value to all: an array, or a value that fits into JSON."""
+    """Broadcast the first process's value to all: an array, or a value that fits into JSON."""
     is_array = isinstance(value, np.ndarray)
     said = {"shape": value.shape, "type": value.dtype.str} if is_array else {"value": value}
     about = all_say(said if is_first else None)[0]

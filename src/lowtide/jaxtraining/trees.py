@@ -1,4 +1,4 @@
-"""Weights of a network as one dictionary of arrays, layers stacked; and under the names of files.
+"""Weights of a network as one dictionary of arrays, with layers stacked; and under file names.
 
 In:      parameters by our names (blocks.3.mlp.down.weight), or a folder with safetensors
 Out:     a tree: blocks.*.mlp.down.weight [L, …] for all layers, the others as they are
@@ -80,7 +80,7 @@ def iter_named(tree: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
 
 
 def _on_host(value: Any) -> Array:
-    """An array as NumPy's; one that processes have divided is gathered, and all must ask for it."""
+    """A NumPy array; a sharded one is gathered, and all processes must call it."""
     places: Any = getattr(value, "sharding", None)
     if places is not None and not (value.is_fully_addressable or value.is_fully_replicated):
         value = _gathering(places.mesh)(value)
@@ -124,7 +124,7 @@ class JaxGPT:
 
     @classmethod
     def load(cls, folder: str | Path, config: GPTConfig) -> JaxGPT:
-        """Read a network whose weights lie in a folder."""
+        """Read a network with the weights of a folder."""
         _require_known(config)
         model = cls.__new__(cls)
         model.config, model.params = config, {}
@@ -132,7 +132,7 @@ class JaxGPT:
         return model
 
     def set_embedding(self, rows: Array) -> None:
-        """Begin with these rows instead of random ones."""
+        """Set the rows of the embedding."""
         self._place(stacked_shapes(self.config), "embedding.weight", slice(None), rows)
 
     def load_weights(self, folder: Path, *, verify: bool = True) -> None:
@@ -170,25 +170,24 @@ class JaxGPT:
         return model
 
     def state_dict(self) -> dict[str, Array]:
-        """The weights under our names, on the host: views, where they are there already."""
+        """The weights under our names, on the host; views, if they are there already."""
         return dict(iter_named(self.params))
 
     @property
     def num_bytes(self) -> int:
-        """What the weights take."""
+        """The bytes of the weights."""
         return 4 * sum(math.prod(shape) for shape in stacked_shapes(self.config).values())
 
 
 def load_on(folder: Path, device: Any) -> JaxGPT:
     """Load a network from the folder of a run or of a published model onto a device.
 
-    Weights that are not what the run wrote are named, and the newest checkpoint that is whole is
-    taken.
+    Damaged weights are reported, and the newest undamaged checkpoint is loaded.
     """
     folder = find_intact(folder)
     config = load_config(folder)
     require_weights(folder, config)
     model = JaxGPT.load(folder, config)
-    for name in list(model.params):  # one by one: each is let go before the next is copied
+    for name in list(model.params):  # one by one, so that each is freed before the next is copied
         model.params[name] = jax.device_put(model.params[name], device)
     return model

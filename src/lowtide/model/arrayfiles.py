@@ -2,7 +2,7 @@
 
 In:      tensors by name: NumPy arrays, or what a framework has registered with `stored_form`
 Out:     a safetensors file, byte for byte as the library writes it; its arrays, mapped
-Memory:  nothing beside the tensors; what is read is mapped, and resident only while it is used
+Memory:  none besides the tensors; files are mapped, and pages resident only while they are used
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoredForm(NamedTuple):
     """F32, U8, … as safetensors names them."""
     shape: tuple[int, ...]
     read: Callable[[], memoryview]
-    """Return its bytes, copied to the host where that has to be."""
+    """Return its bytes, copied to the host if necessary."""
 
 
 @functools.singledispatch
@@ -79,9 +79,9 @@ def save_weights(path: str | Path, tensors: Mapping[str, Any], *, record: bool =
 
 
 def _write_tensors(file: FileIO, tensors: Mapping[str, Any]) -> None:
-    """Write a safetensors file out of the tensors' own memory; the library copies all of it first.
+    """Write a safetensors file directly from the tensors' memory; the library would copy it all.
 
-    The order is the library's, so that the bytes are too: wide numbers first, then by name.
+    Tensors are in the library's order, wide types first, then by name, for the same bytes.
     """
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     forms = {name: stored_form(tensors[name])[:2] for name in order}
@@ -97,7 +97,7 @@ def _write_all(file: FileIO, data: bytes | memoryview) -> None:
 
 
 class ArrayFile(Mapping[str, Array]):
-    """The tensors of a safetensors file by name, each mapped when it is asked for."""
+    """The tensors of a safetensors file by name, each mapped on access."""
 
     def __init__(self, path: Path) -> None:
         self._tensors = read_header(path)
@@ -106,7 +106,7 @@ class ArrayFile(Mapping[str, Array]):
         return _map(self._tensors[name])
 
     def holds(self, name: str, value: Any) -> bool:
-        """Return whether the file has this very tensor, bit for bit."""
+        """True if the file has the same tensor, bit for bit."""
         if name not in self._tensors:
             return False
         stored, form = self._tensors[name], stored_form(value)
@@ -124,9 +124,9 @@ class ArrayFile(Mapping[str, Array]):
 
 
 def _map(tensor: StoredTensor) -> Array:
-    """Map a tensor read-only; bfloat16, which NumPy has not, becomes float32."""
+    """Map a tensor read-only; bfloat16, which NumPy does not have, becomes float32."""
     kind = np.dtype("<u2") if tensor.kind == "BF16" else _DTYPES[tensor.kind]
-    if 0 in tensor.shape:  # which cannot be mapped
+    if 0 in tensor.shape:  # an empty tensor cannot be mapped
         return np.empty(tensor.shape, kind)
     found = np.memmap(
         tensor.path, kind, "r", offset=tensor.offset, shape=tensor.shape or (1,)
@@ -151,7 +151,7 @@ def iter_weights(folder: Path, config: GPTConfig) -> Iterator[tuple[str, slice, 
 def iter_portable(
     state: Mapping[str, Any], config: GPTConfig | ModuleConfig
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (transformers' name, part) of tensors under our names: views, whatever they are.
+    """Yield (transformers' name, part) of tensors of any framework under our names, as views.
 
     The tensors of a module have the names that it gave them.
     """

@@ -1,10 +1,10 @@
-"""The parts of a network: norms, attention with its cache, MLPs, and the block they make up.
+"""The parts of a network: norms, attention with its cache, MLPs, and blocks of them.
 
 Letters in shapes: B rows, T tokens of a row, D width, H query heads, K key/value heads, E head_dim.
 
 In:      the residual stream [B, T, D], angles of positions, keys and values of earlier tokens
 Out:     the residual stream
-Memory:  activations as sizing.activation_bytes counts them; the cache as it is built
+Memory:  activations as sizing.activation_bytes counts them; the cache
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class KVCache:
 
     @classmethod
     def over(cls, keys: list[Tensor], values: list[Tensor], length: int) -> KVCache:
-        """Make a cache of tensors [B, K, capacity, E] that are there, one for each layer."""
+        """Make a cache over existing tensors [B, K, capacity, E], one for each layer."""
         cache = cls.__new__(cls)
         cache.keys, cache.values, cache.length = keys, values, length
         return cache
 
     def places(self, tokens: int) -> tuple[slice, int]:
-        """Return the positions of the next tokens, and where they end."""
+        """Return the positions of the next tokens, and their end."""
         end = self.length + tokens
         return slice(self.length, end), end
 
@@ -83,10 +83,10 @@ class KVCache:
 
 
 class AttendingCache(Protocol):
-    """A cache for tokens of several rows; it computes itself what each of them attends to."""
+    """A cache for tokens of several rows, which computes the attention itself."""
 
     def places(self, tokens: int) -> tuple[Tensor, int]:
-        """Return the positions of the next tokens, and where the last of them ends."""
+        """Return the positions of the next tokens, and the end of the last one."""
         ...
 
     def advance(self, tokens: int) -> None:
@@ -96,7 +96,7 @@ class AttendingCache(Protocol):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int, *, grouped: bool
     ) -> Tensor:
-        """Store keys and values of a layer, and return what its heads find."""
+        """Store keys and values of a layer, and return the output of its heads."""
         ...
 
 
@@ -124,7 +124,7 @@ def make_norm(config: GPTConfig) -> nn.Module:
 
 
 class NormedLinear(nn.Linear):
-    """A linear layer right after a norm; in training multiplied in 8-bit floats where asked for."""
+    """A linear layer right after a norm; in training in float8, if enabled."""
 
     float8 = False
 
@@ -139,7 +139,7 @@ class NormedLinear(nn.Linear):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (i, i + E/2) of [B, H, T, E] by the angles of their positions."""
+    """Rotate the pairs (i, i + E/2) of [B, H, T, E] by the angles of their positions (RoPE)."""
     if not x.is_cuda:
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
@@ -151,7 +151,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal attention over the row, queries in groups that share keys and values."""
+    """Causal attention over the row; groups of queries share keys and values."""
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Attention(nn.Module):
         return self.join(self.attend(query, key, value, cache))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, cache: Cache | None) -> Tensor:
-        """What each head finds for each token [B, H, T, E], looking back at the cache too."""
+        """The output of each head for each token [B, H, T, E], with the cache's tokens."""
         tokens = query.shape[2]
         mask = None
         if cache is not None and not isinstance(cache, KVCache):
@@ -197,10 +197,10 @@ class Attention(nn.Module):
         return self._look_up(query, key, value, mask, is_causal=mask is None and tokens > 1)
 
     def _attend_in_window(self, query: Tensor, key: Tensor, value: Tensor, past: int) -> Tensor:
-        """The same where a token sees the window's tokens only, itself the last of them.
+        """The same with a sliding window, which ends at the token itself.
 
-        Queries go part by part, each with the keys that one of them may see: no mask is wider than
-        a part and a window.
+        Queries are processed in parts, each with the keys that one of them may see: no mask is
+        wider than a part and a window.
         """
         found: list[Tensor] = []
         for first in range(past, past + query.shape[2], _WINDOW_PART):
@@ -233,13 +233,13 @@ class Attention(nn.Module):
         )
 
     def join(self, heads: Tensor) -> Tensor:
-        """Heads [B, H, T, E] side by side, through the output matrix."""
+        """Concatenate heads [B, H, T, E], and multiply by the output matrix."""
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def heads(
         self, x: Tensor, cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, heads, T, E], normed and turned."""
+        """Return queries, keys and values [B, heads, T, E], normalized and rotated."""
         if cos is None or sin is None:
             query, key, value = (
                 part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

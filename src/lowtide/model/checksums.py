@@ -2,12 +2,12 @@
 
     checksums.json   {"version": 1, "files": {"model.safetensors": ["<xxh3-128>", …], …}}
 
-A file is recorded before it gets its name, and the checksum it had before stays beside the new one:
-whatever a kill leaves, old file or new, is recorded. Folders of other programs have no record, and
-are taken as they are.
+A file is recorded before it gets its name, and the previous checksum stays beside the new one, so
+that after a kill either file, old or new, is recorded. Folders of other programs have no record,
+and are not checked.
 
 In:      a folder of a run, of one of its checkpoints, or of an exported model
-Out:     checksums.json; DataError for a file that is not what was written
+Out:     checksums.json; DataError for a file that was changed
 Memory:  one buffer of 1 MiB
 """
 
@@ -38,7 +38,7 @@ _VERSIONS_KEPT = 2
 
 
 def record_checksums(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Record what files of a folder are about to hold; call it before they get their names."""
+    """Record the checksums of new files of a folder; call it before they get their names."""
     files = read_record(folder) or {}
     for name, checksum in checksums.items():
         others = [known for known in files.get(name, []) if known != checksum]
@@ -47,7 +47,7 @@ def record_checksums(folder: Path, checksums: Mapping[str, str]) -> None:
 
 
 def record_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Record files that were written just now, as they are on the disk; return the checksums."""
+    """Record files that were just written, by reading them from disk; return the checksums."""
     checksums = {name: checksum_file(folder / name) for name in names}
     record_checksums(folder, checksums)
     return checksums
@@ -68,7 +68,7 @@ def drop_damaged_record(folder: Path, note: Callable[[str], None]) -> bool:
 
 
 def write_recorded_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, its checksum first; nothing is touched if it is there already."""
+    """Write JSON atomically, its checksum first; do nothing if the same content exists already."""
     data = json_bytes(value)
     known = (read_record(path.parent) or {}).get(path.name, [])
     if path.is_file() and path.read_bytes() == data and checksum_bytes(data) in known:
@@ -78,10 +78,10 @@ def write_recorded_json(path: Path, value: Any) -> None:
 
 
 def has_all_files(folder: Path, names: Iterable[str] | None = None) -> bool:
-    """True if what was recorded (or `names` of it) is there as it was written.
+    """True if all recorded files (or those in `names`) exist and match their checksums.
 
-    False where something is missing, and may be written again; what is damaged or was changed since
-    is an error: it may be somebody's own change.
+    False if one is missing, and may be written again; a damaged or changed file is an error,
+    because the change may be intended.
     """
     try:
         record = read_record(folder)
@@ -105,9 +105,9 @@ def step_dirs(run_dir: Path) -> list[Path]:
 
 
 def find_intact(folder: str | Path, *, note: Callable[[str], None] | None = None) -> Path:
-    """The folder itself if its files are whole, else the newest checkpoint of the run that is.
+    """The folder itself if its files are undamaged, else the run's newest undamaged checkpoint.
 
-    What is damaged is named by `note` (stderr if not given); with nothing whole it is an error.
+    Damage is reported by `note` (stderr if not given); without any undamaged one it is an error.
     """
     folder = Path(folder)
     verify_folder(folder, only=[TOKENIZER_NAME])  # which no checkpoint has a copy of
@@ -130,7 +130,7 @@ def find_intact(folder: str | Path, *, note: Callable[[str], None] | None = None
 
 
 def _other_weights(folder: Path) -> str:
-    """Where else there are weights of a run, in words."""
+    """Other weights of the run, in words for an error."""
     if (folder / "best").is_dir():
         return "the best weights (--best) may be whole"
     if folder.name == "best":

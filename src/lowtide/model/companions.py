@@ -1,12 +1,12 @@
-"""The files beside a model's weights: its tokenizer, and what its makers say of how to use it.
+"""The files beside a model's weights: its tokenizer, chat template and generation settings.
 
-A model that came from elsewhere keeps them as they are: the tokenizer with all that is put around a
-text, the chat template, how to generate. Only the class of the tokenizer is named anew, since
-transformers builds the tokenizer of a model_type again from its vocabulary, and a tokenizer.json
-that was learned here would be split by the rules of another.
+Files of a published model are copied unchanged: the tokenizer with its templates, the chat
+template, generation settings. Only the class name of the tokenizer is changed, because transformers
+otherwise rebuilds the tokenizer of a model_type from its vocabulary, and would split text by other
+rules than those of a tokenizer.json learned here.
 
 In:      the folder a model came from, or a Tokenizer
-Out:     tokenizer.json, tokenizer_config.json and what else there was, recorded in checksums.json
+Out:     tokenizer.json, tokenizer_config.json and other files, recorded in checksums.json
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ COMPANIONS = (
     "chat_template.json",
     PIECES_NAME,
 )
-"""What is copied as it is."""
+"""Files that are copied unchanged."""
 _OF_TOKENS = ("added_tokens.json", PIECES_NAME)
 _LARGEST = 64 << 20
 _CLASS = "PreTrainedTokenizerFast"
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """True if a folder has a tokenizer in a form that is read here."""
+    """True if a folder has a tokenizer in a supported format."""
     pair = (VOCABULARY_NAME, MERGES_NAME)
     alone = (TOKENIZER_NAME, TEKKEN_NAME, PIECES_NAME)
     return any((folder / name).is_file() for name in alone) or all(
@@ -68,7 +68,7 @@ def require_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) ->
 
 
 def foreign_note(tokenizer: Tokenizer, config: GPTConfig) -> str | None:
-    """A note for models where transformers gives other ids than lowtide, whatever the files say."""
+    """A note for models for which transformers gives other ids than lowtide, with any files."""
     fixed = config.family.fixed_pattern
     if fixed and tokenizer.data.pattern != fixed:
         return (
@@ -87,7 +87,7 @@ def write_companions(
     source: Path | None,
     grown: bytes | None = None,
 ) -> list[str]:
-    """Write what belongs beside weights into `folder`, and record it; return the names.
+    """Write the files that belong beside weights into `folder`, and record them; return names.
 
     `source` is the folder that the model came from, if it came from one; `grown` its tokenizer.json
     with more tokens than it had there.
@@ -104,7 +104,7 @@ def write_companions(
     _write(folder / TOKENIZER_CONFIG_NAME, json_bytes(fields))
     for path in _companions_of(source):
         if grown is not None and path.name in _OF_TOKENS:
-            continue  # they list the tokens as they were
+            continue  # they list the tokens without the added ones
         _copy(path, folder / path.name)
         names.append(path.name)
     record_files(folder, names)
@@ -131,7 +131,7 @@ def _write(path: Path, data: bytes) -> None:
 def _tokenizer_config(
     tokenizer: Tokenizer, config: GPTConfig | ModuleConfig, source: Path | None
 ) -> dict[str, Any]:
-    """Tell transformers to take tokenizer.json as it is; what the source says besides stays."""
+    """Make transformers use tokenizer.json unchanged; other fields of the source are kept."""
     if source is not None and (source / TOKENIZER_CONFIG_NAME).is_file():
         fields: Any = read_json(source / TOKENIZER_CONFIG_NAME)
         if not isinstance(fields, dict):

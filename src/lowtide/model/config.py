@@ -23,8 +23,8 @@ from lowtide.settings import build_settings, require
 
 __all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
 
-# Larger than any existing model, but small enough for tables: a wrong number in a file must not
-# take all memory, or hours.
+# Limits above any existing model, but low enough that a wrong number in a file does not allocate
+# all memory, or take hours.
 _LARGEST = {
     "vocab_size": 1 << 22,
     "context_length": 1 << 20,
@@ -39,7 +39,7 @@ _LARGEST = {
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Everything that decides the network's parameters and what it computes.
+    """The shape of a network: everything that decides its parameters and its results.
 
     >>> GPTConfig(vocab_size=256, num_layers=2, width=64, num_heads=2).head_dim
     32
@@ -73,20 +73,20 @@ class GPTConfig:
     norm_eps: float = 1e-6
     """Added under the root of every norm."""
     rope_scaling: RopeScaling | None = None
-    """How rotary positions were stretched beyond the first context."""
+    """RoPE scaling: how rotary positions were extended beyond the first context."""
     attention_bias: bool = False
-    """Biases in attention, where the family leaves it open (llama, qwen3, olmo2)."""
+    """Biases in attention, if the family allows both (llama, qwen3, olmo2)."""
     mlp_bias: bool = False
-    """Biases in the MLP, where the family leaves it open (llama)."""
+    """Biases in the MLP, if the family allows both (llama)."""
     sliding_window: int = 0
-    """Tokens that the layers of `window_layers` look at, the token itself included; 0: all."""
+    """Sliding window of the layers in `window_layers`, the token itself included; 0: all tokens."""
     window_layers: tuple[int, ...] = ()
-    """Layers, from 0 on, that look no further than the window."""
+    """Layers, counted from 0, with a sliding window."""
     logit_cap: float | None = None
-    """Size that logits approach but never reach (tide only); 15 there if not given, 0 for none."""
+    """Soft cap of logits (tide only); 15 there if not given, 0 for none."""
     without_own_values: bool | None = None
-    """Take out of what a head finds what points along the token's own value (tide only); true there
-    if not given."""
+    """Remove from the output of heads the component along the token's own value (tide only); true
+    there if not given."""
     others: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Fields of a config.json that do not decide the network (ids of special tokens and the like),
     which are written back as they are."""
@@ -159,7 +159,7 @@ class GPTConfig:
 
     @property
     def cap(self) -> float:
-        """The size that logits approach, 0 for none."""
+        """The soft cap of logits, 0 for none."""
         return self.logit_cap or 0.0
 
     def replace(self, **changes: Any) -> GPTConfig:
@@ -168,7 +168,7 @@ class GPTConfig:
 
     @property
     def family(self) -> Family:
-        """What models of this layout have in common."""
+        """The properties shared by all models of this layout."""
         return FAMILIES[self.layout]
 
     @property
@@ -266,9 +266,9 @@ def _bad_config(path: Path, what: str) -> DataError:
 
 
 def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints") -> Path:
-    """Return the folder a model's name or path means, with an error that lists the runs there are.
+    """Return the folder of a model's name or path; if there is none, the error lists all runs.
 
-    `base`, `checkpoints/base` and any folder with a config.json are understood.
+    `base`, `checkpoints/base` and any folder with a config.json are accepted.
     """
     tried = [Path(checkpoints_dir) / name, Path(name)]
     for folder in tried:
@@ -278,7 +278,7 @@ def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints"
     known = f"runs in {checkpoints_dir}: {', '.join(runs)}" if runs else "there are no runs yet"
     raise DataError(
         f"no model {str(name)!r}: {known}",
-        # A path is meant as it stands; only a bare name is looked for among the runs.
+        # A path is used unchanged; only a bare name is looked up among the runs.
         path=tried[1] if tried[1].is_dir() or len(tried[1].parts) > 1 else tried[0],
         next_step="lowtide train --model-name NAME …, or give the folder of a model",
     )

@@ -1,7 +1,7 @@
-"""config.json as transformers has it, of its versions 4 and 5: read into a GPTConfig, and written.
+"""Read and write config.json of transformers, versions 4 and 5.
 
 In:      the fields of a config.json; or a GPTConfig
-Out:     the other one; DataError for a network that cannot be run here, naming the field
+Out:     the other one; DataError for an unsupported network, naming the field
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lowtide.settings import build_settings, require
 
 __all__ = ["read_fields", "write_fields"]
 
-# Fields that say the same as one that is written, or that the written weights make untrue.
+# Fields that duplicate a written one, or that the written weights make wrong.
 _REPLACED = (
     "torch_dtype", "rope_scaling", "sliding_window", "max_window_layers", "layer_types",
     "mlp_bias", "n_inner", "use_sliding_window",
@@ -70,13 +70,13 @@ def write_fields(config: GPTConfig) -> dict[str, Any]:
 
 
 def _build(**fields: Any) -> GPTConfig:
-    for name, value in fields.items():  # text is fine for a setting, but no other program's files
+    for name, value in fields.items():  # numbers as text are accepted for settings, not in files
         require(name == "layout" or not isinstance(value, str), name, value, "a number")
-    return build_settings(GPTConfig, fields)  # which looks at types, as files may hold anything
+    return build_settings(GPTConfig, fields)  # it checks types, since files may hold anything
 
 
 def _require_is(fields: Mapping[str, Any], name: str, usual: Any, *known: Any) -> None:
-    """Refuse a field that means a network of another kind."""
+    """Refuse a field whose value means another kind of network."""
     value = fields.get(name)
     if value is not None and value not in (usual, *known):
         raise DataError(f"{name} is {value!r}, expected {usual}")
@@ -89,7 +89,7 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
 
 
 def _number(fields: Mapping[str, Any], name: str, default: int) -> int:
-    """A size that may be left out; null is 0, which means the usual one."""
+    """A size that may be omitted; null is 0, which means the default."""
     value = fields.get(name, default)
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(value is None or whole, name, value, "a number")
@@ -145,7 +145,7 @@ def _read_rotary(fields: Mapping[str, Any], layout: FamilyName) -> GPTConfig:
 
 
 def _rope_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is said of rotary positions: rope_parameters (version 5) or rope_scaling (version 4)."""
+    """The fields of rotary positions: rope_parameters (version 5) or rope_scaling (version 4)."""
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     require(isinstance(rope, Mapping), "rope_parameters", rope, "an object")
     if any(isinstance(value, Mapping) for value in rope.values()):
@@ -238,7 +238,7 @@ def _write_rope(config: GPTConfig) -> dict[str, Any]:
 
 
 def _set_fields(scaling: RopeScaling) -> dict[str, Any]:
-    """The fields that a scaling of its kind has."""
+    """The fields of a scaling of this kind."""
     names = {
         "linear": ("factor",),
         "llama3": _ROPE_FIELDS[:4],

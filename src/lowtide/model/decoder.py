@@ -1,13 +1,13 @@
-"""A network in native code: one more token of each of several texts, or the tokens of a prompt.
+"""A network computed by native code: the next token of several texts, or the tokens of a prompt.
 
 In:      GPTConfig, weights as arrays; ids of a prompt for one row, or the next id of several rows
 Out:     logits of the token after them
-Memory:  weights as they were given, bfloat16 in two bytes; keys and values [rows, K, capacity, E]
-         of each layer; some rows as wide as the network for each of PROMPT_ROWS tokens
+Memory:  weights in their own types, bfloat16 in two bytes; keys and values [rows, K, capacity, E]
+         of each layer; some rows of the network's width for each of PROMPT_ROWS tokens
 
-Sums are float32 whatever the weights are. What is computed for a token is the same to the bit,
-whatever rows and tokens are beside it and on any number of threads. No torch: native/model/
-decoder.cpp reads the arrays where they lie.
+Sums are float32 for any type of weights. The result for a token is bit-identical with any other
+rows and tokens in the batch, and on any number of threads. No torch: native/model/decoder.cpp reads
+the arrays in place.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["PROMPT_ROWS", "Array", "ArrayCache", "DecoderNetwork", "DecoderSteps
 Array = np.ndarray[Any, Any]
 
 PROMPT_ROWS = 128
-"""Tokens of a prompt that are read at once: enough that reading the weights costs little."""
+"""Tokens of a prompt in one batch: enough that reading the weights costs little."""
 _ROUND = 64  # positions by which a cache grows
 _FIRST_POSITIONS = 1024  # of rotary tables
-_BLOCK_NUMBERS = 65536  # of a matrix, widened at once by each thread; as in decoder.cpp
+_BLOCK_NUMBERS = 65536  # of a matrix, converted to float32 at once per thread; as in decoder.cpp
 _HEAD_NORMS = ("none", "head", "whole")
 _KINDS = {"float32": 0, "uint16": 1, "float16": 2}  # uint16: the bits of bfloat16
 _PARTS = (
@@ -49,8 +49,8 @@ _PARTS = (
 class DecoderNetwork:
     """Weights under the names of our parameters, and the native code over them.
 
-    `before_layer` is called with the number of each layer before it is computed: where layers share
-    their memory it reads the layer's weights.
+    `before_layer` is called with the number of each layer before it is computed: if layers share
+    their memory, it reads the layer's weights.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DecoderNetwork:
         self.config, self._before_layer = config, before_layer
         self._num_workers = num_workers or usable_cores()
         family = config.family
-        self._weights = dict(weights)  # kept as long as their addresses are used
+        self._weights = dict(weights)  # references, since native code uses their addresses
         sizes = (
             *(config.vocab_size, config.width, config.num_heads, config.num_kv_heads),
             *(config.head_dim, config.mlp_width, num_gate_inputs(config)),
@@ -91,7 +91,7 @@ class DecoderNetwork:
         return self._weights.get(f"blocks.{layer}.{name}")
 
     def _tables(self, positions: int) -> tuple[list[Array | None], int]:
-        """The tables of a step, and how many positions they have."""
+        """The rotary tables of a step, and how many positions they have."""
         find = self._weights.get
         head = find("embedding.weight" if self.config.tie_weights else "head.weight")
         found = [find("embedding.weight"), head, None]
@@ -136,7 +136,7 @@ class DecoderNetwork:
 
 
 class ArrayCache:
-    """Keys and values of texts that are written at once, each of a length of its own."""
+    """Keys and values of several texts, each with its own length."""
 
     def __init__(self, config: GPTConfig, num_rows: int) -> None:
         self.config = config
@@ -147,7 +147,7 @@ class ArrayCache:
         self.values = [np.zeros(shape, np.float32) for _ in range(config.num_layers)]
 
     def reserve(self, positions: int) -> None:
-        """Make room for rows of so many tokens, a layer at a time."""
+        """Enlarge rows to so many tokens, one layer at a time."""
         if positions <= self.capacity:
             return
         rounded = -(-positions // _ROUND) * _ROUND
@@ -159,7 +159,7 @@ class ArrayCache:
                 arrays[layer] = new
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Let a row begin as another one does."""
+        """Copy the beginning of a row to another row."""
         for arrays in (self.keys, self.values):
             for array in arrays:
                 array[target, :, :length] = array[source, :, :length]
@@ -177,15 +177,15 @@ class DecoderSteps:
         self.cache = ArrayCache(network.config, num_rows)
 
     def read(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Array]:
-        """Begin rows anew, each with these ids; logits [V] of the token after them.
+        """Start rows with these ids each; return logits [V] of the token after them.
 
-        Tokens of several prompts are read at once: of short ones, too, the weights are read once.
+        Tokens of several prompts form one batch, so that weights are read once for short ones too.
         """
         self.cache.reserve(max(map(len, prompts.values())))
         places = ((slot, position) for slot, ids in prompts.items() for position in range(len(ids)))
         logits: dict[int, Array] = {}
         while part := list(itertools.islice(places, self.prompt_rows)):
-            # The last of a prompt stand behind the others, since theirs are the logits.
+            # The last token of each prompt comes after all others: logits are computed for these.
             part.sort(key=lambda place: place[1] + 1 == len(prompts[place[0]]))
             ends = [slot for slot, position in part if position + 1 == len(prompts[slot])]
             rows = self.network.step(
@@ -210,7 +210,7 @@ class DecoderSteps:
 
 
 def step_bytes(config: GPTConfig, *, rows: int, tokens: int) -> int:
-    """What reading prompts and writing `rows` texts of `tokens` tokens takes beside their cache."""
+    """Memory to read prompts and write `rows` texts of `tokens` tokens, besides their cache."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     found = max(config.num_heads * config.head_dim, config.width)
     of_row = 4 * config.width + heads + 2 * found + 2 * config.mlp_width + config.num_heads
@@ -221,7 +221,7 @@ def step_bytes(config: GPTConfig, *, rows: int, tokens: int) -> int:
 
 
 def turn_tables(config: GPTConfig, positions: int) -> tuple[Array, Array]:
-    """Cosines and sines [positions, E / 2] of the angles that queries and keys are turned by."""
+    """Cosines and sines [positions, E / 2] of the rotary angles of queries and keys."""
     turns = np.array(frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
     if config.family.float32_turns and config.rope_scaling is None:
         exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / config.head_dim
@@ -237,7 +237,7 @@ def _address(array: Array | None) -> int:
 
 
 def _kind(array: Array | None) -> int:
-    """What the native code calls the numbers of an array, which must lie row by row."""
+    """The native code's number for the type of an array, which must be contiguous."""
     if array is None:
         return 0
     assert array.flags.c_contiguous

@@ -2,7 +2,7 @@
 
 In:      a folder with config.json and safetensors, of any family
 Out:     DecoderNetwork; the bytes it will hold, before it is loaded
-Memory:  the weights, or in turns the tables and one layer; a megabyte of what is converted
+Memory:  the weights, or with load_decoder_in_turns the tables and one layer; a megabyte to convert
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from lowtide.model.tensors import ModelTensor, iter_tensors, layer_of
 
 __all__ = ["NETWORKS", "held_bytes", "load_decoder", "load_decoder_in_turns", "turns_bytes"]
 
-_WIDE = ("gate.weight", "positions.weight")  # small matrices, whose numbers are always float32
+_WIDE = ("gate.weight", "positions.weight")  # small matrices, always in float32
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
 def load_decoder(folder: Path) -> DecoderNetwork:
     """Load a network; all tensors are compared with the config before anything is allocated.
 
-    Weights that are not what the run wrote are named, and the newest checkpoint that is whole is
-    taken.
+    Damaged weights are reported, and the newest undamaged checkpoint is loaded instead.
     """
     config, found = _look_into(folder)
     weights, held = dict[str, Array](), HeldFiles(found.values())
@@ -51,9 +50,9 @@ def load_decoder(folder: Path) -> DecoderNetwork:
 
 
 def load_decoder_in_turns(folder: Path) -> DecoderNetwork:
-    """The same with all layers in the memory of one: each is read again whenever it is computed.
+    """The same with all layers in the memory of one: each is read from disk when it is computed.
 
-    So text of a model that is larger than the memory can be written; every token reads all of it.
+    This runs models larger than the memory; every token reads the whole model.
     """
     config, found = _look_into(folder)
     weights, held = dict[str, Array](), HeldFiles(found.values())
@@ -79,7 +78,7 @@ def load_decoder_in_turns(folder: Path) -> DecoderNetwork:
 
 
 def _look_into(folder: Path) -> tuple[GPTConfig, Mapping[str, StoredTensor]]:
-    """The config of a folder that is whole, and where its tensors are."""
+    """The config of an undamaged folder, and the locations of its tensors."""
     folder = find_intact(folder)
     config = load_config(folder)
     require_weights(folder, config)
@@ -103,12 +102,12 @@ def _fill_parameter(
 def _shared_key(
     name: str, ours: str, parts: list[ModelTensor], found: Mapping[str, StoredTensor]
 ) -> tuple[object, ...]:
-    """Alike for parameters of several layers that can be in one place."""
+    """A key that is equal for parameters of several layers that can share memory."""
     return name, _held_kind(ours, parts, found), *(part.shape for part in parts)
 
 
 def turns_bytes(folder: Path, config: GPTConfig) -> int:
-    """What the weights take that `load_decoder_in_turns` holds."""
+    """Memory of the weights with `load_decoder_in_turns`."""
     found = find_tensors(folder, config)
     held: dict[object, int] = {}
     for ours, parts in _by_parameter(config).items():
@@ -119,7 +118,7 @@ def turns_bytes(folder: Path, config: GPTConfig) -> int:
 
 
 def held_bytes(folder: Path, config: GPTConfig) -> int:
-    """What the weights of a folder take when they are loaded."""
+    """Memory of the weights of a folder when they are loaded."""
     found = find_tensors(folder, config)
     return sum(
         _parameter_bytes(ours, parts, found) for ours, parts in _by_parameter(config).items()
@@ -139,14 +138,14 @@ def _by_parameter(config: GPTConfig) -> dict[str, list[ModelTensor]]:
 
 
 def _held_kind(ours: str, parts: Iterable[ModelTensor], found: Mapping[str, StoredTensor]) -> str:
-    """The type of a parameter's numbers in memory: the stored one, where all its parts share it."""
+    """The type of a parameter in memory: the stored type, if all its parts have the same."""
     kinds = {found[part.name].kind for part in parts}
     is_matrix = all(len(part.shape) == 2 for part in parts) and not ours.endswith(_WIDE)
     return kinds.pop() if is_matrix and len(kinds) == 1 and kinds < _DTYPES.keys() else "F32"
 
 
 def _fill(place: Array, stored: StoredTensor, held: HeldFiles) -> None:
-    """Copy a stored tensor to its place, some rows at a time."""
+    """Copy a stored tensor into an array, some rows at a time."""
     is_same = place.dtype == _DTYPES.get(stored.kind)
     step = max(1, PIECE_NUMBERS // max(1, math.prod(stored.shape[1:])))
     file = held.at(stored)

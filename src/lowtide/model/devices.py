@@ -1,7 +1,7 @@
-"""Where a network runs: the device a setting means, and what is held on it.
+"""The torch device of a setting, and the memory in use on it.
 
 In:      a name such as auto, cpu or cuda:1
-Out:     torch.device; bytes held on a GPU
+Out:     torch.device; bytes in use on a GPU
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _KNOWN = ("cpu", "cuda", "mps")
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device a setting means; auto takes a GPU where there is one.
+    """Return the device of a setting; auto is a GPU if there is one.
 
-    One that is not there is refused now, not when the first tensor is moved to it.
+    A missing device is refused now, not when the first tensor is moved to it.
     """
     if name != "auto":
         return _named_device(name)
@@ -57,7 +57,7 @@ def _named_device(name: str) -> torch.device:
 
 
 def device_memory(device: torch.device) -> Callable[[], tuple[int, int]] | None:
-    """Return a function that tells what this process holds on its GPU; None without one."""
+    """Return a function for this process's memory on its GPU; None without one."""
     if device.type != "cuda":
         return None
     total = int(torch.cuda.get_device_properties(device).total_memory)
@@ -65,7 +65,7 @@ def device_memory(device: torch.device) -> Callable[[], tuple[int, int]] | None:
 
 
 def cap_device_memory(device: torch.device, vram: str | None) -> None:
-    """Let this process take no more of its GPU than `vram`, what CUDA itself takes included."""
+    """Limit this process's GPU memory to `vram`, including CUDA's own."""
     if vram is None:
         return
     if device.type != "cuda":

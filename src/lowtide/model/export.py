@@ -1,8 +1,8 @@
-"""A folder that transformers loads as it is, or a file that llama.cpp loads; and the way back.
+"""Export a model as a folder that transformers loads, or as a GGUF file that llama.cpp loads.
 
-In:      the folder of a run, or of a published model of a family that families has
-Out:     model.safetensors, config.json, tokenizer.json and what lies beside them (companions), in
-         the family that the model came from
+In:      the folder of a run, or of a published model of a supported family (families.py)
+Out:     model.safetensors, config.json, tokenizer.json and their companion files, in the format of
+         the model's family
 Memory:  pieces of one tensor (tensorfiles.py), whatever the size of the model; no torch
 """
 
@@ -48,10 +48,10 @@ from lowtide.tokenizer import Tokenizer
 
 __all__ = ["ExportSettings", "export_model", "write_export"]
 
-_TOKENIZER_TIMES = 16  # what a vocabulary takes as it is read and written, in sizes of its file
+_TOKENIZER_TIMES = 16  # memory to read and write a vocabulary, as a multiple of its file's size
 _USUAL_TYPE: GgufType = "f16"
 _RECORD = "export.json"
-"""What an export was made of, for the same command given again."""
+"""Record of an export's inputs, to recognize the same command."""
 _WRITTEN = (
     *(_RECORD, CONFIG_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME),
     *(TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, VOCABULARY_NAME, MERGES_NAME, *COMPANIONS),
@@ -93,7 +93,7 @@ class ExportSettings:
             require(self.type is None, "type", self.type, "--to gguf beside it")
 
     def target(self, run_dir: Path) -> Path:
-        """The file whose presence means that the export is whole."""
+        """The file whose presence means that the export is complete."""
         if self.to == "transformers":
             return self.out_dir / WEIGHTS_NAME
         return self.out_dir / f"{run_dir.resolve().name}-{self.type or _USUAL_TYPE}.gguf"
@@ -106,7 +106,7 @@ def export_model(settings: ExportSettings) -> Path:
 
 
 def write_export(settings: ExportSettings) -> tuple[Path, bool]:
-    """The same, and whether it was there already."""
+    """The same, and whether it existed already."""
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = run_dir / "best" if settings.best else run_dir
@@ -138,14 +138,14 @@ def write_export(settings: ExportSettings) -> tuple[Path, bool]:
 
 
 def _record_path(target: Path) -> Path:
-    """Where it is kept what an export was made of."""
+    """The path of the record of an export's inputs."""
     if target.name == WEIGHTS_NAME:
         return target.with_name(_RECORD)
     return target.with_name(f"{target.name}.{_RECORD}")
 
 
 def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
-    """True if this very export is finished, and all of it there; another one's is refused."""
+    """True if the same export exists and is complete; another export is refused."""
     out_dir, record = settings.out_dir, _record_path(target)
     if not target.exists():
         return False
@@ -169,12 +169,12 @@ def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
 
 
 def _is_whole(target: Path) -> bool:
-    """True if all files of an export are there, as they were written."""
+    """True if all files of an export exist and match their checksums."""
     return has_all_files(target.parent, None if target.name == WEIGHTS_NAME else [target.name])
 
 
 def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) -> dict[str, Any]:
-    """What the written folder depends on."""
+    """Everything that the written folder depends on."""
     dtype = settings.dtype
     if settings.to == "gguf":
         dtype = settings.type or _USUAL_TYPE
@@ -222,7 +222,7 @@ def _write_gguf(settings: ExportSettings, folder: Path, target: Path, progress: 
 
 
 def _require_free_folder(out_dir: Path) -> None:
-    """Refuse a folder with files of a model, unless an export left them that was interrupted."""
+    """Refuse a folder with files of a model, unless they are from an interrupted export."""
     record = out_dir / _RECORD
     stored = read_json(record) if record.is_file() else None
     if not (isinstance(stored, dict) and "weights" in stored):
@@ -262,7 +262,7 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     record_files(out_dir, {*names, CONFIG_NAME, GENERATION_CONFIG_NAME})
     copy = copy_tensors if tokens is None else functools.partial(copy_grown, tokens=tokens)
     with progress.phase("write", total=size, unit="B") as phase:
-        copy(  # last: its presence means it is whole
+        copy(  # last: its presence means that the export is complete
             weights_dir,
             out_dir / WEIGHTS_NAME,
             config=stored_config,

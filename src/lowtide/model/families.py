@@ -1,8 +1,8 @@
-"""The families of models that are understood: what each is made of, and what its files call it.
+"""Supported families of models: the parts of each, and their names in files.
 
-One row a family. The network (blocks), the names of tensors (tensors), sizes (sizing), config.json
-(configjson) and GGUF (gguf) are read off it, so a further family of this kind is a further row. No
-other module asks for a family by its name; a test looks.
+One row per family. The network (blocks), names of tensors (tensors), sizes (sizing), config.json
+(configjson) and GGUF (gguf) are derived from it, so another family of this kind is another row. No
+other module checks for a family by its name, which a test verifies.
 
 Out:     FAMILIES, by the name of the layout; no torch
 """
@@ -19,7 +19,7 @@ __all__ = ["FAMILIES", "Family", "FamilyName", "Layout"]
 
 FamilyName = Literal["qwen3", "gpt2", "tide", "llama", "mistral", "qwen2", "olmo2"]
 Layout = Literal["qwen3", "gpt2", "tide"]
-"""What new models can be; models of others are of any family there is a row for."""
+"""Layouts of new models; published models may be of any family in the table."""
 
 _NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 _LINEARS = {
@@ -47,23 +47,23 @@ _GGUF = {
 
 @dataclass(frozen=True)
 class Family:
-    """What the models of one family have in common."""
+    """The properties shared by the models of one family."""
 
     model_type: str
-    """As config.json calls it."""
+    """model_type in config.json."""
     architecture: str
     """The class that transformers loads it with."""
     title: str = ""
-    """Its name before people; empty for what nobody publishes."""
+    """Its name for messages; empty for layouts that nobody publishes."""
 
-    # What it computes.
+    # Computation.
     norm: Literal["rms", "layer"] = "rms"
     norms_after: bool = False
-    """Norms stand behind attention and MLP, on what they add, and not before them."""
+    """Norms are applied to the output of attention and MLP (post-norm), not to their input."""
     query_key_norm: Literal["none", "head", "whole"] = "none"
-    """Queries and keys are normed: not, head by head, or all heads of a token as one."""
+    """Norms of queries and keys: none, for each head, or over all heads of a token."""
     learned_positions: bool = False
-    """Positions are rows of a table; else queries and keys are turned by them."""
+    """Learned position embeddings; else rotary positions."""
     gated_mlp: bool = True
     """SwiGLU; else GELU in its tanh form."""
     qkv_bias: bool | None = False
@@ -84,9 +84,9 @@ class Family:
     rounded once, from float64."""
 
     logit_cap: float = 0.0
-    """Size that the logits of a new model approach; 0: the family bends none."""
+    """Soft cap of the logits of a new model; 0: the family has none."""
 
-    # What its files call the parts.
+    # Names in files.
     layers: str = "model.layers."
     embedding: str = "model.embed_tokens"
     positions: str = ""
@@ -99,24 +99,24 @@ class Family:
     transposed: bool = False
     """Matrices are stored [in, out]."""
 
-    # What config.json means where it is silent.
+    # Defaults of config.json.
     default_eps: float = 1e-6
     default_kv_heads: int = 0
     """0: as many as heads."""
     default_head_dim: int = 0
     """0: the width over the heads."""
     windows: Literal["none", "all", "some"] = "none"
-    """Which layers look back no further than sliding_window tokens, where it is set."""
+    """The layers with a sliding window, if sliding_window is set."""
     default_window: int = 0
     fixed_pattern: str = ""
-    """The split that transformers uses for every model of the family, whatever its files say."""
+    """The split pattern that transformers uses for every model of the family, with any files."""
 
     # llama.cpp.
     gguf: str | None = None
     """Its name for the architecture; None: it has none."""
     gguf_names: Mapping[str, str] = field(default_factory=lambda: _GGUF)
     gguf_permuted: bool = False
-    """Rows of queries and keys are stored pair by pair instead of half by half."""
+    """Rows of queries and keys are interleaved (pairs) instead of in halves."""
     gguf_windows: bool = False
     """llama.cpp applies its windows."""
     gguf_biases: bool = False

@@ -1,15 +1,15 @@
-"""The first weights of a seed, as torch's generator gives them, without torch.
+"""Initial weights of a seed, equal to those of torch's generator, without torch.
 
 In:      a GPTConfig of the qwen3 or gpt2 layout, a seed
 Out:     parameters under our names, one at a time: as `torch.manual_seed(seed); GPT(config)`
-Memory:  one parameter in float32; for each thread some parts of it, as they are drawn
+Memory:  one parameter in float32; for each thread some parts of it while they are drawn
 
 torch draws from a Mersenne Twister of 32-bit words, 24 bits of each for a float32, and turns pairs
-of them into normal numbers (Box and Muller), eight pairs at a time. The native core has the same
-twister, which passes over words far more quickly than numbers are made of them: threads draw parts
-of a parameter at a time, each from its own place of the one stream. Sines and logarithms may differ
-in the last bit, so weights are equal to rounding. Modules draw numbers when they are made, which
-are thrown away when the network sets its own: those are skipped.
+of them into normal numbers (Box-Muller), eight pairs at a time. The native core has the same
+generator, which skips words far faster than it makes numbers of them: threads draw parts of a
+parameter in parallel, each from its own position of the one stream. Sines and logarithms may differ
+in the last bit, so weights are equal to rounding. Modules draw numbers when they are created, which
+the network then overwrites: those are skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 _STD = 0.02
 _RESIDUAL = ("attention.output.weight", "mlp.down.weight")
 GROUP = 16
-"""Normal numbers are made out of so many words at a time."""
+"""Normal numbers are computed in groups of so many words."""
 STEP = 1 << 20
 """Numbers that a thread draws at a time."""
 
@@ -78,7 +78,7 @@ def _with_bias(name: str, shape: tuple[int, ...], *, bias: bool) -> dict[str, tu
 def iter_first_weights(
     config: GPTConfig, seed: int, *, zero_init: bool = False, draws: Draws | None = None
 ) -> Iterator[tuple[str, Array]]:
-    """Yield (our name, float32 weights) of a new network, by other draws of the seed if given."""
+    """Yield (our name, float32 weights) of a new network; with `draws` by another generator."""
     shapes = parameter_shapes(config)
     draws = draws or Draws(seed)
     for name, shape in shapes.items():
@@ -95,7 +95,7 @@ def iter_first_weights(
 
 
 def _skip(draws: Draws, name: str, shape: tuple[int, ...]) -> None:
-    """Pass over what a module drew for a parameter when it was made."""
+    """Skip the numbers that a module drew for a parameter when it was created."""
     size = math.prod(shape)
     if name in ("embedding.weight", "positions.weight"):
         draws.skip_normal(size)
@@ -112,11 +112,11 @@ class Draws:
         self._kept: float | None = None
 
     def skip(self, count: int) -> None:
-        """Pass over words."""
+        """Skip words."""
         self._twister.skip(count)
 
     def skip_normal(self, count: int) -> None:
-        """Pass over what `normal` would take."""
+        """Skip the words that `normal` would use."""
         if count < GROUP:
             self.normal(count, 1.0)
         else:
@@ -141,29 +141,29 @@ class Draws:
         return values
 
     def _parts(self, values: Array) -> Iterator[Array]:
-        """Parts of whole groups, but for the last, which has one group at least."""
+        """Parts of whole groups, except the last, which has at least one group."""
         starts = [*range(0, values.size - GROUP + 1, self._step), values.size]
         for start, end in itertools.pairwise(starts):
             yield values[start:end]
 
     def _ahead(self, num_words: int) -> Twister:
-        """The twister as it is here; it goes on behind these words."""
+        """A copy of the twister's state; the twister itself skips these words."""
         here = self._twister.copy()
         self._twister.skip(num_words)
         return here
 
     def fill_part(self, twister: Twister, part: Array, std: float) -> None:
-        """Write normal numbers, the twister's next ones, into a part."""
+        """Write the twister's next normal numbers into a part."""
         words = np.empty(part.size, np.float32)
         twister.fill(words)
         whole = part.size - part.size % GROUP
         part[:whole] = _pairs_to_normal(words[:whole], std)
-        if whole < part.size:  # the last group overlaps, with words of its own
+        if whole < part.size:  # the last group overlaps the one before, with new words
             twister.fill(words[:GROUP])
             part[-GROUP:] = _pairs_to_normal(words[:GROUP], std)
 
     def _one(self) -> float:
-        """Return one normal number as torch draws few of them: in float64, the second one kept."""
+        """Return one normal number by torch's method for few: in float64, the second one cached."""
         if self._kept is not None:
             value, self._kept = self._kept, None
             return value

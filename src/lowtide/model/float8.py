@@ -1,9 +1,9 @@
-"""The output matrix in 8-bit floats: logits, loss and both gradients of a chunk of tokens.
+"""The output matrix in float8: logits, loss and both gradients of a chunk of tokens.
 
 Hopper GPUs multiply 8-bit floats twice as fast as bfloat16, and the output matrix is a third of a
 small network's arithmetic. Hidden states and weights are e4m3, scaled by their largest value; the
-loss's gradient is e5m2, whose range holds what a vocabulary of a million leaves of a probability.
-Products read both operands along the summed side, so each is written in both layouts at once.
+loss's gradient is e5m2, whose range covers the small probabilities of a vocabulary of a million.
+Products read both operands along the summed dimension, so each is written in both layouts at once.
 
 In:      hidden states [N, D], the output matrix [V, D], targets [N, 1]
 Out:     the sum of the losses, the gradient of the hidden states and of the matrix, unscaled
@@ -26,32 +26,32 @@ from lowtide.model.targets import plain_loss_and_error
 
 __all__ = ["LARGEST_E4M3", "Float8Head", "fits_float8", "has_float8", "multiply"]
 
-_torch: Any = torch  # its product of scaled numbers is named as a private function
+_torch: Any = torch  # its product of scaled numbers has the name of a private function
 _E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LARGEST_E4M3 = 448.0
 # Softmax minus one-hot is between -1 and 1, with targets further ahead 1.75; the largest e5m2 is
 # 57344, which is 1.75 times this, the smallest 2 ** -16.
 _ERROR_SCALE = 32768.0
-# Columns a kernel reads at once for sums, rows whose targets one program mends, and the sides of
+# Columns a kernel reads at once for sums, rows whose targets one program corrects, and the sides of
 # the tiles that are written twice.
 _BLOCK, _TARGET_ROWS = 2048, 128
 _TILE, _ERROR_TILE = {"ROWS": 64, "COLUMNS": 64}, {"ROWS": 64, "COLUMNS": 128}
 
 
 def has_float8(device: torch.device) -> bool:
-    """Return whether a device multiplies 8-bit floats: NVIDIA's since Ada and Hopper, by Triton."""
+    """True if a device multiplies float8 (NVIDIA's since Ada and Hopper) and Triton is there."""
     if device.type != "cuda" or torch.version.hip or importlib.util.find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def fits_float8(num_rows: int, weight: Tensor) -> bool:
-    """Return whether all sides are multiples of 16, as products of 8-bit floats want them."""
+    """True if all sides are multiples of 16, which float8 products need."""
     return all(side % 16 == 0 for side in (num_rows, *weight.shape))
 
 
 class Float8Head:
-    """An output matrix ready to be multiplied, for all chunks of one micro-batch."""
+    """A quantized output matrix, for all chunks of one micro-batch."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight, self._turned, self._scale = quantize(weight.detach())
@@ -72,7 +72,7 @@ class Float8Head:
         loss, error, error_turned = loss_and_float8_error(logits, wanted, cap=cap, ahead=ahead)
         del logits
         unit = scale.new_full((), 1 / _ERROR_SCALE)
-        # Long sums: kept in float32 on the way, unlike the forward product's.
+        # Long sums: accumulated in float32, unlike the forward product's.
         rows_gradient = multiply(error, self._turned, unit, self._scale, half, fast=False)
         total += multiply(error_turned, turned, unit, scale, half, fast=False)
         return loss, rows_gradient
@@ -88,7 +88,7 @@ def multiply(
     fast: bool,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Multiply [M, K] by [N, K] turned: both have the summed side together in memory."""
+    """Multiply [M, K] by the transpose of [N, K]: the summed dimension is contiguous in both."""
     bias = None if bias is None else bias.to(dtype)
     if not left.is_cuda:
         result = (left.float() @ right.float().t() * (left_scale * right_scale)).to(dtype)
@@ -105,13 +105,13 @@ def multiply(
 
 
 def quantize(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return e4m3 numbers of a matrix, the same turned, and the scale that brings them back."""
+    """Return e4m3 numbers of a matrix, their transpose, and the scale to dequantize them."""
     largest = torch.linalg.vector_norm(values, torch.inf, dtype=torch.float32)
     scale = largest.clamp(min=1e-12) / LARGEST_E4M3
     if not _uses_kernels(values):
         small = (values.float() / scale).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(_E4M3)
         return small, small.t().contiguous(), scale
-    # Triton 3.6 wrote wrong turned numbers for float32 on an H200, right ones for bfloat16.
+    # Triton 3.6 wrote a wrong transpose for float32 on an H200, a right one for bfloat16.
     values = values.to(torch.bfloat16).contiguous()
     num_rows, num_columns = values.shape
     small = torch.empty(num_rows, num_columns, dtype=_E4M3, device=values.device)
@@ -128,7 +128,7 @@ def loss_and_float8_error(
     """Return the sum of the losses, and their gradient times 32768, in both layouts."""
     if not _uses_kernels(logits):
         loss, error = plain_loss_and_error(logits.float(), wanted, cap=cap, ahead=ahead)
-        small = (error * _ERROR_SCALE).half().to(_E5M2)  # by way of float16, as the kernel
+        small = (error * _ERROR_SCALE).half().to(_E5M2)  # through float16, like the kernel
         return loss, small, small.t().contiguous()
     num_rows, vocab_size = logits.shape
     assert logits.is_contiguous()
@@ -165,11 +165,11 @@ def _grid(num_rows: int, num_columns: int, tile: dict[str, int]) -> tuple[int, i
 
 @functools.cache
 def _kernels() -> dict[str, Any]:
-    """Make the kernels; Triton is imported only where there is a GPU."""
+    """Make the kernels; Triton is imported only if there is a GPU."""
     import triton
     import triton.language as tl
 
-    # Compiled from their sources, in which this name is looked up as the module's.
+    # Triton compiles the sources, and looks this name up in the module.
     globals()["tl"] = tl
     kernels = {
         "quantize": _quantize_tiles,
@@ -184,7 +184,7 @@ def _quantize_tiles(
     values, scale, small, turned, num_rows, num_columns, largest,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
-    # The tile's corner in 64 bits, the way inside it in 32.
+    # The tile's corner in 64 bits, offsets inside it in 32.
     first_row, first_column = tl.program_id(1).to(tl.int64) * ROWS, tl.program_id(0) * COLUMNS
     row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     inside = (row < num_rows - first_row)[:, None] & (column < num_columns - first_column)[None, :]
@@ -228,9 +228,9 @@ def _write_errors(
     logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
-    # Both results are bytes here: e5m2 is the upper half of a float16, rounded. Four rows' bytes
-    # are turned together as one word, which moves a quarter as many. Targets are not looked for
-    # here, which was a third of the time: `_mend_targets` writes their numbers once more.
+    # Both results are bytes here: e5m2 is the upper half of a float16, rounded. Bytes of four rows
+    # are transposed together as one word, which moves a quarter as many. Targets are ignored here,
+    # since comparing was a third of the time: `_mend_targets` rewrites their numbers afterwards.
     first_row, first_column = tl.program_id(1).to(tl.int64) * ROWS, tl.program_id(0) * COLUMNS
     group, column = tl.arange(0, ROWS // 4), tl.arange(0, COLUMNS)
     corner = first_row * vocab_size + first_column
@@ -271,8 +271,8 @@ def _mend_targets(
     logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third,
     ROWS: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
-    # What a row's targets are taken from, in both layouts. Two targets may be one token: each
-    # program then writes the same byte twice.
+    # Rewrite the numbers at a row's targets, in both layouts. Two targets may be the same token:
+    # the same byte is then written twice.
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < num_rows
     log_total = tl.load(log_totals + row, mask=there, other=0.0)

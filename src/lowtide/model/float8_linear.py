@@ -1,12 +1,12 @@
-"""Products of normed activations with weights of blocks in 8-bit floats; gradients in 16 bits.
+"""Products of normalized activations with weights of blocks in float8; gradients in 16 bits.
 
-What a norm gives is bounded by the root of its width times the gain, so one scale fits always and
-no pass over the activations looks for their largest value. The norm's kernel writes the 8-bit copy
-beside the one that the backward pass needs.
+The output of a norm is bounded by the root of its width times the gain, so a fixed scale always
+fits, and no pass over the activations for their largest value is needed. The norm's kernel writes
+the float8 copy beside the one for the backward pass.
 
 In:      activations [..., D] right after a norm, a matrix [F, D], a bias [F] or none
-Out:     [..., F], as a linear layer gives
-Memory:  an 8-bit copy of the activations and of the matrix, while they are multiplied
+Out:     [..., F], like a linear layer
+Memory:  a float8 copy of the activations and of the matrix, while they are multiplied
 """
 
 from __future__ import annotations

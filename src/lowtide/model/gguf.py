@@ -2,11 +2,11 @@
 
     "GGUF", version 3, number of tensors, number of pairs
     pairs      key, type, value: the shape of the network and the whole tokenizer
-    tensors    name, sizes (the fastest first), type, place in the data
+    tensors    name, sizes (the fastest first), type, offset in the data
     data       each tensor at a multiple of 32
 
 In:      a folder with safetensors, and its tokenizer
-Out:     the file, atomically; what llama.cpp will do differently, in words
+Out:     the file, atomically; notes on what llama.cpp does differently
 Memory:  the tokenizer, and half a million numbers of a tensor at a time; no torch
 """
 
@@ -73,14 +73,14 @@ class _Row:
 
     name: str
     shape: tuple[int, ...]
-    """As the file's numbers lie: the fastest last."""
+    """In the order of the data: the fastest last."""
     kind: str
     stored: StoredTensor | None
     """None: `numbers` has them."""
     numbers: tuple[float, ...] = ()
     transposed: bool = False
     permuted_heads: int = 0
-    """Heads whose halves are woven into pairs; 0: none."""
+    """Heads whose halves are interleaved into pairs; 0: none."""
 
     @property
     def num_bytes(self) -> int:
@@ -90,16 +90,16 @@ class _Row:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """All of a file but its numbers."""
+    """A GGUF file without its tensor data."""
 
     pairs: dict[str, Any]
     rows: list[_Row]
     notes: tuple[str, ...]
-    """What llama.cpp will do differently."""
+    """Notes on what llama.cpp does differently."""
 
     @property
     def num_bytes(self) -> int:
-        """What the numbers take."""
+        """The size of the tensor data."""
         return sum(row.num_bytes for row in self.rows)
 
 
@@ -112,7 +112,7 @@ def describe_gguf(
     kind: GgufType,
     name: str,
 ) -> GgufFile:
-    """Put together what a file will hold; what GGUF or llama.cpp cannot hold is refused."""
+    """Describe the file's content; models that GGUF or llama.cpp do not support are refused."""
     _require_known(config, folder)
     vocabulary = describe_vocabulary(tokenizer, config, tokenizer_dir)
     notes = list(vocabulary.notes)
@@ -148,7 +148,7 @@ def write_gguf(
 
 
 def _require_known(config: GPTConfig, folder: Path) -> None:
-    """Refuse what llama.cpp's graph of the architecture does not compute."""
+    """Refuse features that llama.cpp does not implement for the architecture."""
     family, name = config.family, config.layout
     problem = None
     if family.gguf is None:
@@ -219,7 +219,7 @@ def _row(config: GPTConfig, tensor: ModelTensor, stored: StoredTensor, kind: Ggu
     if len(shape) == 1 or name == "position_embd.weight":
         wanted = "f32"
     elif shape[-1] % _TYPES[kind][2]:
-        wanted = "f16"  # a row has no whole number of blocks
+        wanted = "f16"  # rows are not a whole number of blocks
     heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}.get(part, 0)
     return _Row(
         name,
@@ -249,7 +249,7 @@ def _gguf_name(config: GPTConfig, name: str) -> tuple[str, str]:
 
 
 def _iter_blocks(row: _Row, piece_numbers: int) -> Iterator[npt.NDArray[np.float32]]:
-    """The numbers of a tensor as llama.cpp lays them out, some whole rows at a time."""
+    """The numbers of a tensor in llama.cpp's layout, some whole rows at a time."""
     if row.stored is None:
         yield np.array(row.numbers, np.float32)
         return

@@ -1,7 +1,7 @@
-"""A tokenizer as GGUF has it: tokens, their kinds, merges or scores, and the name of the split.
+"""The tokenizer fields of GGUF: tokens, their kinds, merges or scores, and the pre-tokenizer.
 
 In:      a Tokenizer, and the files beside it
-Out:     pairs of key and value; what llama.cpp will do differently, in words
+Out:     pairs of key and value; notes on what llama.cpp does differently
 Memory:  a few times the tokenizer's file
 """
 
@@ -24,7 +24,7 @@ from lowtide.tokenizer.patterns import Pattern
 __all__ = ["VocabularyFields", "describe_vocabulary"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _ADDED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
-# llama.cpp's names of splits, and whether a piece that is a token stays whole there.
+# llama.cpp's names of pre-tokenizers, and whether it keeps a piece that is a token whole.
 _SPLITS: dict[Pattern, tuple[str, bool]] = {
     "gpt2": ("gpt-2", False),
     "cl100k": ("dbrx", False),
@@ -38,11 +38,11 @@ _SPLITS: dict[Pattern, tuple[str, bool]] = {
 
 @dataclass(frozen=True)
 class VocabularyFields:
-    """What a GGUF file says of the tokenizer."""
+    """The fields of a GGUF file for the tokenizer."""
 
     pairs: dict[str, Any]
     notes: tuple[str, ...]
-    """Where llama.cpp gives other ids."""
+    """Notes on texts for which llama.cpp gives other ids."""
 
 
 def describe_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -> VocabularyFields:
@@ -166,7 +166,7 @@ def _pieces(
 
 
 def _has_prefix(contents: Mapping[str, Any]) -> bool:
-    """True if a blank is put before a text."""
+    """True if a space is put before a text."""
     for step in steps_of(contents.get("normalizer"), "normalizers"):
         if step.get("type") == "Prepend":
             return True

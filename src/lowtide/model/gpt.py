@@ -83,12 +83,12 @@ class GPT(nn.Module):
                 module.reset_gates()
 
     def reset_buffers(self, *, first_positions: int = _FIRST_POSITIONS) -> None:
-        """Compute the rotary tables anew, where the weights are; they are not part of the files."""
+        """Compute the rotary tables again, on the weights' device; files do not contain them."""
         if not self.config.family.learned_positions and not _is_outline():
             self._make_tables(min(self.config.context_length, first_positions))
 
     def _make_tables(self, positions: int) -> None:
-        with torch.inference_mode(False):  # training may go on with what a sample made longer
+        with torch.inference_mode(False):  # training may use tables that a sample enlarged
             cos, sin = rotary_tables(self.config, positions)
             self.cos, self.sin = cos.to(self.device), sin.to(self.device)
 
@@ -107,11 +107,11 @@ class GPT(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.embedding.weight.device
 
     def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the last hidden states [B, T, D], normed."""
+        """Return the final hidden states [B, T, D], normalized."""
         tokens = ids.shape[1]
         places, end = (slice(0, tokens), tokens) if cache is None else cache.places(tokens)
         if end > self.config.context_length:
@@ -125,10 +125,10 @@ class GPT(nn.Module):
             dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
             cos, sin = (table[places].to(dtype) for table in self.tables(end))
         if _autocast(x) and torch.get_autocast_dtype(x.device.type) == torch.bfloat16:
-            # bfloat16 has float32's range, so the residual stream may be half as wide: its traffic
-            # is what blocks spend most on after their matrix products.
+            # bfloat16 has float32's range, so the residual stream may use it: its memory traffic is
+            # the largest cost of blocks after their matrix products.
             x = x.to(torch.bfloat16)
-        # Compiled for one shape: decoding, whose shape changes with every token, does without.
+        # Compiled for one shape; decoding, whose shape changes with every token, is not compiled.
         call = _call if cache is not None else self.compiled_call or _call
         call_block = call
         if self.activation_checkpointing and self.training:
@@ -172,14 +172,14 @@ class GPT(nn.Module):
             self.compiled_again = torch.compile(_call_again, dynamic=False, **options)
 
     def use_float8(self, *, head: bool, blocks: bool) -> None:
-        """Multiply in 8-bit floats in training: by the output matrix, and after norms in blocks."""
+        """Use float8 in training: for the output matrix, and after norms in blocks."""
         self.float8_head = head
         for module in self.modules():
             if isinstance(module, NormedLinear):
                 module.float8 = blocks
 
     def zero_outputs(self) -> None:
-        """Begin with blocks that add nothing: zero the matrices that write to the residual."""
+        """Zero the output matrices of blocks, so that blocks add nothing at first."""
         for name, parameter in self.named_parameters():
             if name.endswith(_RESIDUAL_WEIGHTS):
                 nn.init.zeros_(parameter)
@@ -198,9 +198,9 @@ class GPT(nn.Module):
 
 
 def _is_outline() -> bool:
-    """True where shapes only are wanted, since weights will come from a file.
+    """True on the meta device, where only shapes are needed: weights will come from a file.
 
-    Drawing numbers for no memory makes torch import its compiler: 140 MiB and a second and a half.
+    Initializing tensors there makes torch import its compiler: 140 MiB and a second and a half.
     """
     return torch.get_default_device().type == "meta"
 
@@ -214,9 +214,9 @@ def _call(module: nn.Module, *arguments: Any) -> Tensor:
 
 
 def _call_again(module: nn.Module, *arguments: Any) -> Any:
-    """Call, keep the arguments only, and compute the rest again in the backward pass.
+    """Activation checkpointing: keep only the arguments, recompute the rest in the backward pass.
 
-    Compiled with it, not around it: the second computation is then part of the compiled backward
+    It is inside the compiled function, so that the recomputation is part of the compiled backward
     pass.
     """
     return checkpoint(module, *arguments, use_reentrant=False)
@@ -227,7 +227,7 @@ def _autocast(x: Tensor) -> bool:
 
 
 def rotary_tables(config: GPTConfig, positions: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [positions, E / 2] of the angles that queries and keys are turned by."""
+    """Cosines and sines [positions, E / 2] of the rotary angles of queries and keys."""
     places = torch.arange(positions, dtype=torch.float32)
     if config.family.float32_turns and config.rope_scaling is None:
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim

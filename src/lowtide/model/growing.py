@@ -1,12 +1,12 @@
-"""More tokens for a model that is there: rows for them in its matrices, and its tokenizer.
+"""Add tokens to an existing model: rows in its matrices, and entries of its tokenizer.
 
 In:      the folder of a model, a file with a token on each line
-Out:     a tokenizer with the tokens added behind its own; the model's tensors with rows for them
+Out:     a tokenizer with the tokens appended; the model's tensors with rows for them
 Memory:  the tokenizer, some rows of a matrix
 
-A new row is the mean of the rows of the pieces that the token was until now, in the embedding and,
-where it is another, in the output matrix. So the model begins by taking the token for about what it
-took its pieces for, and no new token is likelier than those were.
+A new row is the mean of the rows of the tokens that the text was encoded as before, in the
+embedding and, if it is separate, in the output matrix. So at first the model treats the token about
+like those tokens, and no new token is likelier than they were.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class NewTokens:
-    """Tokens to add, and what each was until now."""
+    """Tokens to add, and the ids that each was encoded as before."""
 
     texts: tuple[str, ...]
     pieces: tuple[tuple[int, ...], ...]
@@ -58,12 +58,12 @@ class NewTokens:
 
     @property
     def end_id(self) -> int:
-        """The id behind the last one."""
+        """The id after the last one."""
         return self.first_id + len(self.texts)
 
 
 def find_new_tokens(path: Path, tokenizer: Tokenizer) -> NewTokens:
-    """Read a file with a token on each line; what cannot be added is named with its line."""
+    """Read a file with a token on each line; an error names the line that cannot be added."""
     if tokenizer.kind == "char":
         raise UsageError(
             "a model by characters takes no further tokens: it knows characters and no pieces",
@@ -91,7 +91,7 @@ def find_new_tokens(path: Path, tokenizer: Tokenizer) -> NewTokens:
 
 
 def _known_id(tokenizer: Tokenizer, text: str, ids: tuple[int, ...]) -> int | None:
-    """The id of a text that is a token already, a blank before it or not."""
+    """The id of a text that is a token already, with a leading space or without."""
     if text in tokenizer.data.added_ids:
         return tokenizer.data.added_ids[text]
     is_one = len(ids) == 1 and tokenizer.token_bytes(ids[0]).strip() == text.encode().strip()
@@ -105,7 +105,7 @@ def _iter_lines(path: Path) -> Iterator[str]:
         with io.TextIOWrapper(
             io.BufferedReader(open_file(path)), encoding="utf-8", newline="\n"
         ) as file:
-            rows = iter(lambda: file.readline(_LONGEST + 2), "")  # no line is read further
+            rows = iter(lambda: file.readline(_LONGEST + 2), "")  # the rest of a line is not read
             for line, row in enumerate(rows, 1):
                 text = row.removesuffix("\n").removesuffix("\r")
                 problem = None
@@ -132,7 +132,7 @@ def _iter_lines(path: Path) -> Iterator[str]:
 
 
 def grown_tokenizer(folder: Path, tokenizer: Tokenizer, tokens: NewTokens) -> bytes:
-    """Return the tokenizer.json of a folder with the new tokens in it; the rest stays."""
+    """Return the tokenizer.json of a folder with the new tokens; the rest is unchanged."""
     path = folder / TOKENIZER_NAME
     contents: Any = read_json(path) if path.is_file() else tokenizer_json(tokenizer.data)
     rules = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -147,7 +147,7 @@ def grown_tokenizer(folder: Path, tokenizer: Tokenizer, tokens: NewTokens) -> by
 
 
 def grown_config(config: GPTConfig, tokens: NewTokens, path: Path) -> GPTConfig:
-    """Return a shape with rows for all ids; rows that nothing used yet are taken first."""
+    """Return a shape with rows for all ids; unused (padding) rows are used first."""
     try:
         return config.replace(vocab_size=max(config.vocab_size, tokens.end_id))
     except UsageError as error:

@@ -1,18 +1,18 @@
-"""What heads found, less its part along own values, gated and joined: one kernel each way on a GPU.
+"""Outputs of heads of the tide layout, without own values, gated, joined: GPU kernels, both passes.
 
-The plain code is in tide_blocks. torch.compile makes about six kernels a layer of it, and keeps
-what lies between them; here each number is read and written once. A program has some pairs of a
-token and a key/value head, all heads of a token beside each other as they lie in memory, and goes
-through the query heads of each pair one after the other.
+The plain code is in tide_blocks. torch.compile makes about six kernels per layer of it, and keeps
+their intermediate results; here each number is read and written once, by one kernel forward and one
+backward. A program computes some pairs of a token and a key/value head, with all heads of a token
+adjacent as in memory, and loops over the query heads of each pair.
 
 With own = v / |v|, along = f . own and g the gradient times the gate, the heads are f - along own,
 times the gate. The gradient of f is g - (g . own) own =: h, and that of v is
--(along h + (g . own) (f - along own)) / |v|, which no zero is divided by: |v| is at least 1e-12.
+-(along h + (g . own) (f - along own)) / |v|. |v| is at least 1e-12, so nothing is divided by zero.
 
-In:      what heads found [B, H, T, E], values [B, K, T, E], logits of the gates [B, T, H]; any
+In:      outputs of heads [B, H, T, E], values [B, K, T, E], logits of the gates [B, T, H]; any
          strides
-Out:     heads side by side [B, T, H * E]; gradients in the layout of what they are gradients of
-Memory:  the heads; nothing but the inputs is kept, and the backward pass computes directions again
+Out:     heads concatenated [B, T, H * E]; gradients in the layout of their tensors
+Memory:  the heads; only the inputs are kept, and the backward pass recomputes directions
 """
 
 # pyright: basic, reportUndefinedVariable=false, reportMissingImports=false
@@ -28,7 +28,7 @@ from torch import Tensor
 
 __all__ = ["gated_without_own"]
 
-# Numbers of a tensor that a program has at once, and its warps.
+# Numbers of a tensor per program, and its warps.
 _FORWARD_NUMBERS, _FORWARD_WARPS = 2048, 8
 _BACKWARD_NUMBERS, _BACKWARD_WARPS = 2048, 4
 _LEAST_NORM = 1e-12  # as in F.normalize
@@ -36,7 +36,7 @@ _LEAST_NORM = 1e-12  # as in F.normalize
 
 @torch.library.custom_op("lowtide::gated_without_own", mutates_args=())
 def gated_without_own(found: Tensor, value: Tensor, logits: Tensor) -> Tensor:
-    """Return heads [B, T, H * E] less what points along own values, times 2 * sigmoid(logits)."""
+    """Return heads [B, T, H * E] without own values' directions, times 2 * sigmoid(logits)."""
     heads = _empty_heads(found, value, logits)
     grid, sizes = _sizes(found, value, _FORWARD_NUMBERS)
     _kernels()["forward"][grid](
@@ -72,7 +72,7 @@ def _empty_gradients(
     given: Tensor, found: Tensor, value: Tensor, logits: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
-        torch.empty_like(found),  # as attention's backward pass wants it: without a copy
+        torch.empty_like(found),  # in the layout that attention's backward pass needs: no copy
         torch.empty_like(value),
         torch.empty_like(logits, memory_format=torch.contiguous_format),
     )
@@ -86,8 +86,8 @@ def _backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _gradients(given, *ctx.saved_tensors)
 
 
-# Unlike rotation's, no operation gives a view of what it gets: so no function of its own is needed,
-# and the compiler sees both operations without being told.
+# Unlike in rotation.py, no operation returns a view of its input, so no autograd function around
+# them is needed, and the compiler sees both operations without registration.
 gated_without_own.register_autograd(_backward, setup_context=_keep)
 
 
@@ -100,11 +100,11 @@ def _sizes(found: Tensor, value: Tensor, numbers: int) -> tuple[tuple[int], dict
 
 @functools.cache
 def _kernels() -> dict[str, Any]:
-    """Make the kernels; Triton is imported only where there is a GPU."""
+    """Make the kernels; Triton is imported only if there is a GPU."""
     import triton
     import triton.language as tl
 
-    # Compiled from their sources, in which this name is looked up as the module's.
+    # Triton compiles the sources, and looks this name up in the module.
     globals()["tl"] = tl
     return {"forward": triton.jit(_forward_pairs), "backward": triton.jit(_backward_pairs)}
 
@@ -169,7 +169,7 @@ def _backward_pairs(
         place = given + (start * SIZE)[:, None] + number
         error = tl.load(place, mask=within, other=0.0).to(tl.float32)
         along, error_along = tl.sum(rest * own, 1), tl.sum(error * own, 1)
-        # The product of the error and the ungated head, by sums that wait for nothing else.
+        # The product of the error and the ungated head, from sums that are available already.
         slope = tl.sum(error * rest, 1) - along * error_along
         tl.store(logits_gradient + start, slope * 2 * share * (1 - share), mask=inside)
         opened, along, error_along = 2 * share[:, None], along[:, None], error_along[:, None]

@@ -1,7 +1,7 @@
-"""Files of tensors that a run may replace, as it does with every checkpoint, while they are read.
+"""Read tensor files that a run may replace with a new checkpoint meanwhile.
 
-In:      where tensors are (tensorfiles.StoredTensor)
-Out:     all of them as one checkpoint had them, or DataError; never some of one and some of another
+In:      locations of tensors (tensorfiles.StoredTensor)
+Out:     the tensors of one checkpoint, or DataError; never a mixture of two checkpoints
 Memory:  an open file for each that tensors are in
 """
 
@@ -22,7 +22,7 @@ __all__ = ["HeldFiles", "unchanged"]
 
 
 class HeldFiles:
-    """Files that stay open for as long as this is held, and are read as they were."""
+    """Files that stay open while this object exists, so that a replaced file is still readable."""
 
     def __init__(self, tensors: Iterable[StoredTensor]) -> None:
         paths = sorted({stored.path for stored in tensors})
@@ -43,7 +43,7 @@ def _close_all(files: list[RawIOBase]) -> None:
 
 @contextlib.contextmanager
 def unchanged(tensors: Iterable[StoredTensor]) -> Generator[None]:
-    """Refuse what was read meanwhile, by their names, of files that were replaced."""
+    """Raise an error if files were replaced while they were read by name."""
 
     def look() -> list[tuple[int, int, int]]:
         found = (path.stat() for path in paths)

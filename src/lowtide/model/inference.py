@@ -1,7 +1,7 @@
 """Memory of running a network without training it, computed before torch is imported.
 
 In:      a GPTConfig, rows and tokens at once, a budget
-Out:     bytes by part; BudgetError with the smallest budget that would do
+Out:     bytes by part; BudgetError with the smallest budget that works
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ LONGEST_USUAL = 4096
 """Tokens of a row by default, if the context is longer."""
 PROMPT_PART = 1024
 """Tokens of a prompt that are read at once."""
-_MEASURED_ANEW = 1 << 20  # a process of native generating differs so much from the one before
-_DRAWN_BYTES = 48  # of each token of a vocabulary, where one is drawn in native generating
-_CONVERTED_BYTES = 16 * PROMPT_PART * PROMPT_PART  # of a tensor that is converted as it is read
+_MEASURED_ANEW = 1 << 20  # variation between processes of native generation
+_DRAWN_BYTES = 48  # for each token of the vocabulary, to sample one in native generation
+_CONVERTED_BYTES = 16 * PROMPT_PART * PROMPT_PART  # to convert a tensor while it is read
 _ENCODER_BYTES = 19 << 20  # the caches that encode a prompt, and tables of its characters
 TOKEN_BYTES = 360
 """Of a vocabulary: 18 MiB for GPT-2's, half of them while it is read or written."""
@@ -53,29 +53,29 @@ class InferenceNeed:
 
     weights: int
     working: int
-    """Activations of one block, logits; or a tensor beside its place while weights are read."""
+    """Activations of one block, logits; or a temporary copy of a tensor while weights are read."""
     cache: int
-    """Keys and values of the context, where text is generated."""
+    """Keys and values of the context, for generation."""
     program: int
     tokenizer: int = 0
-    """The vocabulary as it is loaded."""
+    """The vocabulary while it is loaded."""
     text: int = 0
-    """Texts that are read whole while they become ids, or what is fetched of an object store."""
+    """Texts that are encoded as a whole, or data fetched ahead from an object store."""
 
     @property
     def total_bytes(self) -> int:
-        """What a machine that computes on its CPU must hold."""
+        """Memory to compute on a CPU."""
         parts = (self.weights, self.working, self.cache, self.program, self.tokenizer, self.text)
         return sum(parts)
 
     @property
     def budget_bytes(self) -> int:
-        """The budget to give for it: a tenth of all but the weights to spare, which are exact."""
+        """The budget to advise: a tenth more, except for the weights, whose size is exact."""
         return self.weights + int((self.total_bytes - self.weights) * _MARGIN)
 
     @property
     def running_budget_bytes(self) -> int:
-        """The same after the program was measured in the process that computes."""
+        """The same if the program was measured in the process that computes."""
         exact = self.weights + self.program
         return exact + int((self.total_bytes - exact) * _MARGIN)
 
@@ -93,8 +93,8 @@ def planned_bytes(
 ) -> InferenceNeed:
     """The memory it takes to run `rows` rows of `tokens` tokens at once.
 
-    `tokenizer_bytes` is what the tokenizer's files say that it takes, where they are known;
-    `weight_bytes` what weights take that are held as they are stored, or a block at a time.
+    `tokenizer_bytes` is the tokenizer's memory as estimated from its files, if known;
+    `weight_bytes` that of weights in their stored types, or one block at a time.
     """
     if backend == "native":
         working = step_bytes(config, rows=rows, tokens=tokens) + _DRAWN_BYTES * config.vocab_size
@@ -119,7 +119,7 @@ def planned_bytes(
         queries = min(tokens, PROMPT_PART) if generates else rows * tokens
         block += 3 * 4 * config.num_heads * queries * tokens
     chunk = rows if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
-    # The logits, their logarithms, and what the C library keeps of the chunk before.
+    # The logits, their logarithms, and memory of the previous chunk that the C library keeps.
     logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
     return InferenceNeed(
         weights=weight_bytes or 4 * count_parameters(config),
@@ -131,7 +131,7 @@ def planned_bytes(
 
 
 def in_turns_bytes(config: GPTConfig) -> int:
-    """What the weights take where the blocks share the memory of one (weights.load_in_turns)."""
+    """Memory of the weights if all blocks share the memory of one (weights.load_in_turns)."""
     blocks = count_parameters(config, embeddings=False)
     at_once = 2 if config.family.rereads_embedding else 1  # every second block of tide has less
     tables = count_parameters(config) - blocks + 2 * config.width  # and the last norm
@@ -139,12 +139,12 @@ def in_turns_bytes(config: GPTConfig) -> int:
 
 
 def _cache_bytes(config: GPTConfig, rows: int, tokens: int) -> int:
-    """Keys and values of rows that are so long, in float32."""
+    """Keys and values of rows of so many tokens, in float32."""
     return 4 * 2 * config.num_layers * config.num_kv_heads * config.head_dim * tokens * rows
 
 
 def filled_tokens(tokens: int, context: int) -> int:
-    """Tokens that JAX fills a row up to, so that few lengths are compiled: four to a doubling.
+    """Tokens that JAX pads a row to, so that few lengths are compiled: four to a doubling.
 
     >>> [filled_tokens(tokens, 1000) for tokens in (5, 64, 65, 81, 129, 900)]
     [64, 64, 80, 96, 160, 1000]
@@ -172,10 +172,10 @@ def fit_context(
     weight_bytes: int = 0,
     wanted: int | None = None,
 ) -> int:
-    """Tokens of the context, halved from the model's, whose cache the budget holds; refuse if none.
+    """The largest context, halved from the model's, whose cache fits the budget; error if none.
 
     Published contexts are long, and their whole cache is often larger than the weights; a prompt
-    and its continuation are seldom as long. Fewer than PROMPT_PART are taken where no more are
+    and its continuation are seldom as long. Fewer than PROMPT_PART are chosen only if no more are
     `wanted`.
     """
     context = config.context_length
@@ -210,7 +210,7 @@ def fit_context(
 
 
 def budget_of(memory: str | None) -> int:
-    """Bytes of a `--memory` setting; half of what is available where it is not given."""
+    """Bytes of a `--memory` setting; half of the available memory if not given."""
     return default_budget_bytes() if memory is None else parse_size(memory)
 
 
@@ -226,7 +226,7 @@ def refuse_hopeless(
     backend: str = "torch",
     tokenization: str | None = None,
 ) -> None:
-    """Refuse a budget that one row at a time passes, before torch or JAX is loaded."""
+    """Refuse a budget too small for one row, before torch or JAX is loaded."""
     if memory is None:
         return
     program = find_program(device, backend=backend)
@@ -269,10 +269,10 @@ def fit_rows(
     tokenizer_bytes: int = 0,
     weight_bytes: int = 0,
 ) -> int:
-    """The largest number of rows, halved from `rows`, that the budget holds; refuse if none does.
+    """The largest number of rows, halved from `rows`, that fits the budget; error if none does.
 
     In the process that computes (`is_running`) the program is measured once, before tokenizer and
-    weights are loaded, which are counted beside it: so no budget that was advised is refused.
+    weights are loaded, which are counted separately, so a budget that was advised is accepted.
     """
     while True:
         need = planned_bytes(

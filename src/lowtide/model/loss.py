@@ -1,7 +1,7 @@
-"""Output matrix and cross entropy as one, some tokens at a time, so that logits never exist whole.
+"""Output matrix and cross entropy in one function, in chunks of tokens, to never hold all logits.
 
-In:      the last hidden states [N, D], the output matrix [V, D], targets [N] or [N, K]
-Out:     the mean loss; gradients come with it
+In:      the final hidden states [N, D], the output matrix [V, D], targets [N] or [N, K]
+Out:     the mean loss; gradients are computed with it
 Memory:  logits of `chunk_tokens` tokens; a gradient of the hidden states and one of the matrix
 """
 
@@ -57,7 +57,7 @@ class PlainHead:
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Linear layer and cross entropy as one, some tokens at a time; gradients come with the loss.
+    """Linear layer and cross entropy in chunks of tokens; gradients are computed with the loss.
 
     The gradients are computed while a chunk's logits exist, so the backward pass needs neither them
     nor a second matrix product for them. They are kept unscaled (softmax minus one-hot) because
@@ -125,9 +125,9 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """Return the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it.
 
-    With `float8`, the products of a pass that wants gradients are of 8-bit floats where their sides
-    allow it. Logits are bent into -cap to cap. With weights `ahead`, targets are [N, 2] or [N, 3]:
-    the gradient is that of all of them, the loss that of the first.
+    With `float8`, a pass with gradients uses float8 products if their sides allow it. Logits are
+    softly capped to -cap to cap. With weights `ahead`, targets are [N, 2] or [N, 3]: the gradient
+    is that of all of them, the loss that of the first.
     """
     wanted = targets if targets.ndim == 2 else targets[:, None]
     return _compute(hidden, weight, wanted, chunk_tokens, float8, cap, ahead)

@@ -1,7 +1,7 @@
-"""What is known of a torch module that is not lowtide's own: the few numbers a run is planned by.
+"""The sizes of a torch module that is not lowtide's own, by which a run is planned.
 
 In:      a module's sizes (training/modules.py counts them)
-Out:     ModuleConfig, and config.json of its run, of use to the script that made the module
+Out:     ModuleConfig, and config.json of its run, for the script that created the module
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ModuleConfig:
     width: int
     """The median of its matrices' shorter sides."""
     dropout: float = 1.0
-    """A module may draw random numbers: they are a function of the step in any case."""
+    """Always True, since a module may draw random numbers; they depend on the step in any case."""
 
     @property
     def layout(self) -> str:
-        """A word for what lowtide's own networks have several of."""
+        """The layout's name in messages, which lowtide's own networks have several of."""
         return "module"
 
     def replace(self, **changes: Any) -> ModuleConfig:

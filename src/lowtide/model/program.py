@@ -1,13 +1,13 @@
 """Memory of the program itself (interpreter, torch and its libraries), always measured.
 
 In:      the environment: which torch is installed, on which Python, for which device
-Out:     Program: bytes that are resident before a run's own weights and activations are
-Memory:  a few hundred bytes; the measurement runs in a process of its own (probe.py)
+Out:     Program: resident bytes without a run's own weights and activations
+Memory:  a few hundred bytes; the measurement runs in a separate process (probe.py)
 
-One build of torch takes 320 MiB and another 700 for the same training, so there is no constant for
-it. A probe trains a model of a few hundred numbers for a step and reads the kernel's peak. What it
-found is kept in the user's cache folder under a key made of the versions, so that a plan answers at
-once the second time; where that folder cannot be written, the probe runs again.
+One build of torch takes 320 MiB and another 700 for the same training, so a constant would be
+wrong. A probe trains a model of a few hundred numbers for a step and reads the kernel's peak. The
+result is stored in the user's cache folder under a key made of the versions, so that the next plan
+is immediate; if that folder cannot be written, the probe runs every time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["Program", "find_program", "program_here"]
 
 MIB = 1 << 20
 _TIMEOUT_SECONDS = 900
-_PROBE_VERSION = 4  # another one measures anew
-# What a first step loads on demand, where no probe has measured it (13 to 26 MiB on two builds).
+_PROBE_VERSION = 4  # part of the key: a new one measures again
+# Loaded on demand by the first step, if no probe has measured it (13 to 26 MiB on two builds).
 _LATER_BYTES = 40 * MIB
 _USUAL_EXTRA_BYTES = {"8bit": 40 * MIB, "compile": 350 * MIB, "recompute": 160 * MIB}
 _PYARROW_BYTES = 40 * MIB  # imported: 36 MiB with pyarrow 21 to 24
@@ -48,19 +48,19 @@ _PACKAGES = ("torch", "triton", "numpy", "safetensors", "bitsandbytes")
 
 @dataclass(frozen=True)
 class Program:
-    """Resident bytes of the program, as a probe measured them or as they are in this process."""
+    """Resident bytes of the program, measured by a probe or in this process."""
 
     imported_bytes: int
-    """With all that training imports."""
+    """With everything that training imports."""
     trained_bytes: int
-    """After a step, an evaluation, a sample and a checkpoint of next to nothing."""
+    """After a step, an evaluation, a sample and a checkpoint of a tiny model."""
     device: str = "cpu"
-    """Where the probe trained: what `--device auto` means here."""
+    """The device of the probe: the meaning of `--device auto` here."""
     extra_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
-    """What else a part takes: recompute (activation checkpointing loads torch's compiler), beyond
-    that 8bit (bitsandbytes) and compile (what it starts); parquet (pyarrow)."""
+    """Additional memory of parts: recompute (activation checkpointing loads torch's compiler), on
+    top of it 8bit (bitsandbytes) and compile (its processes); parquet (pyarrow)."""
     is_measured: bool = True
-    """False where there is no torch to measure."""
+    """False if there is no torch to measure."""
 
     def bytes_for(
         self,
@@ -84,8 +84,8 @@ class Program:
 _UNMEASURED = Program(300 * MIB, 325 * MIB, extra_bytes=_USUAL_EXTRA_BYTES, is_measured=False)
 # The same with JAX 0.10 for CPUs, its compiler included.
 _UNMEASURED_JAX = Program(190 * MIB, 560 * MIB, is_measured=False)
-# Without a framework: Python and NumPy take 25 MiB when prompts are known, and 31 behind the first
-# token; a command that has read its options imports 5 MiB more before.
+# Without a framework: Python and NumPy take 25 MiB when prompts are known, and 31 after the first
+# token; a command imports 5 MiB more after reading its options.
 _WRITING_BYTES, _IMPORTED_BYTES = 12 * MIB, 10 * MIB
 
 
@@ -97,7 +97,7 @@ def find_program(
     recomputes: bool = False,
     backend: str = "torch",
 ) -> Program:
-    """Return what the program takes, by a probe if none is known for these versions yet."""
+    """Return the program's memory, by a probe if it is unknown for these versions."""
     if backend == "native":  # this process will be the one that computes
         here = program_here(0, backend=backend)
         return dataclasses.replace(here, trained_bytes=here.trained_bytes + _IMPORTED_BYTES)
@@ -116,7 +116,7 @@ def find_program(
 
 
 def _extras(plain: Program, found: Mapping[str, Program | None]) -> dict[str, int]:
-    """What each part that was measured takes more than what it stands on."""
+    """The additional memory of each measured part over the part that it includes."""
     extra: dict[str, int] = {}
     below = plain
     for part in PARTS:
@@ -128,10 +128,10 @@ def _extras(plain: Program, found: Mapping[str, Program | None]) -> dict[str, in
 
 
 def program_here(held_bytes: int, *, device: str = "auto", backend: str = "torch") -> Program:
-    """Measure the program in this process, which has imported all that training imports.
+    """Measure the program in this process, which has imported everything that training imports.
 
-    `held_bytes` are those of weights that are there already and counted elsewhere. What the first
-    steps will load on demand comes on top: as a probe measured it, if one has run.
+    `held_bytes` are weights that are loaded already and counted elsewhere. Memory that the first
+    steps load on demand is added: as a probe measured it, if one has run.
     """
     release_free_memory()
     now = max(0, tree_resident_bytes() - held_bytes)
@@ -154,7 +154,7 @@ def program_here(held_bytes: int, *, device: str = "auto", backend: str = "torch
 
 
 def _extra_here() -> dict[str, int]:
-    """What further parts usually take in this process, which may have imported one already."""
+    """The usual memory of further parts in this process, which may have imported one already."""
     usual = {**_USUAL_EXTRA_BYTES, "parquet": _PYARROW_BYTES}
     there = {"recompute": "torch._dynamo", "parquet": "pyarrow.parquet"}
     return {**usual, **{part: 0 for part, name in there.items() if name in sys.modules}}
@@ -162,7 +162,7 @@ def _extra_here() -> dict[str, int]:
 
 @functools.cache
 def _find_part(part: str, device: str) -> Program | None:
-    """Return what is known of a part, else measure it; None without the package it needs."""
+    """Return the cached result of a part, else measure it; None without the package it needs."""
     needed = {"8bit": "bitsandbytes", "jax": "jax"}.get(part, "torch")
     if importlib.util.find_spec(needed) is None:
         return None
@@ -183,7 +183,7 @@ def _probe(part: str, device: str) -> Program:
     command = [sys.executable, "-m", "lowtide.training.probe", part, device]
     environment = {"OMP_WAIT_POLICY": "passive", **ranks.alone(os.environ)}
     try:
-        # A fresh cache folder: what is compiled already would not start the compiler.
+        # An empty cache folder, since cached kernels would not start the compiler.
         with scratch_folder("probe") as folder:
             done = subprocess.run(
                 command,
@@ -215,7 +215,7 @@ def _read(path: Path) -> Program | None:
     try:
         return Program(**read_json(path))
     except (OSError, DataError, TypeError, ValueError):
-        return None  # not there, or not ours
+        return None  # missing, or owned by another user
 
 
 def _cache_path(part: str, device: str) -> Path:
@@ -229,7 +229,7 @@ def _cache_path(part: str, device: str) -> Path:
 
 @functools.cache
 def _environment() -> tuple[Any, ...]:
-    """Everything that what is resident depends on, found without importing any of it."""
+    """Everything that resident memory depends on, determined without imports."""
     versions = map(installed_version, _PACKAGES)
     spec = importlib.util.find_spec("torch")
     place: list[Any] = []

@@ -1,4 +1,4 @@
-"""Rotary positions stretched beyond the context a model was first trained with.
+"""RoPE scaling: rotary positions extended beyond the context a model was first trained with.
 
 In:      head size, base, and the scaling that config.json names
 Out:     the angle of each pair of a head per position, and a factor of cosines and sines; no torch
@@ -28,13 +28,13 @@ class RopeScaling:
     original_max_position_embeddings: int = 0
     """The context before (llama3, yarn)."""
     low_freq_factor: float = 1.0
-    """llama3: waves longer than the old context over this are stretched."""
+    """llama3: wavelengths longer than the old context over this are stretched."""
     high_freq_factor: float = 4.0
-    """llama3: waves shorter than the old context over this stay."""
+    """llama3: wavelengths shorter than the old context over this stay."""
     beta_fast: float = 32.0
-    """yarn: pairs that turn more often than this in the old context stay."""
+    """yarn: pairs with more rotations than this in the old context stay."""
     beta_slow: float = 1.0
-    """yarn: pairs that turn less often than this are stretched."""
+    """yarn: pairs with fewer rotations than this are stretched."""
     attention_factor: float = 0.0
     """yarn: factor of cosines and sines; 0 means 0.1 ln(factor) + 1."""
     truncate: bool = True
@@ -97,7 +97,7 @@ def _yarn(plain: list[float], head_dim: int, theta: float, scaling: RopeScaling)
     context = scaling.original_max_position_embeddings
 
     def pair_of(turns: float) -> float:
-        """The pair, as a number with a fraction, that turns so often in the old context."""
+        """The (fractional) pair with so many rotations in the old context."""
         return head_dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     first, last = pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)

@@ -1,4 +1,4 @@
-"""Queries and keys normed and turned by their positions, in one kernel each way on a GPU.
+"""Norm and rotary positions of queries and keys, in one kernel per direction on a GPU.
 
 torch.compile makes several kernels of it, and one more that joins the gradients of queries, keys
 and values for the matrix they come from; here each number is read and written once.
@@ -23,19 +23,19 @@ from torch import Tensor
 __all__ = ["has_fused_rotation", "norm_and_rotate"]
 
 _BLOCK_TOKENS = 32
-_HAS_TRITON = importlib.util.find_spec("triton") is not None  # asked while compiling
+_HAS_TRITON = importlib.util.find_spec("triton") is not None  # read while compiling
 
 
 def has_fused_rotation(tensor: Tensor, head_dim: int, *, has_triton: bool = _HAS_TRITON) -> bool:
-    """Return whether the kernels can be used where a tensor is, for heads of this size."""
+    """True if the kernels can be used on a tensor's device, for heads of this size."""
     whole = head_dim >= 16 and head_dim & (head_dim - 1) == 0
     return whole and tensor.is_cuda and has_triton
 
 
 class _NormAndRotate(torch.autograd.Function):
-    """Queries and keys by the kernels; values stay where they are, as a view.
+    """Queries and keys by the kernels; values are a view of the input.
 
-    A function around two operations, because one operation may not give a view of what it gets.
+    It wraps two custom operations, because an operation must not return a view of its input.
     """
 
     @staticmethod
@@ -74,7 +74,7 @@ def norm_and_rotate(
     num_kv_heads: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return normed and turned queries and keys, and the values as they are."""
+    """Return normalized and rotated queries and keys, and unchanged values."""
     return _NormAndRotate.apply(joint, query_gain, key_gain, cos, sin, num_heads, num_kv_heads, eps)  # pyright: ignore[reportReturnType]
 
 
@@ -183,11 +183,11 @@ def _grid(tokens: int, heads: int) -> tuple[int, int]:
 
 @functools.cache
 def _kernels() -> dict[str, Any]:
-    """Make the kernels; Triton is imported only where there is a GPU."""
+    """Make the kernels; Triton is imported only if there is a GPU."""
     import triton
     import triton.language as tl
 
-    # Compiled from their sources, in which this name is looked up as the module's.
+    # Triton compiles the sources, and looks this name up in the module.
     globals()["tl"] = tl
     return {"forward": triton.jit(_forward_heads), "backward": triton.jit(_backward_heads)}
 

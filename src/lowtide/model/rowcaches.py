@@ -1,12 +1,12 @@
-"""Several texts continued at once: a cache whose rows have lengths of their own, and its steps.
+"""Generate several texts at once: a cache whose rows have different lengths, and its steps.
 
 In:      a GPT; ids of a prompt for one row, or the next id of each of several rows
 Out:     logits of the token after them
 Memory:  keys and values [rows, K, capacity, E] of each layer; logits of the rows of a step
 
 On a CPU native code reads and writes (decoder.py), over the weights of the torch network.
-Elsewhere the tokens of all rows go through the network as if they were one row of tokens, which
-differ only in where their attention looks.
+Elsewhere the tokens of all rows go through the network as one row of tokens, except in attention,
+where each uses its own row of the cache.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def open_steps(model: Any, num_rows: int) -> TensorSteps | DecoderSteps:
 
 
 class RowCache:
-    """Keys and values of texts that are written at once, each of a length of its own."""
+    """Keys and values of several texts, each with its own length."""
 
     def __init__(self, config: GPTConfig, num_rows: int, device: Any, dtype: torch.dtype) -> None:
         self.config = config
@@ -52,25 +52,25 @@ class RowCache:
         self.values = [torch.zeros_like(keys) for keys in self.keys]
 
     def reserve(self, positions: int) -> None:
-        """Make room for rows of so many tokens, a layer at a time."""
+        """Enlarge rows to so many tokens, one layer at a time."""
         if positions <= self.capacity:
             return
         rounded = -(-positions // _ROUND) * _ROUND
         self.capacity = min(rounded, max(self.config.context_length, positions))
         for tensors in (self.keys, self.values):
             for layer, old in enumerate(tensors):
-                # Zeros: what is behind a row's end gets no weight, but may not be NaN.
+                # Zeros: values after a row's end get no weight, but must not be NaN.
                 new = old.new_zeros((*old.shape[:2], self.capacity, old.shape[3]))
                 new[:, :, : old.shape[2]] = old
                 tensors[layer] = new
 
     def row(self, slot: int) -> KVCache:
-        """Return a row as a cache of its own, over the same memory."""
+        """Return a row as a separate cache over the same memory."""
         keys, values = ([t[slot : slot + 1] for t in part] for part in (self.keys, self.values))
         return KVCache.over(keys, values, self.lengths[slot])
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Let a row begin as another one does."""
+        """Copy the beginning of a row to another row."""
         for tensors in (self.keys, self.values):
             for tensor in tensors:
                 tensor[target, :, :length] = tensor[source, :, :length]
@@ -78,7 +78,7 @@ class RowCache:
 
 
 class StepCache:
-    """One new token of each of several rows, handed through the network as one row of tokens."""
+    """One new token of each of several rows, passed through the network as one row of tokens."""
 
     def __init__(self, cache: RowCache, slots: Sequence[int]) -> None:
         self.cache, device = cache, cache.keys[0].device
@@ -89,16 +89,16 @@ class StepCache:
         self.is_all = list(slots) == list(range(len(cache.lengths)))
 
     def places(self, tokens: int) -> tuple[Tensor, int]:
-        """Return the tokens' positions, and where the last one ends."""
+        """Return the tokens' positions, and the end of the last one."""
         return self.positions, self.end
 
     def advance(self, tokens: int) -> None:
-        """Leave lengths to whoever made the step."""
+        """Do nothing: the caller of the step updates the lengths."""
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int, *, grouped: bool
     ) -> Tensor:
-        """Return what the heads [1, H, rows, E] find, each token in its own row."""
+        """Return the outputs of heads [1, H, rows, E], each token attending to its own row."""
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys[self.slots, :, self.positions] = key[0].transpose(0, 1)
         values[self.slots, :, self.positions] = value[0].transpose(0, 1)

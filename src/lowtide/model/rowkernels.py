@@ -1,12 +1,12 @@
-"""What lies between a network's matrix products, one pass each on a CPU, forward and backward.
+"""Fused CPU kernels for operations between matrix products, one pass each, forward and backward.
 
-In:      float32 tensors on the CPU (`can_fuse` tells)
+In:      float32 tensors on the CPU (see `can_fuse`)
 Out:     the same numbers as torch's operations to rounding, and their gradients
-Memory:  what is kept for the backward pass is the input, and one number per row of a norm
+Memory:  for the backward pass the input, and one number per row of a norm
 
-torch takes a norm, a rotation or a gate apart into five to fifteen passes on a CPU: a third of a
-step of a small network. The kernels are in native/model/row_kernels.cpp; sums are the same on any
-number of threads.
+torch needs five to fifteen passes for a norm, a rotation or a gate on a CPU: a third of a step of a
+small network. The kernels are in native/model/row_kernels.cpp; sums are the same on any number of
+threads.
 """
 
 # Methods of autograd functions are untyped in torch.
@@ -27,12 +27,12 @@ __all__ = ["can_fuse", "gelu", "loss_and_error", "rms_norm", "swiglu", "turn_hea
 
 
 def can_fuse(x: Tensor) -> bool:
-    """Return whether the kernels take a tensor; torch.compile makes its own of plain operations."""
+    """True if the kernels support a tensor; torch.compile fuses plain operations itself."""
     return not torch.compiler.is_compiling() and x.is_cpu and x.dtype == torch.float32
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Norm the last dimension: x / sqrt(mean(x^2) + eps) * weight."""
+    """Normalize the last dimension: x / sqrt(mean(x^2) + eps) * weight."""
     return _apply(_RMSNorm, x, weight, eps)
 
 
@@ -59,7 +59,7 @@ def turn_heads(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Split [B, T, (H + 2K) E] into queries, keys and values [B, heads, T, E].
 
-    Queries and keys are normed head by head and turned by the angles [T, E/2] of their tokens.
+    Queries and keys are normalized by head and rotated by the angles [T, E/2] of their tokens.
     """
     return _apply(_TurnHeads, x, query_weight, key_weight, cos, sin, num_heads, num_kv_heads, eps)
 

@@ -67,12 +67,12 @@ def count_parameters(config: GPTConfig | ModuleConfig, *, embeddings: bool = Tru
 
 
 def flops_per_token(config: GPTConfig | ModuleConfig, seq_len: int) -> float:
-    """Return the arithmetic of training on one token, as model FLOP utilisation counts it.
+    """Return the FLOPs of training on one token, by the convention of model FLOP utilisation.
 
     6 per parameter that multiplies (the output matrix included, the embedding look-up not), and
     12 * layers * heads * head_dim * sequence length for attention, not halved for causality: the
-    convention of PaLM's appendix B and of nanoGPT, so that figures compare. What a torch module
-    does beside its matrices is not known, and not counted.
+    convention of PaLM's appendix B and of nanoGPT, so that figures are comparable. Arithmetic of a
+    torch module outside of its matrices is not known, and not counted.
     """
     if isinstance(config, ModuleConfig):
         return 6 * config.multiplying
@@ -99,9 +99,9 @@ def activation_bytes(
     checkpointing: bool,
     accumulating: bool = False,
 ) -> int:
-    """Return the bytes of activations on a CPU as the backward pass begins, of `tokens` tokens.
+    """Return the bytes of activations of `tokens` tokens at the start of a CPU's backward pass.
 
-    Counted tensor by tensor (saved_tensors_hooks); what the allocator holds beyond is measured.
+    Counted tensor by tensor (saved_tensors_hooks); the allocator's overhead is measured.
     """
     tensors = _block_tensors(config, half=half, on_gpu=False, compiled=False)
     block = tokens * sum(tensors)
@@ -109,10 +109,10 @@ def activation_bytes(
     if checkpointing:
         kept = config.num_layers * tokens * config.width * 4 + block
     ends = 6 * tokens * config.width * 4  # embedding, last norm, and their gradients
-    # The C library gives blocks of 32 MiB and more back when they are freed. Smaller ones leave
-    # holes: most of a block's worth, and in proportion to the depth where gradients stay between
-    # them (accumulation) or where blocks come and go (checkpointing); peaks less what is alive,
-    # over 32 settings.
+    # The C library returns blocks of 32 MiB and more to the system when they are freed. Smaller
+    # ones leave gaps: most of a block's worth, and in proportion to the depth if gradients stay
+    # between them (accumulation) or activations of blocks are freed and recomputed (checkpointing).
+    # Fitted to peaks less live memory of 32 settings.
     small = tokens * sum(size for size in tensors if size * tokens < _RETURNED_BYTES)
     holes = 0.85
     if accumulating or checkpointing:
@@ -129,10 +129,10 @@ def device_activation_bytes(
     checkpointing: bool,
     compiled: bool,
 ) -> tuple[int, int]:
-    """Return the bytes of activations on a GPU during the loss, and of what a block needs later.
+    """Return the bytes of activations on a GPU during the loss, and of a block's recomputation.
 
-    The second is not there while logits are: with checkpointing a block's activations are computed
-    again when the loss is done. Shares of a block are fitted to the peaks of 22 settings (an H200).
+    The second is needed after the logits are freed: with checkpointing a block's activations are
+    recomputed after the loss. Shares of a block are fitted to the peaks of 22 settings (an H200).
     """
     block = tokens * sum(_block_tensors(config, half=half, on_gpu=True, compiled=compiled))
     ends = 6 * tokens * config.width * (2 if half else 4)
@@ -148,13 +148,13 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
     key = config.num_kv_heads * config.head_dim
     number = 2 if half else 4
     if not config.family.gated_mlp:
-        # Two norms with their inputs and results, queries, keys and values, what attention gives.
+        # Two norms with their inputs and results, queries, keys and values, attention's output.
         narrow = [width] * (7 if on_gpu and not compiled else 5) + [3 * width]
         wide = [config.mlp_width] * 2
         between = 2.5 if half and not on_gpu else number
     elif on_gpu and compiled:
-        # The compiler computes norms and the gate again instead of keeping them; queries and keys
-        # are there as they come and as attention takes them.
+        # The compiler recomputes norms and the gate instead of keeping them; queries and keys
+        # are kept before and after their norm and rotation.
         narrow = [width] * 4 + [query + 2 * key, query + key]
         wide = [config.mlp_width] * 3
         between = number
@@ -165,30 +165,30 @@ def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: boo
         wide = [2 * config.mlp_width, config.mlp_width]
         between = number
     else:
-        # Half precision on a CPU takes norms apart: their scaled input is kept too, in float32.
+        # Half precision on a CPU has no fused norms: their scaled input is kept too, in float32.
         narrow = [width] * (4 if on_gpu else 6) + [query + 2 * key]
         narrow += [query] * (3 if on_gpu else 4) + [key] * (1 if on_gpu else 2)
         wide = [2 * config.mlp_width, config.mlp_width, config.mlp_width]
         between = 3.4 if half and not on_gpu else number
     if config.family.query_key_norm == "whole":
-        narrow += [query + key]  # what the norms over all heads read, laid out for them
+        narrow += [query + key]  # contiguous inputs of the norms over all heads
     if config.window_layers:
-        narrow += [query]  # what attention found, by parts of the row and as one
+        narrow += [query]  # attention's output, by parts of the row and concatenated
     if config.family.rereads_embedding:
         # The stream before the embedding is mixed in, heads before their gates, and in every second
-        # block what is added to the values.
+        # block the tensor added to the values.
         narrow += [width, query, key / 2]
     if config.without_own_values:
-        narrow += [query, query]  # what was found, and the directions that are taken out of it
+        narrow += [query, query]  # the heads' output, and the directions removed from it
     return [between * size for size in narrow] + [number * float(size) for size in wide]
 
 
 def suitable_vocabulary(num_parameters: int, text_bytes: int | None = None) -> int:
-    """Tokens of a vocabulary that suits a model and the text it is learned from.
+    """The vocabulary size that suits a model and the text it is learned from.
 
     2,000 at a million parameters, growing with the square root as the width does, so that the
     embedding takes about a fifth of the model at every size; never more than twice the square root
-    of the text's bytes, since rarer merges are learned from too few places. From 300 to 32,000.
+    of the text's bytes, since rarer merges are learned from too few examples. From 300 to 32,000.
 
     >>> [suitable_vocabulary(count) for count in (10**5, 10**6, 10**7, 10**9)]
     [600, 2000, 6300, 32000]
@@ -245,7 +245,7 @@ def _best_shape(
     layout: FamilyName,
     tie_weights: bool,
 ) -> tuple[GPTConfig | None, int, float]:
-    """The best shape, and the nearest sizes that are too far off: 0 and infinity for none."""
+    """The best shape, and the nearest sizes out of tolerance; 0 and infinity for none."""
     best: GPTConfig | None = None
     best_score = math.inf
     below, above = 0, math.inf
@@ -263,7 +263,7 @@ def _best_shape(
                 tie_weights=tie_weights,
             )
 
-        # Wider is larger: of those that are too small only the largest is looked at.
+        # Wider is larger, so of those that are too small only the largest is considered.
         smallest = (1 - _TOLERANCE) * target_params
         first = bisect.bisect_left(
             widths, smallest, key=lambda width: count_parameters(shape(width))

@@ -1,11 +1,11 @@
-"""Which tokens a loss looks at, and the loss written out: caps of logits, targets further ahead.
+"""Targets of multi-token prediction, soft caps of logits, and a plain loss with both.
 
 In:      logits [N, V], targets [B, T]
 Out:     targets [N, K] with those of the next positions beside them; the loss and its gradient
-Memory:  in place of float32 logits, and once more where they are capped
+Memory:  float32 logits are overwritten; capped ones are copied once
 
-Predicting the token after the next from the same logits, at a falling weight, teaches the hidden
-states to look ahead; the loss that is told is the next token's alone.
+Predicting the token after the next from the same logits, with a decreasing weight, teaches the
+hidden states to look ahead; the reported loss is that of the next token alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = ["ahead_weights", "cap_logits", "plain_loss_and_error", "targets_ahead"]
 
-# The weights of the second and third target fall to nothing by these shares of a run.
+# The weights of the second and third target reach zero at these shares of a run.
 _SECOND_ENDS, _THIRD_ENDS = 2 / 3, 1 / 3
 
 
@@ -38,14 +38,14 @@ def targets_ahead(targets: Tensor, count: int) -> Tensor:
 
 
 def cap_logits(logits: Tensor, cap: float) -> Tensor:
-    """Bend logits smoothly into -cap to cap; 0 leaves them as they are."""
+    """Cap logits softly to -cap to cap; 0 leaves them unchanged."""
     return cap * torch.tanh(logits / cap) if cap > 0 else logits
 
 
 def plain_loss_and_error(
     logits: Tensor, wanted: Tensor, *, cap: float = 0.0, ahead: tuple[float, ...] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum of the first targets' losses and the gradient of all; logits are used up."""
+    """The sum of the first targets' losses, and the gradient of all, which overwrites logits."""
     values, slope = logits, None
     if cap > 0:
         bent = logits.div_(cap).tanh_()

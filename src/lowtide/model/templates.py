@@ -1,4 +1,4 @@
-"""What a tokenizer.json says besides its vocabulary: the steps of its parts, what begins a text.
+"""The parts of a tokenizer.json besides its vocabulary: processing steps, the first token of texts.
 
 In:      a Tokenizer, and the folder it was loaded from
 Out:     sections of tokenizer.json; the token that is put before every text
@@ -53,5 +53,5 @@ def begin_token(contents: Mapping[str, Any]) -> int | None:
                 name = single[0]["SpecialToken"]["id"]
                 return int(step["special_tokens"][name]["ids"][0])
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-        pass  # nothing that the package would read either
+        pass  # the package could not read it either
     return None

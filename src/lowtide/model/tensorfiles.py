@@ -1,4 +1,4 @@
-"""Copy the tensors of safetensors files into one, in another type, without holding any of them.
+"""Copy the tensors of safetensors files into one file, in another type, piece by piece.
 
 In:      a folder with safetensors under transformers' names, and the shape they must have
 Out:     one safetensors file, byte for byte as the library writes it
@@ -52,14 +52,14 @@ __all__ = [
 ]
 
 PIECE_BYTES = 24 << 20
-"""What a piece takes at most: as it is read, as float32, and as it is written."""
+"""The largest memory of a piece: as read, as float32, and as written."""
 PIECE_NUMBERS = 1 << 20
 _LARGEST_HEADER = 100 << 20
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of a number, of the types that weights have."""
 _WHOLE_BYTES = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _BUFFERS = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
-"""Tensors of old files that are no weights."""
+"""Tensors in old files that are not weights."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".bin.index.json")
 _OTHER_CONFIG = "bring back the config.json and the weights as they belong together"
 NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -67,7 +67,7 @@ NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor is."""
+    """The location of a tensor."""
 
     path: Path
     kind: str
@@ -77,13 +77,13 @@ class StoredTensor:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in the file."""
+        """Its size in the file."""
         return math.prod(self.shape) * ITEM_BYTES[self.kind]
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """Other rows for a table: how many, and their bytes, made of the stored tensor and its kind."""
+    """New rows for a table: their count, and a function from the stored tensor to their bytes."""
 
     num_rows: int
     pieces: Callable[[StoredTensor, str], Iterator[bytes]]
@@ -101,8 +101,8 @@ def copy_tensors(
 ) -> None:
     """Write all tensors of a model's folder to `path`, atomically, its checksum first.
 
-    Without a type each stays as it is stored, byte for byte. Those in `tables` get other rows.
-    `on_bytes` is told how many more bytes are written.
+    Without a type each is copied byte for byte. Those in `tables` get other rows. `on_bytes` is
+    called with the number of bytes written since its last call.
     """
     require_weights(folder, config)
     wanted = find_tensors(folder, config)
@@ -131,10 +131,10 @@ def copy_tensors(
 
 
 def find_tensors(folder: Path, config: GPTConfig) -> dict[str, StoredTensor]:
-    """Find the tensors of a network in a folder; a set that is not the config's is refused.
+    """Find the tensors of a network in a folder; a set that does not match the config is refused.
 
-    Every name and shape is compared, and of what is beyond them only buffers that old files carry
-    are passed over: a bias that the config does not know would change what the model says.
+    Every name and shape is compared. Of additional tensors only the buffers of old files are
+    ignored: a bias that is not in the config would change the model's results.
     """
     stored = _read_headers(folder)
     found: dict[str, StoredTensor] = {}
@@ -176,7 +176,7 @@ def stored_dtype(folder: Path, config: GPTConfig) -> str:
 
 
 def _known_as(name: str, stored: Mapping[str, StoredTensor], folder: Path) -> str:
-    """The name of a tensor in these files: some are written without their first part."""
+    """The name of a tensor in these files, some of which omit the prefix."""
     for known in (name, name.removeprefix("transformer."), name.removeprefix("model.")):
         if known in stored:
             return known
@@ -184,7 +184,7 @@ def _known_as(name: str, stored: Mapping[str, StoredTensor], folder: Path) -> st
 
 
 def _require_equal(table: StoredTensor, head: StoredTensor, folder: Path) -> None:
-    """Refuse an output matrix that is stored, and is another than the one config.json says."""
+    """Refuse a stored output matrix that differs from the embedding it is tied to."""
     pairs: Iterator[tuple[bytes, bytes]] = iter(())
     same = head.shape == table.shape and head.kind == table.kind
     if same:
@@ -200,10 +200,10 @@ def _require_equal(table: StoredTensor, head: StoredTensor, folder: Path) -> Non
 
 
 def weight_files(folder: Path) -> dict[str, Path] | Path:
-    """The file of each tensor, where an index names them; else the one file there is.
+    """The file of each tensor, if there is an index; else the single file.
 
-    Files lie in the folder itself and are ordinary files: an index from elsewhere must not make us
-    read other people's data, or wait for a pipe.
+    Files must be regular files in the folder itself, so that a downloaded index cannot make us read
+    other data, or block on a pipe.
     """
     index = folder / WEIGHTS_INDEX_NAME
     if not index.exists():
@@ -228,7 +228,7 @@ def weight_files(folder: Path) -> dict[str, Path] | Path:
 
 
 def _refuse_pickles(folder: Path) -> None:
-    """Say of weights that are pickles why they are not read, and how they become safetensors."""
+    """Raise an error for pickled weights: why they are not read, and how to convert them."""
     pickles = sorted(path for path in folder.glob("*") if path.name.endswith(_PICKLES))
     if pickles:
         raise DataError(
@@ -252,9 +252,9 @@ def _require_plain(path: Path, place: Path) -> Path:
 
 
 def require_weights(folder: Path, config: GPTConfig) -> None:
-    """Refuse a config.json whose network is larger than the files of its weights could hold.
+    """Refuse a config.json whose network is larger than its files of weights could hold.
 
-    Compared before anything is allocated: a wrong number there must not take all memory.
+    This is checked before anything is allocated, so that a wrong number cannot take all memory.
     """
     files = weight_files(folder)
     paths = {files} if isinstance(files, Path) else set(files.values())
@@ -340,7 +340,7 @@ def iter_pieces(
 
 
 def read_exactly(file: RawIOBase, data: bytearray | memoryview, row: StoredTensor) -> None:
-    """Fill `data` from a file; one that ends before is refused."""
+    """Fill `data` from a file; a file that ends early is an error."""
     view = memoryview(data)
     while view:
         count = file.readinto(view)

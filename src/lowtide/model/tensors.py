@@ -1,7 +1,7 @@
-"""The tensors of a network: our name, the files' name, the shape there, and how they fit together.
+"""The tensors of a network: our name, the name and shape in files, and how the two correspond.
 
 In:      GPTConfig
-Out:     one row a tensor of the files; no torch
+Out:     one row per tensor of the files; no torch
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAD = "lm_head.weight"
 
 @dataclass(frozen=True)
 class ModelTensor:
-    """One tensor as files have it."""
+    """One tensor of the files."""
 
     ours: str
     """The parameter that holds it."""
@@ -37,7 +37,7 @@ class ModelTensor:
     rows: slice | None = None
     """Its rows of the parameter; None: all of them."""
     transposed: bool = False
-    """Files have it turned."""
+    """Files have its transpose."""
 
 
 def iter_tensors(config: GPTConfig) -> Iterator[ModelTensor]:
@@ -124,7 +124,7 @@ def portable_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
 
 
 def layer_of(ours: str) -> tuple[int | None, str]:
-    """The layer of our parameter and its name there; None for what is outside of layers.
+    """The layer of our parameter and its name there; None for parameters outside of layers.
 
     >>> layer_of("blocks.3.mlp.down.weight"), layer_of("embedding.weight")
     ((3, 'mlp.down.weight'), (None, 'embedding.weight'))

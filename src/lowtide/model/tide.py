@@ -1,4 +1,4 @@
-"""The tide layout as numbers: what a block has beyond one of the qwen3 layout, by name and shape.
+"""The tensors that blocks of the tide layout have in addition to the qwen3 layout.
 
 In:      GPTConfig
 Out:     names and shapes, for counting, for files, and for the network (tide_blocks); no torch

@@ -1,17 +1,18 @@
-"""The tide layout: blocks of the qwen3 layout in which a token's own embedding stays at hand.
+"""The tide layout: blocks of the qwen3 layout that also get the token's own embedding.
 
-A block deep in the network only sees what earlier blocks made of a token, so a share of the width
-is spent on remembering which token it was. Here every block is given the embedding again.
+A block deep in the network only sees the output of earlier blocks, so a share of the width is spent
+on remembering which token it was. Here every block gets the embedding again.
 
     x       -> mix[0] * x + mix[1] * start           before the block; two numbers a block
     values  -> values + gate * (start_values @ normed start)      in every second block
-    heads   -> heads - own part                       what each head found, less what points along
+    heads   -> heads - own part                       each head's output without its component along
     heads   -> heads * gate                           the token's own value; before they are joined
 
-A block sees a token itself without its heads, which are there for what other tokens say: so they
-find nothing along its own value (exclusive self-attention). A gate is twice a sigmoid, so it begins
-at 1, of a linear function of the first 32 numbers of the block's normed input: one number for each
-head and token. All of it is done token by token, so decoding with a cache needs nothing more.
+Heads are for information from other tokens, since the residual stream carries the token itself: so
+the component along its own value is removed (exclusive self-attention). A gate is twice a sigmoid,
+so that it starts at 1, of a linear function of the first 32 numbers of the block's normalized
+input: one number for each head and token. All of this is per token, so a decoding cache needs no
+changes.
 
 In:      the residual stream [B, T, D] and the embedding of the same tokens
 Out:     the residual stream
@@ -77,7 +78,7 @@ class TideAttention(Attention):
 
 
 def _without_own(found: Tensor, value: Tensor) -> Tensor:
-    """What heads found [B, H, T, E] less its part along each token's own value [B, K, T, E]."""
+    """Outputs of heads [B, H, T, E] without the part along each token's own value [B, K, T, E]."""
     own = F.normalize(value, dim=-1)
     if found.shape[1] != value.shape[1]:
         own = own.repeat_interleave(found.shape[1] // value.shape[1], dim=1)
@@ -91,7 +92,7 @@ def _open(gate: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _logits(gate: nn.Linear, x: Tensor) -> Tensor:
-    """What the sigmoid of a gate is taken of: [B, T, heads]."""
+    """The inputs of the gates' sigmoids: [B, T, heads]."""
     return gate(x[..., : gate.in_features])
 
 

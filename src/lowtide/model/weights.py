@@ -1,6 +1,6 @@
 """Weights on disk: safetensors under transformers' names, so a run's folder is portable.
 
-In:      GPT, or a folder with config.json and safetensors (ours, or of a family that families has)
+In:      GPT, or a folder with config.json and safetensors (ours, or of a supported family)
 Out:     the other one
 Memory:  some rows of a tensor when loading; when saving, the portable copies of split matrices
 """
@@ -74,7 +74,7 @@ def portable_tensors(
 ) -> dict[str, Tensor]:
     """Return a model's state dict under transformers' names, contiguous and on the CPU."""
     tensors: dict[str, Tensor] = {}
-    # One parameter after the other: of each there is one copy on the CPU.
+    # One parameter at a time, so that only one is copied to the CPU.
     for ours, parts in itertools.groupby(_by_parameter(config), lambda tensor: tensor.ours):
         whole = state[ours].detach().to("cpu", dtype)
         for part in parts:
@@ -87,7 +87,7 @@ def _by_parameter(config: GPTConfig) -> list[ModelTensor]:
 
 
 def _place(parameter: Tensor, part: ModelTensor) -> Tensor:
-    """The numbers of a parameter that one tensor of the files holds, as it is laid out there."""
+    """The part of a parameter that one tensor of the files holds, in the files' layout."""
     rows = parameter if part.rows is None else parameter[part.rows]
     return rows.t() if part.transposed else rows
 
@@ -102,9 +102,9 @@ def _stored_tensor(value: Tensor) -> StoredForm:
 
 
 def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None:
-    """Copy the weights of a folder into `model`, piece by piece, whatever device it is on.
+    """Copy the weights of a folder into `model`, piece by piece, on any device.
 
-    All of them are found and compared with the config first, so nothing is half loaded.
+    All tensors are found and compared with the config first, so nothing is half loaded.
     """
     if verify:
         verify_folder(folder)
@@ -116,7 +116,7 @@ def load_weights(model: GPT, folder: str | Path, *, verify: bool = True) -> None
 
 @torch.no_grad()
 def _fill(place: Tensor, stored: StoredTensor, held: HeldFiles) -> None:
-    """Copy a stored tensor to its place, some rows at a time."""
+    """Copy a stored tensor into a parameter, some rows at a time."""
     row_numbers = math.prod(stored.shape[1:])
     step = max(1, PIECE_NUMBERS // max(1, row_numbers))
     file = held.at(stored)
@@ -130,7 +130,7 @@ def _fill(place: Tensor, stored: StoredTensor, held: HeldFiles) -> None:
 
 @contextlib.contextmanager
 def _named_in_utf8(path: Path) -> Generator[str]:
-    """A name of `path` that safetensors takes: its own, or that of an open descriptor."""
+    """A name of `path` that safetensors accepts: its own, or that of an open descriptor."""
     name = os.fspath(path)
     try:
         name.encode()
@@ -150,7 +150,7 @@ def _open(path: Path, use: Callable[[Any], Any]) -> Any:
 
 
 class TensorFile(Mapping[str, Tensor]):
-    """The tensors of a safetensors file by name, each read when it is asked for."""
+    """The tensors of a safetensors file by name, each read on access."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -182,8 +182,8 @@ def load_model(
 ) -> GPT:
     """Load a network from the folder of a run or of a transformers model.
 
-    Weights that are not what the run wrote are named by `note` (stderr if not given), and the
-    newest checkpoint that is whole is taken.
+    Damaged weights are reported by `note` (stderr if not given), and the newest undamaged
+    checkpoint is loaded.
     """
     return load_network(GPT, folder, device=device, note=note)
 
@@ -195,7 +195,7 @@ def load_network(
     device: str | torch.device = "cpu",
     note: Callable[[str], None] | None = None,
 ) -> NetworkT:
-    """Load weights as `load_model` does, into what `network` makes of their shape."""
+    """Load weights like `load_model`, into the network that `network` creates for their shape."""
     folder = find_intact(folder, note=note)
     config = load_config(folder)
     require_weights(folder, config)
@@ -210,7 +210,7 @@ def load_network(
 def load_in_turns(folder: str | Path, *, note: Callable[[str], None] | None = None) -> GPT:
     """Load a network on the CPU whose blocks share the memory of one.
 
-    Each is read from the files whenever it is computed, so a model that is larger than the memory
+    Each block is read from the files when it is computed, so a model that is larger than the memory
     can be evaluated, with the same numbers.
     """
     folder = find_intact(folder, note=note)
@@ -236,7 +236,7 @@ def load_in_turns(folder: str | Path, *, note: Callable[[str], None] | None = No
 
 
 def _fill_all(places: Iterable[tuple[Tensor, StoredTensor]], held: HeldFiles, *_: object) -> None:
-    """Also as torch calls what comes before a module, with the module and its inputs."""
+    """Fill all tensors; also usable as a forward pre-hook of torch, which passes more arguments."""
     for place, stored in places:
         _fill(place, stored, held)
 

@@ -1,11 +1,11 @@
-"""Validation for a run that streams its text: documents held out by their content.
+"""Validation data for a run that streams its text: documents held out by a hash of their content.
 
 In:      the texts of a stream, a tokenizer
-Out:     RUN/data/val: ids of the first documents held out, and the record of what was decided
+Out:     RUN/data/val: ids of the first documents held out, and the record of this choice
 Memory:  one group of texts and their ids
 
-What is decided at the start of a run holds for all of it: the record is read when it goes on. A run
-of an earlier version has none, and goes on without.
+The choice at the start of a run holds for all of it: a resumed run reads the record. A run of an
+earlier version has no record, and continues without held-out documents.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RECORD, _TOKENS = "held_out.json", "tokens.bin"
 
 @dataclass(frozen=True)
 class HeldOutLimits:
-    """How much is looked at for validation, and how much of it is enough."""
+    """How much text is searched for validation documents, and how much is enough."""
 
     kept_bytes: int = 2 << 20
     scan_bytes: int = 32 << 20
@@ -46,10 +46,10 @@ _LIMITS = HeldOutLimits()
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What is kept from training."""
+    """The documents kept from training."""
 
     fraction: float
-    """Of all documents; 0 if none are."""
+    """Share of all documents; 0 if none are held out."""
     val: TokenDataset | None
 
 
@@ -61,7 +61,7 @@ def hold_out(
     *,
     limits: HeldOutLimits = _LIMITS,
 ) -> HeldOut:
-    """Decide what a stream holds out, and write the first of it for validation, once a run."""
+    """Choose the documents that a stream holds out, and write the first ones, once per run."""
     folder = settings.run.folder / "data" / "val"
     record = _read_record(folder / _RECORD)
     if RunFolder(settings.run.folder).exists():
@@ -99,7 +99,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 @dataclass
 class _Scan:
-    """The documents held out among a source's first ones, as a source of their own."""
+    """The documents held out among a source's first ones, as a source."""
 
     source: TextSource
     fraction: float
@@ -132,7 +132,7 @@ class _Scan:
 
 
 def _write(folder: Path, scan: _Scan, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Write the ids of the first documents held out; too few documents are all trained on."""
+    """Write the ids of the first documents held out; if they are too few, none are held out."""
     folder.mkdir(parents=True, exist_ok=True)
     num_tokens = 0
     with atomic_file(folder / _TOKENS) as file:

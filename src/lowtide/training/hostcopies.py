@@ -1,8 +1,8 @@
 """Copies of torch tensors in host memory, from which a thread writes while training goes on.
 
 In:      tensors in any structure
-Out:     the same structure in one piece of host memory, used again for the next copy
-Memory:  one copy of what it is given, page-locked where a GPU copies into it
+Out:     the same structure in one block of host memory, reused for the next copy
+Memory:  one copy of the tensors, page-locked if a GPU copies into it
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def all_tensors(value: Any) -> list[Tensor]:
 
 
 class HostCopy:
-    """Tensors of a structure in one piece of host memory, which is kept for the next time.
+    """Tensors of a structure in one block of host memory, which is reused.
 
-    Page-locked, so that the GPU copies between two steps and nothing waits: 1.2 GB take it about as
-    long as a tenth of a step, where a copy to ordinary memory holds the loop up.
+    It is page-locked, so that the GPU copies asynchronously between two steps: 1.2 GB take about a
+    tenth of a step, whereas a copy to pageable memory blocks the loop.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class HostCopy:
         self._locked = False
 
     def take(self, value: Any) -> tuple[Any, Callable[[], None]]:
-        """Begin to copy; return the copy, and a function that waits until it is there."""
+        """Start copying; return the copy, and a function that waits until it is complete."""
         tensors = all_tensors(value)
         on_gpu = any(tensor.is_cuda for tensor in tensors)
         needed = sum(_aligned(tensor) for tensor in tensors)
@@ -70,7 +70,7 @@ class HostCopy:
     def _place(self, tensor: Tensor, start: int) -> Tensor:
         if tensor.numel() == 0:
             return tensor.cpu()
-        # A storage of its own, so that torch.save writes this tensor and not all the memory.
+        # A separate storage, so that torch.save writes this tensor and not the whole block.
         place = torch.frombuffer(
             self._memory, dtype=tensor.dtype, count=tensor.numel(), offset=start
         ).view(tensor.shape)
@@ -94,11 +94,11 @@ def _cuda_runtime() -> Any:
 
 
 def lock_pages(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
-    """Page-lock memory; where the system allows no more of it, copies are slower, not wrong."""
-    # Not pin_memory, which takes the next power of two and keeps it.
+    """Page-lock memory; if the system allows no more of it, copies are only slower."""
+    # Not pin_memory, which rounds up to a power of two and never frees it.
     return int(_cuda_runtime().cudaHostRegister(memory.ctypes.data, memory.size, 0)) == 0
 
 
 def unlock_pages(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    """Undo it; before the system can give the same addresses to somebody else."""
+    """Unlock memory, before the system can reuse its addresses."""
     _cuda_runtime().cudaHostUnregister(memory.ctypes.data)

@@ -1,11 +1,12 @@
-"""How likely a model finds each choice of a question, and how often the likeliest is right.
+"""Score the choices of questions by their likelihood, and count how often the likeliest is right.
 
-In:      what scores texts (a network of torch or of JAX), its tokenizer, questions
-Out:     TaskResult: accuracy plain and normed by length, with standard errors
+In:      a scorer of texts (a torch or JAX network), its tokenizer, questions
+Out:     TaskResult: accuracy, plain and normalized by length, with standard errors
 Memory:  `rows` rows of the longest text, logits in chunks; 256 questions, or a million characters
 
-The text is encoded whole, and the choice is what follows the ids of the context alone, so a choice
-is scored with the ids it has in running text. A context that is too long loses its beginning.
+Context and choice are encoded as one text, and the ids after those of the context are the choice's,
+so a choice is scored with the ids that it has in running text. A context that is too long is
+truncated at its beginning.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ _GROUP_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class Score:
-    """What a model makes of one choice."""
+    """A model's score of one choice."""
 
     log_likelihood: float
-    """Of all its tokens, in nats."""
+    """Log-likelihood of all its tokens, in nats."""
     is_greedy: bool
     """Whether each of its tokens is the likeliest."""
 
@@ -52,7 +53,7 @@ class Score:
 TextIds = tuple[list[int], int]
 """A text, and how many of its last ids are scored."""
 Scorer = Callable[[list[TextIds]], list[Score]]
-"""What a backend makes of some texts at once."""
+"""A backend's function that scores several texts at once."""
 
 
 @shown_in_notebooks()
@@ -62,16 +63,16 @@ class TaskResult:
 
     num_questions: int
     accuracy: float
-    """By the likelihood of the whole choice; of a text to guess, by the likeliest tokens."""
+    """By the likelihood of the whole choice; of a text to complete, by the likeliest tokens."""
     accuracy_stderr: float
     accuracy_chars: float | None = None
-    """By the likelihood a character; None for texts to guess."""
+    """By the likelihood per character; None for texts to complete."""
     accuracy_chars_stderr: float | None = None
     accuracy_bytes: float | None = None
-    """By the likelihood a byte of UTF-8; None for texts to guess."""
+    """By the likelihood per byte of UTF-8; None for texts to complete."""
     accuracy_bytes_stderr: float | None = None
     perplexity: float | None = None
-    """Of the texts to guess, each as one; None for choices."""
+    """Perplexity of the texts to complete, each as a whole; None for choices."""
 
 
 @dataclass
@@ -121,7 +122,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class TaskSize:
-    """What answering a file's questions takes."""
+    """The size of a file of questions, which decides the memory."""
 
     questions: int
     tokens: int
@@ -131,7 +132,7 @@ class TaskSize:
 def measure_questions(
     tokenizer: Tokenizer, questions: Iterable[Question], *, max_tokens: int
 ) -> TaskSize:
-    """Look through questions; the longest text is that of a context and a choice."""
+    """Scan questions; the longest text is that of a context and a choice."""
     count, longest = 0, 1
     for question in questions:
         count += 1
@@ -180,7 +181,7 @@ def _iter_groups(
     most: int = _GROUP,
     most_characters: int = _GROUP_CHARACTERS,
 ) -> Iterator[list[Question]]:
-    """Questions some hundred at a time, fewer where they are long."""
+    """Questions in groups of some hundred, fewer if they are long."""
     group: list[Question] = []
     characters = 0
     for question in questions:
@@ -201,13 +202,13 @@ def score_choices(
     rows: int,
     max_tokens: int,
 ) -> list[Score]:
-    """Score each (context, choice); a blank comes between, and rows of similar length together."""
+    """Score each (context, choice), joined by a space; rows of similar length together."""
     encoded = [_encode(tokenizer, context, f" {choice}", max_tokens) for context, choice in pairs]
     return score_ids(score, encoded, rows=rows)
 
 
 def score_ids(score: Scorer, texts: list[TextIds], *, rows: int) -> list[Score]:
-    """Score the last ids of each text, as many as stand beside it; similar lengths together."""
+    """Score the last ids of each text, as many as given with it; similar lengths together."""
     order = sorted(range(len(texts)), key=lambda number: -len(texts[number][0]))
     scores: list[Score | None] = [None] * len(texts)
     for first in range(0, len(order), rows):
@@ -223,7 +224,7 @@ def _encode(
 ) -> tuple[list[int], int]:
     """The last ids of a text, and how many of them are the choice's.
 
-    Blanks at the context's end are the choice's too: tokens begin with theirs.
+    Spaces at the context's end belong to the choice, because tokens include their leading space.
     """
     kept = context.rstrip()
     whole = tokenizer.encode(kept + context[len(kept) :] + choice, special="text")

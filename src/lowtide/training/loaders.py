@@ -1,4 +1,4 @@
-"""Both splits of a dataset as one object, and training by one call, as guides for newcomers do it.
+"""Both splits of a dataset in one object, and training by one call, as introductory guides do it.
 
 In:      a GPTConfig, a Tokenizer, a dataset's folder
 Out:     batches of either split; `model.fit(data_loader=…)`
@@ -76,7 +76,7 @@ def fit(
     eval_data_loaders: Mapping[str, Any] | None = None,
     **options: Unpack[TrainKeywords],
 ) -> TrainResult:
-    """Train `model` by a Trainer, with loaders of guides unpacked into the datasets they hold."""
+    """Train `model` with a Trainer; a GPTDataLoader is replaced by the datasets it holds."""
     others = {
         name: other.val if isinstance(other, GPTDataLoader) else other
         for name, other in (eval_data_loaders or {}).items()

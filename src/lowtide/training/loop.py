@@ -1,6 +1,6 @@
-"""The training loop: from step to step; evaluation, logging, checkpoints.
+"""The training loop: steps, evaluation, logging, checkpoints.
 
-In:      Steps, and what a run shows, keeps and watches
+In:      Steps; the progress, saver, metrics and callbacks of a run
 Out:     the run's folder (checkpoints), metrics.jsonl, notes
 Memory:  weights, gradients, moments, activations of one micro-batch, one chunk of logits; the data
          counts for a few batches, whatever its size
@@ -43,7 +43,7 @@ __all__ = ["Loop"]
 
 @dataclass
 class Loop:
-    """A run under way: everything the loop uses, made before it begins."""
+    """A run in progress, with everything the loop uses, created before it starts."""
 
     settings: TrainSettings
     config: GPTConfig | ModuleConfig
@@ -60,14 +60,14 @@ class Loop:
     callbacks: Callbacks
     check: DataCheck
     has_warned: bool = False
-    """Of text that is learned by heart: once is enough."""
+    """Whether the warning about overfitting was shown, which is shown once."""
     pace: Pace = field(init=False)
     """Made when training begins."""
     bad_step: int = 0
     """The first step after which there may be as many bad steps in a row as end the run."""
 
     def is_over(self) -> bool:
-        """Return whether a run that was taken up again has nothing left to do, and say so."""
+        """True if a resumed run has nothing left to do, which is reported."""
         state = self.steps.state
         if state.stopped == "forgetting" and self.settings.evaluation.stop_on_forgetting:
             self.note(
@@ -86,7 +86,7 @@ class Loop:
         return False
 
     def train(self, phase: Phase) -> None:
-        """Train until the end of the run, or until a signal asks to stop."""
+        """Train until the end of the run, or until a signal to stop."""
         settings, steps, state = self.settings, self.steps, self.steps.state
         steps.start_clock()
         self.check.start()
@@ -137,11 +137,11 @@ class Loop:
         return count
 
     def _is_called(self) -> bool:
-        """True if a signal asks this process to stop, or its data is damaged."""
+        """True after a signal to stop, or if the data is damaged."""
         return self.signals.asked or self.check.problem is not None
 
     def _stop_early(self) -> NoReturn:
-        """Save and stop; what was learned from damaged data is not saved."""
+        """Save and stop; after reading damaged data, weights are not saved."""
         self.check.require_whole(self.steps.group)
         self._save()
         raise KeyboardInterrupt
@@ -159,7 +159,7 @@ class Loop:
         with self.pace.aside("sample"):
             sample = self.evaluator.sample() if self.steps.group.is_first else ""
         phase.doing = ""
-        if not self.steps.group.any(bool(results or sample)):  # the first alone has a sample
+        if not self.steps.group.any(bool(results or sample)):  # only the first has a sample
             return
         row = evaluation_row(state.step, results)
         if results:
@@ -183,7 +183,7 @@ class Loop:
             state.stopped = "callback"
 
     def _forget_other_data(self) -> None:
-        """Losses of data that was replaced since, or of other windows, are compared with none."""
+        """Forget losses of data that was replaced since, or of other windows."""
         state, now = self.steps.state, self.evaluator.identities()
         before, state.measured_on = state.measured_on, now
         others = [name for name, value in now.items() if before.get(name, value) != value]
@@ -205,14 +205,14 @@ class Loop:
         self.callbacks.on_step(StepEvent(state.step, loss, rate, state.elapsed_seconds))
 
     def _asks_to_stop(self, results: Mapping[str, EvalResult], sample: str) -> bool:
-        """Call what is called after an evaluation; all processes end if one of them asks for it."""
+        """Call the evaluation callback; all processes end if it returns True in one of them."""
         if self.callbacks.on_evaluation is None:
             return False
         event = EvaluationEvent(self.steps.state.step, results, sample)
         return self.steps.group.any(bool(self.callbacks.on_evaluation(event)))
 
     def _warn_of_overfitting(self, val_loss: float) -> None:
-        """Say it once: the next evaluation would say the same."""
+        """Warn once: the next evaluation would give the same warning."""
         if self.has_warned:
             return
         train_loss = self.steps.state.last_loss

@@ -1,7 +1,7 @@
 """Halve the micro-batch when memory runs out, with one message for both backends.
 
 In:      the run's state and settings
-Out:     the state with half the rows at once; BudgetError where it cannot be halved
+Out:     the state with half the rows at once; BudgetError if it cannot be halved
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Any torch module as a network of a run: called with ids, its output read as logits or loss.
 
 In:      a module that returns logits or a loss for ids
-Out:     WrappedModule, which Trainer trains, saves and takes up again as it does a GPT
-Memory:  the module's own; logits of a micro-batch exist whole, as the module makes them
+Out:     WrappedModule, which Trainer trains, saves and resumes like a GPT
+Memory:  the module's own; it computes all logits of a micro-batch at once
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def wrap_module(
     vocab_size: int | None = None,
     loss: Loss | None = None,
 ) -> WrappedModule:
-    """Make a torch module fit for Trainer, which calls this by itself for modules it is given.
+    """Wrap a torch module for Trainer, which does this automatically for modules it is given.
 
     The module is called with ids [B, T], and with `targets` if its forward has a parameter of that
     name (or `loss(module, ids, targets)` is called instead). It may return logits [B, T, V], the
-    mean loss, both in a tuple, or an object with `logits` or `loss`. `vocab_size` is that of its
-    first embedding where it is not given.
+    mean loss, both in a tuple, or an object with `logits` or `loss`. `vocab_size` defaults to the
+    size of its first embedding.
     """
     if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
@@ -88,7 +88,7 @@ def wrap_module(
 
 
 def refuse_options(settings: TrainSettings) -> None:
-    """Refuse what only lowtide's own networks can do: no option is ignored."""
+    """Refuse options that only lowtide's own networks support: none is ignored."""
     values = setting_values(settings)
     found = [name for name, off in _OWN_NETWORKS_ONLY.items() if values[name] not in off]
     if found:
@@ -111,7 +111,7 @@ class WrappedModule(nn.Module):
         given = inspect.signature(module.forward).parameters.get("targets")
         self._takes_targets = given is not None
         self._needs_targets = given is not None and given.default is inspect.Parameter.empty
-        self._compiled: tuple[Any, ...] = ()  # in a tuple: torch must not take it for a part
+        self._compiled: tuple[Any, ...] = ()  # in a tuple, so that torch does not register it
         self.activation_checkpointing = False
         self.loss_chunk_tokens = 0
         self.ahead_weights: Any = ()
@@ -123,8 +123,7 @@ class WrappedModule(nn.Module):
         answer = self._call(ids, targets)
         logits = _find(answer, "logits", dimensions=3)
         has_logits = logits is not None and logits.shape[:2] == ids.shape
-        # A module that gets no targets cannot know the loss: a number beside logits is something
-        # else.
+        # A module that gets no targets cannot compute the loss: a number beside logits is not one.
         names_loss = isinstance(getattr(answer, "loss", None), Tensor)
         knows_loss = self._takes_targets or names_loss or not has_logits
         loss = _find(answer, "loss", dimensions=0) if knows_loss else None
@@ -139,7 +138,7 @@ class WrappedModule(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """The module's own, under its own names."""
+        """The module's own state, under its own names."""
         return self.module.state_dict(*args, **options)
 
     def load_weights(self, folder: Path, *, verify: bool = True) -> None:
@@ -157,17 +156,17 @@ class WrappedModule(nn.Module):
             ) from None
 
     def compile_blocks(self, *, whole: bool = False) -> None:
-        """Compile the module, which is one graph or as many as torch makes of it."""
+        """Compile the module, into as many graphs as torch makes of it."""
         self._compiled = (torch.compile(self.module, dynamic=False),)
 
     def use_float8(self, *, head: bool, blocks: bool) -> None:
-        """Does nothing: refuse_options has refused both options."""
+        """Do nothing: refuse_options has refused both options."""
 
     @torch.no_grad()
     def sample(self, tokenizer: Tokenizer, output: OutputSettings, *, seed: int) -> str:
-        """Continue the run's sample prompt; a module that returns no logits has no sample.
+        """Continue the run's sample prompt, if the module returns logits.
 
-        Nor has one with a loss of its own, which may call it with more than ids.
+        There is no sample with a given loss function, which may call the module with more than ids.
         """
         if self._needs_targets or self._loss is not None:
             return ""
@@ -179,7 +178,7 @@ class WrappedModule(nn.Module):
         self.module.eval()
         for _ in range(output.sample_tokens):
             window = ids[:, -self.config.context_length :]
-            # Not the compiled one, which would be compiled again for every length.
+            # Not the compiled module, which would be compiled again for every length.
             logits = _find(self.module(window), "logits", dimensions=3)
             if logits is None:
                 break
@@ -222,7 +221,7 @@ class WrappedModule(nn.Module):
 
 
 def _require_storable(module: nn.Module) -> None:
-    """Refuse tensors now that a checkpoint could not hold."""
+    """Refuse, before training, tensors that a checkpoint could not hold."""
     for name, value in module.state_dict().items():
         if not isinstance(value, Tensor) or value.dtype not in STORED_TYPES:
             kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
@@ -234,7 +233,7 @@ def _require_storable(module: nn.Module) -> None:
 
 
 def _find(answer: Any, name: str, *, dimensions: int) -> Tensor | None:
-    """The tensor of so many dimensions in what a module returned."""
+    """The tensor of so many dimensions in a module's result."""
     parts: tuple[Any, ...] = answer if isinstance(answer, tuple) else (answer,)
     for value in (getattr(answer, name, None), *parts):
         if isinstance(value, Tensor) and value.ndim == dimensions:
@@ -256,7 +255,7 @@ def _measure(
     parameters = list(module.parameters())
     if not parameters:
         raise UsageError("the module has no parameters", next_step="give one that can learn")
-    # A table that is the output matrix too multiplies as well.
+    # An embedding that is also the output matrix does arithmetic too.
     linear = {id(m.weight) for m in module.modules() if isinstance(m, nn.Linear)}
     looked_up = {id(table.weight) for table in tables} - linear
     sides = [min(p.shape) for p in parameters if p.ndim == 2]

@@ -1,14 +1,14 @@
-"""Muon: momentum made orthogonal, each row of it brought to the size of the others.
+"""Muon: orthogonalized momentum with normalized rows (NorMuon).
 
-In:      gradients of matrices, some of which hold several matrices one above the other
-Out:     new weights; a step that is to be skipped changes nothing, without asking the host
+In:      gradients of matrices, some of which are several matrices stacked by rows
+Out:     new weights; a skipped step changes nothing, without a wait for the device
 Memory:  4 bytes a parameter, 4 a row, and one stack of matrices of equal shape at a time
 
 The update of a matrix is its Nesterov momentum with all singular values brought near 1 (Jordan,
 2024), by the polynomials of Polar Express (Amsel et al., 2025). Rows of the result still differ
-in size, so each is divided by the root of a running mean of its squares, and the whole brought
-back to its size before (NorMuon, Li et al., 2025). Queries and keys are made orthogonal head by
-head: heads are independent, and one matrix over all of them would tie them together.
+in norm, so each is divided by the root of a running mean of its squares, and the matrix rescaled
+to its norm before (NorMuon, Li et al., 2025). Queries and keys are orthogonalized head by head:
+heads are independent, and one matrix over all of them would couple them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Muon", "even_rows", "matrix_splits", "orthogonalize"]
 
-_torch: Any = torch  # its operations on lists of tensors are named as private functions
+_torch: Any = torch  # the operations on lists of tensors have names of private functions
 
 
 def matrix_splits(model: nn.Module) -> dict[int, tuple[int, ...]]:
@@ -51,10 +51,10 @@ def matrix_splits(model: nn.Module) -> dict[int, tuple[int, ...]]:
 
 
 class Muon(EagerOptimizer):
-    """Momentum made orthogonal with even rows, for matrices; equal shapes are done in one batch.
+    """The Muon optimizer with normalized rows, for matrices; equal shapes are batched.
 
     Updates are scaled by 0.2 * sqrt(larger side), which gives them the size of AdamW's, so that one
-    learning rate serves both (Liu et al., 2025). With `cautious` only weights that the update makes
+    learning rate suits both (Liu et al., 2025). With `cautious` only weights that the update makes
     smaller decay (Chen et al., 2025).
     """
 
@@ -84,7 +84,7 @@ class Muon(EagerOptimizer):
         if skip is not None and skip.is_cpu:
             if skip.item():
                 return
-            keep, skip = 1.0, None  # nothing to be careful about, without asking a device
+            keep, skip = 1.0, None  # no checks needed, and no wait for a device
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
@@ -113,12 +113,12 @@ class Muon(EagerOptimizer):
         divisor: Tensor | None,
         skip: Tensor | None,
     ) -> dict[int, Tensor]:
-        """Update the momenta; give the Nesterov updates, whole and never sharded, by ids."""
+        """Update the momenta; return the Nesterov updates by id, gathered if sharded."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self._momentum_of(parameter) for parameter in parameters]
         updates: list[Tensor] = _torch._foreach_div(gradients, 1.0 if divisor is None else divisor)
         if skip is not None:
-            # A bad gradient is replaced by the momentum, which then stays as it is.
+            # A gradient that is not finite is replaced by the momentum, which then does not change.
             bad = skip.bool()
             for update, buffer in zip(updates, buffers, strict=True):
                 update.copy_(torch.where(bad, buffer, update))
@@ -204,7 +204,7 @@ class _Part:
 
 
 def _runs(parts: list[_Part]) -> list[_Part]:
-    """Parts that follow each other in one parameter, together: they are done in one go."""
+    """Merge adjacent parts of one parameter, to process them together."""
     runs: list[_Part] = []
     for part in parts:
         if runs and runs[-1].parameter is part.parameter and runs[-1].end == part.start:
@@ -215,14 +215,14 @@ def _runs(parts: list[_Part]) -> list[_Part]:
 
 
 def _size(shape: tuple[int, ...]) -> float:
-    """What brings an orthogonal update to the size of AdamW's."""
+    """The factor that brings an orthogonal update to the size of AdamW's."""
     return 0.2 * max(shape) ** 0.5
 
 
 def _apply(
     group: dict[str, Any], parts: list[_Part], whole: dict[int, Tensor], keep: Tensor | float
 ) -> None:
-    """Make the updates of equal shapes orthogonal, all at once, and subtract them."""
+    """Orthogonalize the updates of equal shapes as one batch, and subtract them."""
     updates = orthogonalize(torch.stack([part.of(whole[id(part.parameter)]) for part in parts]))
     factors = even_rows(updates, [part.of(part.rows) for part in parts], keep)
     size = group["lr"] * _size(updates.shape[1:])
@@ -244,10 +244,10 @@ def _apply(
 
 
 def even_rows(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> Tensor:
-    """The factor of each row [S, R, 1] that evens rows out and keeps each matrix's norm.
+    """The factor of each row [S, R, 1] that normalizes rows and keeps each matrix's norm.
 
-    In the first steps the running mean is too small, but by one factor for the whole matrix, which
-    the norm removes again: it needs no correction.
+    In the first steps the running mean is too small, but by the same factor for the whole matrix,
+    which rescaling to the norm cancels, so no bias correction is needed.
     """
     squares = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float32)
     squares = squares.square_().div_(updates.shape[-1])
@@ -292,7 +292,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 
 def _dtype(matrices: Tensor) -> torch.dtype:
-    """bfloat16 is what matrix units are fast at and is enough here; CPUs mostly emulate it."""
+    """bfloat16 on GPUs, where it is fast and accurate enough; most CPUs only emulate it."""
     return torch.bfloat16 if matrices.is_cuda else torch.float32
 
 
@@ -301,7 +301,7 @@ def _upper_norm(x: Tensor) -> Tensor:
 
 
 def _orthogonalize_squares(x: Tensor) -> Tensor:
-    """Do the same on X X^T, which is smaller where one side is longer; multiply once at the end.
+    """The same iteration on X X^T, which is smaller if X is not square; one product at the end.
 
     All factors are polynomials of one symmetric matrix and commute. For sides of 1 to 2.7 it takes
     three fifths of the time; in float32, since squaring costs half the digits.

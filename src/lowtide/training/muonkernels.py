@@ -1,10 +1,10 @@
-"""Muon's passes over weights and momenta on a GPU: one before products of matrices, one after.
+"""Muon's element-wise passes on a GPU as two kernels: one before the matrix products, one after.
 
-torch takes them apart into some twenty, some of them with a launch for each matrix. Here each
-number is read and written once: a step of Muon for 124 million parameters takes 5.6 ms on an H200
-instead of 10.8, products of matrices included (decision 0058).
+torch runs some twenty kernels, some of them for each matrix. Here each number is read and written
+once: a step of Muon for 124 million parameters takes 5.6 ms on an H200 instead of 10.8, matrix
+products included (decision 0058).
 
-In:      gradients, momenta and weights: whole rows that lie one behind the other
+In:      gradients, momenta and weights: whole contiguous rows
 Out:     new momenta and the Nesterov update of each; new weights
 Memory:  nothing
 """
@@ -26,7 +26,7 @@ _BLOCK = 1024
 
 
 def has_muon_kernels(parameters: list[Tensor]) -> bool:
-    """Return whether the kernels can be used for matrices, where they are and as they lie."""
+    """True if the kernels support the matrices' device and memory layout."""
     on_gpu = all(p.is_cuda and p.is_contiguous() for p in parameters)
     return on_gpu and importlib.util.find_spec("triton") is not None
 
@@ -40,7 +40,7 @@ def write_updates(
     divisor: Tensor,
     skip: Tensor,
 ) -> None:
-    """Bring the momentum up to date and write the Nesterov update; where `skip` is 1 the old one.
+    """Update the momentum and write the Nesterov update; if `skip` is 1, keep the old momentum.
 
     The gradient is divided by `divisor`; if the step is skipped it may hold anything.
     """
@@ -55,7 +55,7 @@ def write_updates(
 def subtract_updates(
     weights: Tensor, update: Tensor, factors: Tensor, *, decay: float, skip: Tensor, cautious: bool
 ) -> None:
-    """Let weights [R, C] decay and subtract the update, each row of it times its factor.
+    """Decay weights [R, C] and subtract the update, each row of it times its factor.
 
     With `cautious` only weights that the update makes smaller decay.
     """
@@ -69,11 +69,11 @@ def subtract_updates(
 
 @functools.cache
 def _kernels() -> dict[str, Any]:
-    """Make the kernels; Triton is imported only where there is a GPU."""
+    """Make the kernels; Triton is imported only if there is a GPU."""
     import triton
     import triton.language as tl
 
-    # Compiled from their sources, in which this name is looked up as the module's.
+    # Triton compiles the sources, and looks this name up in the module.
     globals()["tl"] = tl
     return {"write": triton.jit(_write_updates), "subtract": triton.jit(_subtract_rows)}
 

@@ -1,4 +1,4 @@
-"""What a run with --offload holds on its device, on the host and in its file; no torch here.
+"""Bytes that a run with --offload has on its device, on the host and in its file; without torch.
 
 In:      GPTConfig and TrainSettings
 Out:     OffloadBytes, by part
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 RUNGS = ("none", "packed", "gradients", "optimizer", "layers", "disk", "disk-all")
-"""What --offload may be, from the quickest to the one with the least memory."""
+"""The values of --offload, from the fastest to the one with the least memory."""
 CHUNK = 1 << 23
-"""Numbers whose states are moved at once: 24 MiB, and 16 MiB of gradients."""
+"""Numbers whose states are updated at once: 24 MiB, and 16 MiB of gradients."""
 GPU_CHUNK_TOKENS = 2048
-"""Tokens whose logits exist at once: 200 MB of GPT-2's vocabulary, and large enough a product."""
+"""Tokens whose logits exist at once: 200 MB with GPT-2's vocabulary, large enough to be fast."""
 STACK_NUMBERS = STACK_BYTES // 4
-"""Numbers of equal matrices that Muon makes orthogonal at once."""
+"""Numbers of equally shaped matrices that Muon orthogonalizes at once."""
 _SCALE = 4 / 128  # bytes a number: a float32 for every 128
 _IN_FILE = ("disk", "disk-all")
 _WEIGHTS_LEAVE = ("layers", *_IN_FILE)
@@ -45,7 +45,7 @@ _STATES_LEAVE = ("optimizer", *_WEIGHTS_LEAVE)
 
 @dataclass(frozen=True)
 class OffloadBytes:
-    """Bytes of a run, by part; what is on a CPU's device is all in one memory."""
+    """Bytes of a run, by part; on a CPU, device and host are the same memory."""
 
     weights: int
     gradients: int
@@ -53,9 +53,9 @@ class OffloadBytes:
     activations: int
     loss: int
     update: int
-    """What Muon makes orthogonal, and what comes of it on the way."""
+    """The matrices that Muon orthogonalizes, and intermediate results."""
     host: int
-    """Beside the device, where a GPU trains."""
+    """Host memory, if a GPU trains."""
     file: int
     checkpoint: int
     """Weights in float32, moments packed."""
@@ -64,7 +64,7 @@ class OffloadBytes:
 def offload_bytes(
     config: GPTConfig, settings: TrainSettings, *, rows: int, on_gpu: bool
 ) -> OffloadBytes:
-    """Count what is held with `rows` rows at once."""
+    """Count the bytes with `rows` rows at once."""
     rung, half = settings.machine.offload, settings.computing.use_mixed_precision
     tables = count_parameters(config) - count_parameters(config, embeddings=False)
     block = count_parameters(config, embeddings=False) // config.num_layers
@@ -74,7 +74,7 @@ def offload_bytes(
     rest = 3 - weight
     muon = choose_optimizer(settings.learning, config, settings.tokens_per_step) == "muon"
     states = _state_bytes(config, settings, tables, blocks)
-    # A slot holds the largest record: AdamW's states of a chunk, where there is one.
+    # A slot holds the largest record: AdamW's states of a chunk, if there are any.
     slots = int(3 * (rest + 2 * (1 + _SCALE)) * min(CHUNK, max(tables, block)))
     step_inputs = _step_inputs(config, settings.tokens_per_step, half=half)
     host = file = 0
@@ -88,7 +88,7 @@ def offload_bytes(
     if on_gpu and rung in _WEIGHTS_LEAVE:
         weights = weight * (tables + 2 * block)
         host += weight * blocks
-    if on_gpu and rung == "disk-all":  # of weights and gradients two blocks each are on their way
+    if on_gpu and rung == "disk-all":  # weights and gradients of two blocks each are in transit
         file += (weight + 2) * blocks
         host += (weight + 2) * (2 * block - blocks)
     if not on_gpu and rung in _IN_FILE:
@@ -116,19 +116,19 @@ class Traffic:
     """Bytes of one step that cross between GPU and host, and between host and disk."""
 
     weights_in: int
-    """Beside the computing: once forward, once backward."""
+    """During computation: once forward, once backward."""
     gradients_out: int
     inputs: int
-    """Of blocks: out in the forward pass, and in again in the backward pass."""
+    """Inputs of blocks: out in the forward pass, and in again in the backward pass."""
     update_in: int
-    """What a step moves: gradients, states, weights."""
+    """In the update: gradients, states, weights."""
     update_out: int
     disk_weights: int
-    """Read beside the computing: once forward, once backward."""
+    """Read during computation: once forward, once backward."""
     disk_gradients: int
-    """Written beside the computing."""
+    """Written during computation."""
     disk_read: int
-    """By the update."""
+    """In the update."""
     disk_written: int
 
 
@@ -159,7 +159,7 @@ def step_traffic(config: GPTConfig, settings: TrainSettings, *, on_gpu: bool = T
 
 
 def _state_bytes(config: GPTConfig, settings: TrainSettings, tables: int, blocks: int) -> int:
-    """Moments and their scales, and the rests where they lie with them."""
+    """Moments and their scales, and the rests if they are stored with them."""
     rest = 1 if settings.computing.use_mixed_precision else 0
     adamw, muon = 2 * (1 + _SCALE), 1 + _SCALE
     is_muon = choose_optimizer(settings.learning, config, settings.tokens_per_step) == "muon"
@@ -167,14 +167,14 @@ def _state_bytes(config: GPTConfig, settings: TrainSettings, tables: int, blocks
 
 
 def _update_bytes(config: GPTConfig, *, on_gpu: bool) -> int:
-    """A stack of matrices on its way through the polynomials: it, its like, and their squares."""
+    """A stack of matrices during orthogonalization: two copies, and their squares."""
     width, mlp = config.width, config.mlp_width
     largest = max(min(STACK_NUMBERS, 2 * width * mlp), width * mlp)
     return int((3 * largest + 3 * min(width, mlp) ** 2) * (2 if on_gpu else 4))
 
 
 def _step_inputs(config: GPTConfig, tokens_per_step: int, *, half: bool) -> int:
-    """What every block is given, for all tokens of a step."""
+    """The inputs of all blocks, for all tokens of a step."""
     number = 2 if half else 4
     return config.num_layers * tokens_per_step * config.width * number
 
@@ -188,7 +188,7 @@ def _computing(
     *,
     on_gpu: bool,
 ) -> tuple[int, int]:
-    """One block forward and backward for some rows, beside what runs between blocks; the loss."""
+    """One block forward and backward for some rows, and tensors between blocks; the loss."""
     half = settings.computing.use_mixed_precision
     number = 2 if half else 4
     tokens = rows * settings.model.seq_len
@@ -210,8 +210,8 @@ def _computing(
     )
     per_logit = (2 if on_gpu else 10) if half else 4
     logits = min(tokens, chunk_tokens) * config.vocab_size * per_logit
-    # The table's gradient sum, and in float32 the table itself. A table that is the output matrix
-    # too waits for the end of the backward pass with its sum.
+    # The table's gradient sum, and in float32 the table itself. A tied table keeps its sum until
+    # the end of the backward pass.
     table = 4 * tables + (0 if half else 4 * tables)
     waiting = 4 * tables if config.tie_weights else 0
     return computed + running, max(beside + waiting, logits + table)

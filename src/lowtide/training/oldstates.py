@@ -1,7 +1,7 @@
-"""Moments of a checkpoint back into torch's optimizers; those of old checkpoints written anew.
+"""Restore moments of a checkpoint into torch's optimizers; convert those of old checkpoints.
 
-In:      the newest checkpoint of a run: state.safetensors, or the state.pt that torch once wrote
-Out:     optimizers that go on; an old checkpoint in today's form
+In:      the newest checkpoint of a run: state.safetensors, or state.pt of older versions
+Out:     restored optimizers; an old checkpoint in the current format
 Memory:  one tensor at a time; an old state is mapped
 """
 
@@ -25,14 +25,14 @@ __all__ = ["load_moments"]
 def load_moments(
     optimizers: OptimizerSet, run: RunFolder, numbers: dict[str, Any], group: ProcessGroup
 ) -> Path:
-    """Take the optimizers' moments back; return the folder they were in."""
+    """Restore the optimizers' moments; return the folder they were in."""
     if not run.is_old():
         folder, tensors, _ = run.load(TensorFile)
         optimizers.load(tensors, numbers["optimizers"])
         return folder
     optimizers.load_old(_read(run.newest_dir()))
     moments = whole_tensors(optimizers.moments())
-    group.wait()  # every process has read it
+    group.wait()  # until every process has read it
     if group.is_first:
         run.renew(moments, {"optimizers": optimizers.numbers()})
     group.wait()
@@ -40,7 +40,7 @@ def load_moments(
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    """The optimizers' states as torch wrote them before."""
+    """The optimizers' states from torch's old format."""
     path = folder / OLD_STATE_NAME
     with naming_checkpoint(folder):
         try:

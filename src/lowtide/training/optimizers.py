@@ -1,7 +1,7 @@
 """Optimizers: fused AdamW, 8-bit AdamW (bitsandbytes), Muon; steps guarded on the device.
 
 In:      a torch module with gradients
-Out:     new weights; steps whose gradients are not finite change nothing, without asking the host
+Out:     new weights; steps whose gradients are not finite change nothing, without a device sync
 Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices) plus one stack of equal shapes
 """
 
@@ -53,7 +53,7 @@ class OptimizerSet:
     def set_factor(self, factor: float) -> None:
         """Set every learning rate to this share of its peak.
 
-        A step decays by rate times decay, which goes with the share to the power `decay_power`.
+        A step's decay is rate times decay, and proportional to the share's power `decay_power`.
         """
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -76,10 +76,11 @@ class OptimizerSet:
     def step(self, *, divisor: Tensor | None = None, skip: Tensor | None = None) -> None:
         """Update with gradients divided by `divisor`; do nothing where `skip` is 1.
 
-        Without them gradients are taken as they are.
+        Without them gradients are used unchanged.
 
-        torch's fused kernels and our Muon take both as tensors, as they do for float16 scaling, so
-        clipping costs no pass over the gradients and a bad step no wait; others ask on the host.
+        torch's fused kernels and our Muon take both as tensors, as for float16 scaling, so clipping
+        needs no pass over the gradients and a skipped step no sync; other optimizers check on the
+        host.
         """
         for optimizer in self.optimizers:
             if divisor is None or skip is None:
@@ -101,8 +102,8 @@ class OptimizerSet:
         seen: set[int] = set()
         for name, key, value in self._iter_state():
             if isinstance(value, Tensor):
-                # Quantization maps of 8-bit states are one tensor for all parameters; a file of
-                # tensors has each by itself.
+                # All parameters share one quantization map of 8-bit states; a file stores it for
+                # each.
                 place = 0 if is_divided(value) else value.data_ptr()
                 is_shared = place != 0 and place in seen
                 seen.add(place)
@@ -110,7 +111,7 @@ class OptimizerSet:
         return found
 
     def numbers(self) -> list[dict[str, Any]]:
-        """What of the states is no tensor, and the kind of each optimizer, for JSON."""
+        """The parts of the states that are not tensors, and each optimizer's kind, for JSON."""
         rows: list[dict[str, Any]] = []
         for optimizer in self.optimizers:
             row: dict[str, Any] = {"kind": type(optimizer).__name__, "values": {}}
@@ -136,9 +137,9 @@ class OptimizerSet:
                     yield self._names[id(parameter)], key, value
 
     def load(self, tensors: Mapping[str, Tensor], numbers: list[dict[str, Any]]) -> None:
-        """Take a state back, parameter by parameter; rates, decay and betas stay as they are here.
+        """Restore a state, parameter by parameter; rates, decay and betas are not restored.
 
-        Tensors go to where the parameters are, divided as they are.
+        Tensors go to the parameters' devices, sharded like them.
         """
         kinds = [type(optimizer).__name__ for optimizer in self.optimizers]
         require_same_moments([row["kind"] for row in numbers], kinds)
@@ -160,7 +161,7 @@ class OptimizerSet:
             self._load(optimizer, state)
 
     def load_old(self, states: list[dict[str, Any]]) -> None:
-        """Take back what torch's own files held, where parameters are numbers."""
+        """Restore a state of torch's old format, in which parameters are numbered."""
         for optimizer, saved in zip(self.optimizers, states, strict=True):
             self._load(
                 optimizer,
@@ -192,7 +193,7 @@ class OptimizerSet:
 
 
 def _placed(value: Any, parameter: Tensor) -> Any:
-    """Divide a moment as its parameter is; a copy, because what was loaded is a mapped file."""
+    """Shard a moment like its parameter; a copy, because the loaded tensor is a mapped file."""
     return shard_like(value.clone(), parameter) if isinstance(value, Tensor) else value
 
 
@@ -222,10 +223,10 @@ def build_optimizers(
 
     With `muon`, matrices inside the blocks go to Muon, everything else to AdamW. The learning rate
     of embeddings and of the output matrix is `embedding_rate` times that of the others; with
-    `shared` their rows learn together as well. `decays_to_first` draws the rows of the embedding to
-    where they began and not to zero; `decay_power` is OptimizerSet's. `inner` names the matrices
-    inside; else those of `model.blocks`, or of a module without blocks those of every nn.Linear but
-    the last.
+    `shared` their rows also take shared steps (sharedrows.py). With `decays_to_first` the rows of
+    the embedding decay towards their initial values, not to zero; `decay_power` is OptimizerSet's.
+    `inner` are the inner matrices; by default those of `model.blocks`, or, in a module without
+    blocks, those of every nn.Linear but the last.
     """
     if name not in ("adamw", "muon"):
         raise UsageError(f"optimizer {name!r} is not adamw or muon")
@@ -286,7 +287,7 @@ def inner_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def moment_bytes(model: nn.Module, *, name: str, use_8bit: bool) -> int:
-    """What the moments of build_optimizers' optimizers will take."""
+    """The bytes of moments of the optimizers that build_optimizers makes."""
     one_moment = {id(p) for p in inner_matrices(model)} if name == "muon" else set[int]()
     total = 0
     for parameter in model.parameters():
@@ -312,7 +313,7 @@ def _decayed_groups(
     embedding_decay: float,
     to_first: list[nn.Parameter],
 ) -> list[dict[str, Any]]:
-    """AdamW's matrices: one group, or more where embeddings learn or decay in their own way."""
+    """AdamW's matrices: one group, or more if embeddings have another rate or decay."""
     if embedding_rate == 1 and embedding_decay == weight_decay and not to_first:
         return [{"params": matrices, "weight_decay": weight_decay}]
     apart = inner | {id(p) for p in to_first}
@@ -334,7 +335,7 @@ def _adamw_8bit(groups: list[dict[str, Any]], lr: float, betas: tuple[float, flo
 
 
 class LossScale:
-    """The factor that keeps float16 gradients from vanishing; always 1 where not needed.
+    """The loss scale that keeps float16 gradients from underflow; always 1 if not needed.
 
     Halved after a step whose gradients overflowed, doubled after `growth_interval` good ones; kept
     on the device, so that nothing waits for it.
@@ -348,7 +349,7 @@ class LossScale:
         self.good_steps = torch.zeros((), device=device)
 
     def update(self, skip: Tensor) -> None:
-        """Take note of whether the step was skipped."""
+        """Adapt the scale after a step, skipped or not."""
         if not self.enabled:
             return
         bad = skip.bool()
@@ -363,6 +364,6 @@ class LossScale:
         return {"value": self.value.item(), "good_steps": self.good_steps.item()}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take them back."""
+        """Restore the scale and the count."""
         self.value.fill_(state["value"])
         self.good_steps.fill_(state["good_steps"])

@@ -1,15 +1,15 @@
-"""Steps of what tokens share (sharedrows.py) on a GPU, in three kernels.
+"""Steps of shared parts of tokens (sharedrows.py) on a GPU, in three kernels.
 
-torch takes a step apart into three gathers of rows and a dozen passes over all parts or tokens:
-4.4 ms for GPT-2's vocabulary and a width of 768 on an H200, where this takes 0.7. Here a part's
-gradient is added up, brings its moments up to date and becomes a step while it is in registers, and
-a token's steps are added up and subtracted at once.
+torch needs three gathers of rows and a dozen passes over all parts or tokens: 4.4 ms for GPT-2's
+vocabulary and a width of 768 on an H200, where this takes 0.7. Here a part's gradient is summed,
+updates its moments and becomes a step in registers, and a token's steps are summed and subtracted
+at once.
 
-A program has some columns of one part or token. Programs that start together have the same columns
-of neighbouring parts, so all that is gathered meanwhile is a slice of the table, which an L2 cache
-may hold: rows are gathered 15 times each. A part of many tokens (the blank: half of the vocabulary)
-is added up in stretches by programs of their own first. Each sum has one order, so its bits are the
-same every time and in every process.
+A program computes some columns of one part or token. Programs that start together have the same
+columns of neighbouring parts, so together they gather from a slice of the table, which fits the L2
+cache: each row is gathered 15 times. A part of many tokens (the leading space: half of the
+vocabulary) is first summed in stretches by separate programs. Each sum has a fixed order, so its
+bits are the same every time and in every process.
 
 In:      a table of tokens, its gradient, moments of parts, which tokens have which parts
 Out:     new moments, new rows
@@ -18,7 +18,7 @@ Memory:  in a step, the steps of all parts, and one row for each stretch of thos
 
 # pyright: basic, reportUndefinedVariable=false, reportMissingImports=false
 # ruff: noqa: N803, F821  (Triton's constants are capitals; its names are known inside kernels only)
-# ruff: noqa: SIM102  (what is known while compiling and what is not are two conditions)
+# ruff: noqa: SIM102  (compile-time and run-time conditions are kept apart)
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class PartBlocks:
-    """What a program works on: so many columns, so many rows of a list at a time.
+    """The tile of a program: columns, and rows of a list at a time.
 
     Both are powers of two.
     """
@@ -70,12 +70,12 @@ class PartLists:
 
 
 def has_part_kernels(device: torch.device) -> bool:
-    """Return whether the kernels can be used on a device."""
+    """True if the kernels can be used on a device."""
     return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def list_on_gpu(spelling: Spelling, device: torch.device, *, stretch: int = _STRETCH) -> PartLists:
-    """Put lists of parts and tokens on a device; lists of more than a stretch are cut."""
+    """Copy lists of parts and tokens to a device; lists longer than a stretch are split."""
     begins, ends, firsts = _cut_long_lists(spelling.token_ends, stretch)
     arrays = {
         "parts": spelling.parts,
@@ -105,7 +105,7 @@ def step_rows(
     skip: Tensor | None,
     blocks: PartBlocks | None = None,
 ) -> None:
-    """Change a table, the moments of parts and the count of steps; nothing where `skip` is 1.
+    """Update a table, the moments of parts and the count of steps; nothing if `skip` is 1.
 
     The gradient is divided by `divisor`; if the step is skipped it may hold anything.
     """
@@ -153,11 +153,11 @@ def _cut_long_lists(ends: Array, stretch: int) -> tuple[Array, Array, Array]:
 
 @functools.cache
 def _kernels() -> dict[str, Any]:
-    """Make the kernels; Triton is imported only where there is a GPU."""
+    """Make the kernels; Triton is imported only if there is a GPU."""
     import triton
     import triton.language as tl
 
-    # Compiled from their sources, in which these names are looked up as the module's.
+    # Triton compiles the sources, and looks these names up in the module.
     globals().update(tl=tl, add_rows=triton.jit(_add_rows))
     kernels = {"stretches": _sum_stretches, "parts": _step_parts, "tokens": _move_tokens}
     return {name: triton.jit(kernel) for name, kernel in kernels.items()}
@@ -166,9 +166,9 @@ def _kernels() -> dict[str, Any]:
 def _add_rows(
     rows, chosen, scales, begin, end, width, column, COLUMNS: tl.constexpr, ROWS: tl.constexpr
 ):  # type: ignore[name-defined]  # fmt: skip
-    # Several rows are on their way at a time. What comes after the end is the last row again, times
-    # 0, and there is one sum: with masks, or a sum for each of them, registers are so scarce that
-    # ptxas loads two or three at a time.
+    # Several loads of rows are in flight at a time. Beyond the end the last row is loaded again,
+    # times 0, into one sum: masks, or several sums, would take so many registers that ptxas loads
+    # only two or three rows at a time.
     total = tl.zeros((COLUMNS,), tl.float32)
     for start in range(begin, end, ROWS):
         place = start + tl.arange(0, ROWS)
@@ -211,7 +211,7 @@ def _step_parts(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
     where = part.to(tl.int64) * width + column
-    # Asked for before the rows, to come meanwhile. They and steps leave the cache to the gradient.
+    # Loaded before the rows, to arrive meanwhile; evicted first, to leave the cache to gradients.
     mean = tl.load(first + where, mask=inside, other=0.0, eviction_policy="evict_first")
     square = tl.load(second + where, mask=inside, other=0.0, eviction_policy="evict_first")
     if stretch < last:
@@ -249,6 +249,6 @@ def _move_tokens(
     row = tl.load(place, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     total = add_rows(steps, parts, None, begin, end, width, column, COLUMNS, ROWS)
     tl.store(place, row - size * total, mask=inside, eviction_policy="evict_first")
-    # Only the kernel before has read it: no other program of this one does.
+    # Safe to overwrite: only the previous kernel reads it, no other program of this one.
     if token + tl.program_id(1) == 0:
         tl.store(count, tl.load(count) + 1)

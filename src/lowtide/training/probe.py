@@ -1,4 +1,4 @@
-"""Train next to nothing and say what the program took; run as a program, it answers in JSON.
+"""Train a tiny model and measure the program's memory; run as a program, it prints JSON.
 
 In:      arguments: plain, recompute, 8bit, compile or jax; the device
 Out:     stdout: the fields of Program
@@ -27,14 +27,14 @@ from lowtide.training.trainer import Trainer
 __all__ = ["train_next_to_nothing"]
 
 _VOCABULARY = 62
-# Compiled, each kind of kernel counts; width and rows make them what they are in a real run.
+# When compiling, each kind of kernel counts; width and rows are large enough to get the real ones.
 _SHAPE = GPTConfig(vocab_size=64, context_length=16, num_layers=1, width=64, num_heads=2)
-# JAX compiles one layer without the loop that more of them are: 40 MiB less.
+# JAX compiles a single layer without the loop over layers: 40 MiB less.
 _JAX_LAYERS = 2
 
 
 def train_next_to_nothing(folder: Path, backend: Backend, *, part: str, device: str) -> None:
-    """Do all that a run does, once: steps, evaluation, a sample, a checkpoint."""
+    """Do everything that a run does, once: steps, evaluation, a sample, a checkpoint."""
     tokenizer = Tokenizer.from_characters(map(chr, range(0x100, 0x100 + _VOCABULARY)))
     ids = np.random.default_rng(0).integers(2, _VOCABULARY, 1000).astype(np.uint16)
     np.save(folder / "ids.npy", ids)
@@ -78,7 +78,7 @@ def main() -> None:
         "device": backend.device_kind(device),
     }
     print(json.dumps(answer), flush=True)
-    # Taking CUDA's libraries apart touches more of them than using them did: 110 MiB and a second.
+    # Unloading CUDA's libraries touches more of their memory than using them: 110 MiB and a second.
     os._exit(0)
 
 

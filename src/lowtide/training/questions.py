@@ -1,12 +1,12 @@
-"""Questions from local files, in the shapes they are published in, as texts to compare.
+"""Read questions of evaluation tasks from local files, in the formats they are published in.
 
 In:      .jsonl: HellaSwag, ARC, PIQA and LAMBADA as published, or context, choices and answer
 Out:     Question: a context, continuations of it, and which of them is right
 Memory:  one line at a time
 
-Texts are put together as evaluation suites do it, so that accuracies compare: a line "Question: …"
-and "Answer:" before a blank and the choice, HellaSwag's notes on its source taken out, LAMBADA's
-last word alone.
+Texts are formatted as in other evaluation suites, so that accuracies are comparable: a line
+"Question: …" and "Answer:" before a space and the choice, HellaSwag's source notes removed, only
+LAMBADA's last word as the text to complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lowtide.quickclasses import dataclass
 __all__ = ["Question", "held_text_bytes", "iter_questions", "longest_line"]
 
 _SHORT_LINE = 256 << 10
-_LINE_TIMES = 24  # a line, its text at 4 bytes a character, that with a choice, and ids of it
+_LINE_TIMES = 24  # a line, its text at 4 bytes a character, that with a choice, and its ids
 _PART_BYTES = 1 << 20
 _BRACKETS = re.compile(r"\[.*?\]")
 
@@ -35,12 +35,12 @@ class Question:
 
     context: str
     choices: tuple[str, ...]
-    """What may follow, without the blank between; a single one is the text to guess."""
+    """Possible continuations, without the space between; a single one is a text to complete."""
     answer: int
 
 
 def iter_questions(path: Path) -> Iterator[Question]:
-    """Read a file line by line; a line of an unknown shape is an error that names it."""
+    """Read a file line by line; a line of unknown format gives an error that names it."""
     for number, line in _iter_lines(path):
         try:
             row = json.loads(line)
@@ -63,7 +63,7 @@ def iter_questions(path: Path) -> Iterator[Question]:
 
 
 def longest_line(path: Path, *, part_bytes: int = _PART_BYTES) -> int:
-    """Bytes of the longest line that a file of questions has; 0 where it cannot be read."""
+    """Bytes of the longest line of a file of questions; 0 if it cannot be read."""
     longest = size = 0
     try:
         with open_file(path) as file:
@@ -78,7 +78,7 @@ def longest_line(path: Path, *, part_bytes: int = _PART_BYTES) -> int:
 
 
 def held_text_bytes(longest_line: int) -> int:
-    """What a question of so long a line takes while it becomes ids; 0 where that is next to none.
+    """Memory to encode a question from a line of this length; 0 if negligible.
 
     >>> held_text_bytes(2000), held_text_bytes(10_000_000) // 1_000_000
     (0, 240)

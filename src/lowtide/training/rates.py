@@ -1,6 +1,6 @@
-"""Measure what a GPU computes, and what goes between it and the host, in two seconds.
+"""Measure a GPU's FLOP/s, and the bandwidth between it and the host, in two seconds.
 
-Out:     stdout: {"flops", "link_bytes"}, each for one second
+Out:     stdout: {"flops", "link_bytes"}, each per second
 Memory:  256 MiB of page-locked host memory, 700 MiB of the GPU
 """
 
@@ -20,7 +20,7 @@ _SECONDS = 0.8
 
 
 def measure_rates() -> dict[str, float]:
-    """Copies both ways at once, as offloading makes them; products of large bfloat16 matrices."""
+    """Time simultaneous copies in both directions, as in offloading, and bfloat16 products."""
     device = torch.device("cuda")
     outward, inward = torch.cuda.Stream(device), torch.cuda.Stream(device)
     there = [torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
@@ -41,7 +41,7 @@ def measure_rates() -> dict[str, float]:
 
 
 def _seconds(act: Callable[[], object]) -> float:
-    """Return how long one of many takes."""
+    """Return the mean time of a call."""
     act()
     torch.cuda.synchronize()
     count, start = 0, time.perf_counter()

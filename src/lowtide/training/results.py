@@ -1,7 +1,7 @@
-"""Loss and bits per byte on datasets, always on the same windows; and forgetting, made visible.
+"""Loss and bits per byte on datasets, always on the same windows; warnings about forgetting.
 
 In:      an engine of either backend, datasets by name
-Out:     EvalResult per dataset; a warning with what to do when another dataset's loss rises
+Out:     EvalResult per dataset; a warning with advice when another dataset's loss rises
 Memory:  a batch of windows
 """
 
@@ -35,7 +35,7 @@ __all__ = [
     "token_bytes",
 ]
 
-# Characters of a sample: where a text repeats itself, a token has megabytes.
+# Characters of a sample: with repetitive text, a token can have megabytes.
 _MOST_SHOWN = 10_000
 
 Array = np.ndarray[Any, Any]
@@ -49,19 +49,19 @@ class EvalResult:
     loss: float
     """Mean loss in nats per token."""
     bits_per_byte: float | None
-    """Bits to write one byte of the text, which compares across tokenizers; None without one."""
+    """Bits per byte of text, comparable across tokenizers; None without a tokenizer."""
     num_tokens: int
 
     @property
     def perplexity(self) -> float:
-        """e to the loss."""
+        """e to the power of the loss."""
         return math.exp(min(self.loss, 700.0))
 
 
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run came to."""
+    """The result of a run."""
 
     steps: int
     loss: float
@@ -87,7 +87,7 @@ class TrainResult:
 
 
 def token_bytes(tokenizer: Tokenizer) -> Array:
-    """Return the bytes of every token; special tokens are no text and count nothing."""
+    """Return the bytes of every token; special tokens are not text and have none."""
     counts = np.array([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)])
     for token in tokenizer.special_tokens.values():
         counts[token] = 0
@@ -99,7 +99,7 @@ def evaluation_windows(
 ) -> Array:
     """Choose windows evenly over a dataset: always the same, from all of it.
 
-    With `count` only so many of them, from number `first` on: all of a large dataset's are many.
+    With `count` only so many of them, from number `first` on, to save memory.
     """
     total = num_windows if wanted is None else min(wanted, num_windows)
     places = np.arange(first, total if count is None else min(first + count, total))
@@ -107,10 +107,10 @@ def evaluation_windows(
 
 
 class EvalSums(Protocol):
-    """Losses of windows, added up where they are computed."""
+    """Losses of windows, summed on the device."""
 
     def add(self, inputs: Array, targets: Array, *, counted: bool) -> None:
-        """Compute the loss of some windows; without `counted` only in step with other processes."""
+        """Add the loss of some windows; not `counted`: only computed, to match other processes."""
         ...
 
     def totals(self) -> tuple[float, float, float]:
@@ -134,8 +134,7 @@ def evaluate_windows(
     """
     total_windows = len(dataset) if num_windows is None else min(num_windows, len(dataset))
     starts = range(0, total_windows, batch_size)
-    # Every process runs equally many batches, so that none waits for another (FSDP gathers in
-    # forward).
+    # Every process runs equally many batches, because FSDP gathers weights in every forward pass.
     for turn in range(-(-len(starts) // world_size)):
         mine = turn * world_size + rank
         counted = mine < len(starts)
@@ -157,7 +156,7 @@ class _Rank(Protocol):
 
 
 class _Engine(Protocol):
-    """What evaluates: a part of an Engine (backends.py)."""
+    """The part of an Engine (backends.py) that evaluates."""
 
     state: RunState
 
@@ -190,7 +189,7 @@ class RunEvaluator:
         }
 
     def identities(self) -> dict[str, str]:
-        """What a loss of each dataset is measured on: other data or other windows are another."""
+        """A key of the data and windows of each loss; losses with other keys do not compare."""
         count = self._settings.evaluation.eval_iters
         return {
             name: f"{getattr(dataset, 'fingerprint', '')} {count}"
@@ -200,7 +199,7 @@ class RunEvaluator:
     def evaluate_one(
         self, dataset: TokenDataset, name: str, tell: Callable[[str], None]
     ) -> EvalResult:
-        """Return the loss of the weights as they are, in the run's precision."""
+        """Return the loss with the current weights, in the run's precision."""
         num_windows = self._settings.evaluation.eval_iters * EVAL_BATCH_ROWS
         total = -(-min(num_windows, len(dataset)) // self._group.world_size)
         done = 0
@@ -224,7 +223,7 @@ class RunEvaluator:
             )
 
     def sample(self) -> str:
-        """Return a little text of the weights as they are, sampled by a generator of its own."""
+        """Return a short text from the current weights, sampled with a separate generator."""
         settings = self._settings
         is_divided = self._group.world_size > 1 and settings.machine.parallel == "fsdp"
         if not settings.output.sample_tokens or self._tokenizer is None or is_divided:
@@ -233,7 +232,7 @@ class RunEvaluator:
 
 
 class ForgettingWatch:
-    """Remembers each other dataset's loss before training, and says when it has risen too far."""
+    """Stores each other dataset's loss before training, and warns when it has risen too far."""
 
     def __init__(
         self,
@@ -269,11 +268,11 @@ class ForgettingWatch:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was remembered."""
+        """Return the stored losses."""
         return {"first": self.first, "times_in_a_row": self.times_in_a_row}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the stored losses."""
         self.first = dict(state["first"])
         self.times_in_a_row = int(state["times_in_a_row"])
 

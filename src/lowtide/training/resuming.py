@@ -1,7 +1,7 @@
-"""What a changed setting means for a run that goes on: applied, refused, or without effect.
+"""What a changed setting means for a resumed run: applied, refused, or without effect.
 
 In:      the settings a run was started with (settings.json), those given now
-Out:     the settings to go on with; what changed, announced; an error for what cannot change
+Out:     the settings to resume with; notices of changes; an error for settings that cannot change
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ RUN_NAMES = (
 RESUME_RULES: dict[str, Rule] = {
     # Another network, other data or other moments: that would be another run.
     **dict.fromkeys(_REFUSED.split(), "refused"),
-    # In force from the next step on, and announced.
+    # Applied from the next step on, with a notice.
     **dict.fromkeys(_APPLIED.split(), "applied"),
-    # Where and how the same numbers are computed, kept and shown. Data may lie elsewhere: what it
-    # holds is compared by its fingerprint.
+    # How and where the same numbers are computed, stored and shown. Data may be moved: its content
+    # is compared by fingerprint.
     **dict.fromkeys(_FREE.split(), "free"),
 }
 
-# Left to lowtide, they are what the run has; what a newer version would choose is for new runs.
+# If not given, the run's values stay; new defaults of a later version are for new runs only.
 _ANY: dict[str, str | None] = {
     "optimizer": "auto",
     "first_embedding": "auto",
@@ -101,17 +101,17 @@ _ANY: dict[str, str | None] = {
     "beta2": None,
 }
 _CHOSEN_ONCE = [name for name in _ANY if RESUME_RULES[name] == "refused"]
-# What decides the rates in force, of settings that may change.
+# Settings that may change, and that decide the effective rates.
 _OF_RATES = (
     *("learning_rate", "embedding_rate", "embedding_decay", "weight_decay", "beta2"),
     *("batch_size", "gradient_accumulation_steps"),
 )
-# Left out and written out, it is the same.
+# Omitting these and giving their default are the same.
 _SAME = {"precision": (None, "bf16")}
 
 
 def another_run(message: str, *, path: Path) -> UsageError:
-    """An error for what cannot go on as the run of this name, with the three ways on."""
+    """The error if a run of this name cannot be resumed like this, with three alternatives."""
     return UsageError(
         message,
         path=path,
@@ -131,14 +131,14 @@ def is_run(root: Path) -> bool:
 
 
 def require_own_run(root: Path) -> None:
-    """Refuse a folder with files of a run's names that is none: they would be written over."""
+    """Refuse a folder that is not a run's but has files of the same names: no overwriting."""
     if not is_run(root):
         names = (*RUN_NAMES, "best", f"data/{METADATA_NAME}")
         require_free_names(root, names, next_step="choose another --model-name")
 
 
 def run_exists(root: Path) -> UsageError:
-    """An error for a run that is there although none was expected."""
+    """The error for an existing run if a new one was requested."""
     return UsageError(
         "this run exists, and --no-resume forbids to go on with it",
         path=root,
@@ -147,7 +147,7 @@ def run_exists(root: Path) -> UsageError:
 
 
 def require_own_tokenizer(given: Tokenizer, own: Tokenizer, root: Path) -> None:
-    """Refuse to go on with another tokenizer than the run's: the same ids would mean other text."""
+    """Refuse to resume with another tokenizer than the run's: its ids would mean other text."""
     if given.fingerprint != own.fingerprint:
         raise another_run(
             f"the tokenizer is {given.name} ({given.fingerprint[:12]}), this run has {own.name} "
@@ -159,12 +159,12 @@ def require_own_tokenizer(given: Tokenizer, own: Tokenizer, root: Path) -> None:
 def continued_settings(
     root: Path, settings: TrainSettings, *, optimizer: str | None = None
 ) -> TrainSettings:
-    """The settings to go on with: what is left out is the run's, what cannot change is refused.
+    """The settings to resume with: omitted ones are the run's, forbidden changes are refused.
 
-    `optimizer` is the one whose moments the run has, where that is known.
+    `optimizer` is the one whose moments the run has, if known.
     """
     old = _read_settings(root)
-    if old:  # there was no choice at first
+    if old:  # the first versions had no choice
         old.setdefault("embedding_rate", 1.0)
     if optimizer is not None:
         old["optimizer"] = optimizer
@@ -179,7 +179,7 @@ def continued_settings(
         if now == anything or name in settings.left_out:
             kept[name] = before
         elif before == anything and (name in SHAPE_FIELDS or anything is not None):
-            continue  # the run chose it: its shape and its moments are compared themselves
+            continue  # the run chose it: its shape and its moments are compared instead
         elif now != before:
             there = "was started without it" if before is None else f"has {before}"
             raise another_run(f"{name} is {now}, this run {there}", path=root)
@@ -194,7 +194,7 @@ def change_settings(
     step: int,
     note: Callable[[str], None],
 ) -> None:
-    """Announce what is applied from `step` on, and keep the settings and their history."""
+    """Report changes that apply from `step` on, and save the settings and their history."""
     old = _read_settings(root)
     now = settings_as_json(settings)
     acts, acted = (
@@ -207,7 +207,7 @@ def change_settings(
         for name, value in now.items()
         if name in before
         and before[name] != value
-        # Giving a value that the run had chosen by itself is not a change.
+        # Giving a value that the run had chosen by default is not a change.
         and not (name in _CHOSEN_ONCE and before[name] == _ANY[name])
         and not (name in acts and acts[name] == acted[name])
         and not (name in _SAME and {before[name], value} <= {*_SAME[name]})
@@ -227,7 +227,7 @@ def change_settings(
 
 
 def write_settings(root: Path, settings: TrainSettings, *, identity: Mapping[str, str]) -> None:
-    """Write the settings a run begins with, and what it begins from."""
+    """Write the settings a run starts with, and the identity of its model and data."""
     _write(root / SETTINGS_NAME, settings, identity, [])
 
 
@@ -255,7 +255,7 @@ def _is_kept(line: bytes, step: int, evaluated_step: int) -> bool:
 
 
 def read_identity(root: Path) -> Mapping[str, Any]:
-    """What a run began from; empty where it is not known."""
+    """The identity of the model and data a run started from; empty if unknown."""
     path = root / SETTINGS_NAME
     identity = _read_object(path).get("identity", {}) if path.exists() else {}
     return identity if isinstance(identity, dict) else {}
@@ -272,7 +272,7 @@ def _write(
 
 
 def _read_settings(root: Path) -> dict[str, Any]:
-    """The settings of a run, each in its type; those this lowtide does not know are left out."""
+    """The settings of a run, each in its type; unknown ones, of other versions, are left out."""
     path = root / SETTINGS_NAME
     if not path.exists():
         return {}

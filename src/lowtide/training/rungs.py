@@ -1,7 +1,7 @@
-"""What --offload auto means: the first rung that fits the memories there are; no torch here.
+"""Resolve --offload auto: the first rung that fits the machine's memories; without torch.
 
-In:      TrainSettings and the network's shape; what GPU, host and disk have
-Out:     the same settings with a rung, or BudgetError with what the smallest one would take
+In:      TrainSettings and the network's shape; memory of GPU and host, space of the disk
+Out:     the same settings with a rung, or BudgetError with the need of the smallest one
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = [
     "smallest_rung",
 ]
 
-_HOST_SHARE = 0.9  # of what is free, where a GPU trains with the host's memory
+_HOST_SHARE = 0.9  # of the free host memory, if a GPU offloads to it
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may take of each memory."""
+    """How much of each memory a run may take."""
 
     on_gpu: bool
     device_bytes: int
-    """Of the GPU, or of the memory that a CPU trains in."""
+    """Of the GPU, or of host memory if a CPU trains."""
     host_bytes: int
     disk_bytes: int | None
-    """None where it is not known."""
+    """None if unknown."""
 
     def hold(self, need: Footprint) -> bool:
         """Whether a run fits."""
@@ -56,7 +56,7 @@ class Limits:
 
 
 def program_of(settings: TrainSettings) -> Program:
-    """What the program takes with all that a run of these settings uses."""
+    """The program's memory with everything that a run of these settings imports."""
     return find_program(
         settings.machine.device,
         use_8bit=settings.learning.use_8bit_optimizer,
@@ -67,7 +67,7 @@ def program_of(settings: TrainSettings) -> Program:
 
 
 def host_budget_bytes(machine: MachineSettings, *, on_gpu: bool) -> int:
-    """The budget of host memory: as given, else half of what is free, nearly all to offload to."""
+    """The budget of host memory: as given, else half of the free memory, 0.9 if offloading."""
     if machine.memory is not None:
         return parse_size(machine.memory)
     if on_gpu and machine.offload != "none":
@@ -76,7 +76,7 @@ def host_budget_bytes(machine: MachineSettings, *, on_gpu: bool) -> int:
 
 
 def find_limits(settings: TrainSettings, program: Program) -> Limits:
-    """What this machine has, and what of it the settings allow."""
+    """This machine's memories, as far as the settings allow to use them."""
     on_gpu = program.device != "cpu"
     host = host_budget_bytes(settings.machine, on_gpu=on_gpu)
     device = host
@@ -101,9 +101,9 @@ def choose_rung(
     program: Program | None = None,
     limits: Limits | None = None,
 ) -> TrainSettings:
-    """Return the settings with the first of the rungs that fits, one row at a time if need be.
+    """Return the settings with the first of the rungs that fits, with one row at a time if needed.
 
-    What is free on a GPU becomes its --vram: the run's micro-batches keep it, and its allocator.
+    The free memory of a GPU becomes --vram, which limits the run's micro-batches and its allocator.
     """
     program = program or program_of(settings)
     limits = limits or find_limits(settings, program)
@@ -115,7 +115,7 @@ def choose_rung(
             )
         settings = replace_settings(settings, vram=str(limits.device_bytes))
     if program.device == "mps":
-        rungs = RUNGS[:1]  # Apple's GPUs have no memory of their own to offload from
+        rungs = RUNGS[:1]  # Apple's GPUs have no separate memory to offload from
     needs: list[Footprint] = []
     for tried in _with_rungs(settings, rungs):
         need = planned_bytes(config, tried, micro_batch=1, on_gpu=limits.on_gpu, program=program)
@@ -130,19 +130,19 @@ def choose_rung(
 
 
 def _with_rungs(settings: TrainSettings, rungs: Sequence[str]) -> Iterator[TrainSettings]:
-    """The settings with each rung that goes with them."""
+    """The settings with each compatible rung."""
     for rung in rungs:
         changes = {"offload": rung, **({} if rung.startswith("disk") else {"offload_dir": None})}
         try:
             yield replace_settings(settings, **changes)
-        except UsageError:  # such as 8-bit products, which no rung but none has
+        except UsageError:  # such as 8-bit products, which no rung supports
             continue
 
 
 def smallest_rung(settings: TrainSettings, config: GPTConfig, program: Program) -> TrainSettings:
-    """The settings with the rung that takes least of a CPU's memory, of those that go with them.
+    """The settings with the compatible rung that takes the least memory on a CPU.
 
-    None at all, where a step has many tokens and the model few parameters: rungs keep the inputs
+    That can be none, if a step has many tokens and the model few parameters: rungs keep the inputs
     of blocks for every row of a step.
     """
     return min(

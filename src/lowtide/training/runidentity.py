@@ -1,7 +1,7 @@
-"""Whose run a folder is: the model it began from, and whether another one may go on with it.
+"""The identity of a run: the model it started from, and a check that a given model may resume it.
 
 In:      a network, a run's folder
-Out:     a fingerprint of weights; UsageError for a model that is another run's
+Out:     a fingerprint of weights; UsageError for a model of another run
 Memory:  one tensor at a time
 """
 
@@ -32,7 +32,7 @@ class Model(Protocol):
 
 
 def weights_fingerprint(model: Model) -> str:
-    """A digest of all weights by name."""
+    """A hash of all weights by name."""
     digest = xxhash.xxh3_128()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -51,10 +51,10 @@ def optimizer_of(numbers: Mapping[str, Any]) -> str | None:
 
 
 def require_same_model(run: RunFolder, model: Model) -> None:
-    """Refuse to go on with a run that began from another model, or has trained one further.
+    """Refuse to resume a run with a model that has neither its first nor its newest weights.
 
-    A script given again makes the weights the run began with, if it sets a seed; a model that was
-    trained in this process has the run's newest ones.
+    A script that is run again creates the weights the run started with, if it sets a seed; a model
+    that was trained in this process has the run's newest ones.
     """
     shape = run.load_module_config() or run.load_config()
     if model.config.replace(dropout=0.0) != shape.replace(dropout=0.0):

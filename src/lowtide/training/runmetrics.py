@@ -2,7 +2,7 @@
 W&B.
 
 In:      rows of numbers from the loop
-Out:     metrics.jsonl always; TensorBoard and Weights & Biases where asked for
+Out:     metrics.jsonl always; TensorBoard and Weights & Biases if enabled
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OVERFITTING_GAP = 0.3  # nats; noise of both losses, and dropout in one of them
 def describe_coverage(
     settings: TrainSettings, config: GPTConfig | ModuleConfig, total_steps: int | None, data: Any
 ) -> list[str]:
-    """Lines on what will be trained and how often the data will be seen."""
+    """Lines on the length of the training and the number of passes over the data."""
     parameters = count_parameters(config)
     lines = [f"model: {format_count(parameters)} parameters, {_describe_shape(config)}"]
     if total_steps is None:
@@ -98,7 +98,7 @@ def describe_evaluation(step: int, results: Mapping[str, EvalResult]) -> str:
 def describe_overfitting(
     settings: TrainSettings, *, epoch: float, train_loss: float, val_loss: float
 ) -> str | None:
-    """A warning if training loss leaves validation loss behind on text seen again, else None.
+    """A warning if training loss falls far below validation loss on repeated text, else None.
 
     None if the run has dropout or strong weight decay already.
     """
@@ -113,7 +113,7 @@ def describe_overfitting(
 
 
 class Pace:
-    """Measures the speed of training between two logged rows, and what was done beside it."""
+    """Measures the speed of training between two logged rows, and the time of other work."""
 
     def __init__(self, tokens_per_step: int, flops_per_token: float, *, step: int) -> None:
         self._tokens_per_step, self._flops_per_token = tokens_per_step, flops_per_token
@@ -152,7 +152,7 @@ class Pace:
 
 
 class MetricSinks:
-    """Writes rows to metrics.jsonl and to what else the settings name."""
+    """Writes rows to metrics.jsonl, and to TensorBoard and W&B if enabled."""
 
     def __init__(self, settings: TrainSettings, progress: Progress, is_first: bool) -> None:
         self._progress = progress

@@ -1,8 +1,8 @@
-"""Checkpoints written while training goes on: a quick copy to host memory, the rest in a thread.
+"""Checkpoints written while training continues: a fast copy to host memory, the rest in a thread.
 
 In:      tensors on the device, numbers
 Out:     calls of RunFolder.save and save_best, in order, with portable tensors
-Memory:  host memory for one checkpoint and one set of weights, used again
+Memory:  host memory for one checkpoint and one set of weights, reused
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Rename = Callable[[Mapping[str, Any], Any], dict[str, Any]]
 
 
 class Snapshot(Protocol):
-    """Copies tensors of a structure to host memory, which it keeps for the next time."""
+    """Copies tensors of a structure to host memory, which is reused."""
 
     def take(self, value: Any) -> tuple[Any, Callable[[], None]]:
-        """Begin to copy; return the copy, and what waits until it is there."""
+        """Start copying; return the copy, and a function that waits until it is complete."""
         ...
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Snapshot(Protocol):
 
 
 class CheckpointSaver:
-    """Writes checkpoints, in a thread from a copy where that is wanted; one at a time."""
+    """Writes checkpoints one at a time, directly or from a copy in a thread."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CheckpointSaver:
         self._pending: dict[str, Future[None]] = {}
 
     def save(self, checkpoint: Checkpoint, config: GPTConfig | ModuleConfig, *, wait: bool) -> None:
-        """Write a checkpoint; with `wait`, only come back when everything is on the disk."""
+        """Write a checkpoint; with `wait`, return only when everything is on the disk."""
 
         def write(copy: tuple[dict[str, Any], Any]) -> None:
             weights = self._rename(copy[0], config)
@@ -89,7 +89,7 @@ class CheckpointSaver:
             self._pending.pop(kind).result()
 
     def finish(self) -> None:
-        """Wait for what is under way; an error of its writing is raised here."""
+        """Wait for a write in progress; its error is raised here."""
         for kind in tuple(self._pending):
             self._finish(kind)
 

@@ -39,7 +39,7 @@ def total_steps(
     if length.max_iters is not None:
         return length.max_iters
     if length.epochs is not None:
-        if not hasattr(data, "__len__"):  # a stream, whose end is found by reading it
+        if not hasattr(data, "__len__"):  # a stream of unknown length
             return None
         return max(1, math.ceil(length.epochs * len(data) / rows_per_step))
     if length.max_hours is not None:
@@ -50,7 +50,7 @@ def total_steps(
 def default_learning_rate(num_parameters: int, optimizer: str, *, adapting: bool) -> float:
     """Return a peak learning rate for a size: 3e-3 at a million parameters, 7e-4 at 124 million.
 
-    Muon's steps have AdamW's size and bear more; a model that is adapted gets a fifth.
+    Muon's steps have AdamW's size, but allow a higher rate; an adapted model gets a fifth.
     """
     rate = 3e-3 * (1e6 / num_parameters) ** 0.3
     rate = min(rate, 5e-3) * (2.0 if optimizer == "muon" else 1.0)
@@ -115,26 +115,26 @@ def learning_rate_factor(
 
 @dataclass(frozen=True)
 class RunLength:
-    """When a run is over, and its learning rate until then: by steps, the clock, or a stream's end.
+    """When a run ends, and its learning rate until then: by steps, the clock, or a stream's end.
 
-    `epoch` gives how often a stream was read, with the share of the epoch that runs where it can be
-    estimated; it is asked only where nothing else ends the run.
+    `epoch` returns how often a stream was read, with the share of the current epoch if it can be
+    estimated; it is called only if nothing else ends the run.
     """
 
     length: LengthSettings
     learning: LearningSettings
     steps: int | None
-    """As `total_steps` gives them."""
+    """As returned by `total_steps`."""
     follows_share: bool = False
-    """Whether the share of a stream that was read is known between the ends of its epochs."""
+    """Whether the position within an epoch of a stream is known."""
 
     def time_is_up(self, elapsed_seconds: float) -> bool:
-        """Return whether the run has had its hours."""
+        """True if the time limit is reached."""
         hours = self.length.max_hours
         return hours is not None and elapsed_seconds >= hours * 3600
 
     def is_over(self, step: int, elapsed_seconds: float, *, epoch: Callable[[], float]) -> bool:
-        """Return whether no step is left to take."""
+        """True if no step is left to take."""
         if self.steps is not None and step >= self.steps:
             return True
         if self.steps is None and self.length.epochs is not None:
@@ -146,7 +146,7 @@ class RunLength:
     ) -> float:
         """Return the share of the peak learning rate at `step`."""
         learning = self.learning
-        # The share of a stream is unknown without its length: a hundred steps then.
+        # A share of a stream of unknown length cannot be computed: a hundred steps then.
         streams = self.steps is None and self.length.max_hours is None
         unknown = streams and not self.follows_share and learning.warmup < 1
         return learning_rate_factor(

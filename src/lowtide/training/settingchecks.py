@@ -1,4 +1,4 @@
-"""Borders that many settings of training share; each refuses a value of a group by its name."""
+"""Range checks shared by many settings of training; each error names the setting."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ __all__ = ["at_least_one", "below_one", "more_than_zero", "switched_off", "zero_
 
 
 def at_least_one(group: Any, *names: str) -> None:
-    """Refuse numbers below 1; None is none."""
+    """Refuse numbers below 1; None is allowed."""
     for name in names:
         value = getattr(group, name)
         require(value is None or value >= 1, name, value, "at least 1")
 
 
 def more_than_zero(group: Any, *names: str) -> None:
-    """Refuse 0, less, and what is not finite; None is none."""
+    """Refuse 0, negative numbers, infinity and NaN; None is allowed."""
     for name in names:
         value = getattr(group, name)
         require(value is None or 0 < value < math.inf, name, value, "more than 0, and finite")
 
 
 def zero_or_more(group: Any, *names: str) -> None:
-    """Refuse numbers below 0, and what is not finite; None is none."""
+    """Refuse negative numbers, infinity and NaN; None is allowed."""
     for name in names:
         value = getattr(group, name)
         require(value is None or 0 <= value < math.inf, name, value, "0 or more, and finite")
 
 
 def below_one(group: Any, *names: str) -> None:
-    """Refuse what is no share: below 0, or 1 and more."""
+    """Refuse shares below 0, or 1 and more."""
     for name in names:
         value = getattr(group, name)
         require(value is None or 0 <= value < 1, name, value, "from 0 to below 1")

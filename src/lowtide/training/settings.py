@@ -44,14 +44,14 @@ __all__ = [
 # must not decide which windows are looked at.
 EVAL_BATCH_ROWS = 32
 AGAINST_LEARNING_BY_HEART = "--dropout 0.1 --weight-decay 1 --order shifted"
-"""What helps where text is seen more than twice, whatever the optimizer."""
+"""Options that help if text is seen more than twice, with any optimizer."""
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """What to train, on what, for how long, and how: in groups, each for those who use it.
+    """All settings of training, in groups, so that each function takes only those it uses.
 
-    By single names it is made by `train_settings`.
+    `train_settings` makes it from plain names.
     """
 
     presets_dir: ClassVar[Path] = Path(__file__).parent / "presets"
@@ -78,7 +78,7 @@ class TrainSettings:
     output: OutputSettings = field(default_factory=OutputSettings)
 
     left_out: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
-    """Names of settings that nobody gave, for a run that goes on: there they are the run's own."""
+    """Names of settings that were not given; a resumed run uses its own values for them."""
 
     def __post_init__(self) -> None:
         queued = self.output.slurm and self.run.overwrite

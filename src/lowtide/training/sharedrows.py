@@ -1,13 +1,13 @@
-"""Rows of the embedding that learn together: what tokens have in common has a step of its own.
+"""Shared updates of embedding rows: tokens with common parts of their spelling learn together.
 
 In:      the gradient of a table of tokens, which parts its tokens have (spelling.py)
-Out:     a step of the table, beside AdamW's own
+Out:     a step of the table, in addition to AdamW's own
 Memory:  8 bytes a number of as many rows as there are parts; in a step 12 bytes more
 
-As if each row were the sum of its own numbers and of one more vector for each of its parts, all of
-them learned by Adam. The vectors are nowhere: a step of theirs goes into the rows at once, so the
-network stays as it is. Sums have one order, so every process computes the same bits. A GPU has
-kernels for it (partkernels.py), which take a third of the memory.
+This works as if each row were the sum of its own numbers and of one vector for each of its parts,
+all learned by Adam. These vectors are not stored: their steps are added to the rows at once, so the
+network does not change. Sums have a fixed order, so every process computes the same bits. On a GPU
+there are kernels for it (partkernels.py), which take a third of the memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SharedRows:
-    """Steps of what the tokens of a table share."""
+    """Optimizer steps for the parts that tokens of a table share."""
 
     def __init__(self, spelling: Spelling, rate: float, device: torch.device) -> None:
         self._rate = rate
@@ -63,7 +63,7 @@ class SharedRows:
         divisor: Tensor | None,
         skip: Tensor | None,
     ) -> None:
-        """Change the rows of a table by its gradient; nothing where `skip` is 1."""
+        """Update the rows of a table by its gradient; nothing if `skip` is 1."""
         if parameter.grad is None or self._num_parts == 0:
             return
         self._require_state(parameter, state)
@@ -94,7 +94,7 @@ class SharedRows:
         first.lerp_(gradients, (1 - beta1) * keep)
         second.lerp_(gradients.square_(), (1 - beta2) * keep)
         state[_STEP] += keep
-        # A first step that is skipped has counted nothing: no division by 0.
+        # If the first step is skipped the count is 0: no division by it.
         corrected1, corrected2 = (
             (1 - beta ** state[_STEP]).clamp_(min=1e-12) for beta in (beta1, beta2)
         )
@@ -105,7 +105,7 @@ class SharedRows:
         parameter.sub_(moved.mul_(self._scales * size))
 
     def _sum_tokens(self, rows: Tensor) -> Tensor:
-        """Add up the scaled rows of each part's tokens; long lists in stretches, then those."""
+        """Sum the scaled rows of each part's tokens; long lists in stretches, then their sums."""
         scaled = rows * self._scales
         sums = _sum_rows(scaled, self._tokens, self._stretches)
         del scaled
@@ -130,10 +130,10 @@ class SharedRows:
 
 
 def _cut_lists(ends: Array) -> tuple[Array, Array]:
-    """Cut lists into stretches; return where each begins, and which is the first of each list.
+    """Split lists into stretches; return where each begins, and the first one of each list.
 
-    A list is added up by one group of threads, one row after the other, and a blank before
-    the word is a part of half of the vocabulary.
+    One group of threads sums a list row by row, and a leading space is a part of half of the
+    vocabulary.
     """
     counts = -(-np.diff(ends) // _STRETCH)
     firsts = np.concatenate([[0], np.cumsum(counts)])
@@ -143,7 +143,7 @@ def _cut_lists(ends: Array) -> tuple[Array, Array]:
 
 
 def _sum_rows(rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
-    """Add up the chosen rows between each end and the next."""
+    """Sum the chosen rows between each end and the next."""
     return F.embedding_bag(chosen, rows, ends, mode="sum", include_last_offset=True)
 
 

@@ -13,9 +13,9 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Within it, `asked` tells whether a signal has come; the loop saves and stops when it sees it.
+    """A context in which `asked` is True after a signal; the loop then saves and stops.
 
-    Outside the main thread Python gives signals to nobody else, so there nothing is changed.
+    Python handles signals in the main thread only, so in other threads nothing is changed.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""A SLURM script for a run: it requeues itself before its time is up and goes on where it stopped.
+"""A SLURM script for a run: it requeues itself before its time limit and resumes where it stopped.
 
 In:      TrainSettings
 Out:     train.slurm in the run's folder
@@ -77,12 +77,12 @@ def write_slurm_script(
     notice_seconds: int = 180,
     port: int = 29400,
 ) -> Path:
-    """Write the script and return its path; it asks for the run's budget and a tenth more."""
+    """Write the script and return its path; it requests the run's budget and a tenth more."""
     budget = (
         parse_size(settings.machine.memory) if settings.machine.memory else default_budget_bytes()
     )
     run_dir = settings.run.folder.absolute()
-    if "\n" in str(run_dir):  # the rest of it would be a command of the script
+    if "\n" in str(run_dir):  # the part after a newline would be run as a command
         raise UsageError(
             "a name with a line end cannot stand in a script for SLURM",
             path=run_dir,

@@ -1,14 +1,14 @@
-"""What tokens share by their spelling: `Nation`, ` nation` and ` nations` have parts in common.
+"""Common parts of tokens by their spelling: `Nation`, ` nation` and ` nations` share some.
 
 In:      the bytes of every token
 Out:     parts of words, and which tokens have which
 Memory:  at most 4 KiB a token while they are looked for, and 650 bytes a token afterwards
 
-A token's parts are its word (without the blank before it, in small letters) and all stretches of
-three to five characters of it, its beginning and its end marked; of characters that are words or
+A token's parts are its word (without the leading space, in lower case) and all its character
+n-grams of length three to five, with begin and end marked; of characters that are words or
 syllables by themselves (Chinese, Japanese, Korean) also single ones and pairs. Only the first 16
-characters are looked at. Whether a blank comes before the word, and whether it has a capital, are
-parts as well: they are what very many tokens share. A part that one token has alone says nothing.
+characters count. A leading space and a capital letter are parts as well, which very many tokens
+share. A part of only one token is dropped.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Array = np.ndarray[Any, Any]
 _MOST_CHARACTERS = 16
 _SHORTEST, _LONGEST = 3, 5
 _FIRST_IDEOGRAPH = 0x2E80
-# The word, stretches of three to five of 18 characters, of ideographs single ones and pairs, a
-# blank or none, and a capital.
+# The word, n-grams of three to five of 18 characters, of ideographs single ones and pairs, a
+# leading space or none, and a capital letter.
 _MOST_FOUND = (
     3
     + 2 * _MOST_CHARACTERS
@@ -62,13 +62,13 @@ class Spelling:
 
     @property
     def fingerprint(self) -> int:
-        """A number that other parts would hardly have."""
+        """A hash of all parts."""
         return zlib.crc32(self.parts.tobytes(), zlib.crc32(self.part_ends.tobytes()))
 
 
 @dataclass(frozen=True)
 class SharingBytes:
-    """What it takes to let tokens learn together."""
+    """The memory of shared updates."""
 
     moments: int
     lists: int
@@ -76,9 +76,9 @@ class SharingBytes:
 
 
 def sharing_bytes(config: GPTConfig) -> SharingBytes:
-    """The most that moments of parts take, lists of parts, and a step on its way.
+    """Upper bounds for moments of parts, lists of parts, and temporary memory of a step.
 
-    There are as many parts as tokens at most, and moments for each table that is not tied.
+    There are at most as many parts as tokens, and moments for each table that is not tied.
     """
     table = 4 * config.vocab_size * config.width
     return SharingBytes(
@@ -89,7 +89,7 @@ def sharing_bytes(config: GPTConfig) -> SharingBytes:
 
 
 def search_bytes(num_rows: int) -> int:
-    """The most that `find_spelling` takes on its way: six numbers for each part of each token."""
+    """Peak memory of `find_spelling`: six numbers for each part of each token."""
     return num_rows * (6 * 8 * _MOST_FOUND + 256)
 
 
@@ -140,7 +140,7 @@ def _word(token: bytes) -> str:
 
 
 def _hash_forms(tokens: Sequence[bytes]) -> tuple[Array, Array]:
-    """Hash how words are written: after a blank or not, and perhaps with a capital."""
+    """Hash the form of words: with a leading space or not, and perhaps a capital letter."""
     found: list[tuple[int, int]] = []
     for number, token in enumerate(tokens):
         if token:

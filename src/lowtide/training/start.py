@@ -1,4 +1,4 @@
-"""Start or go on with a run from its settings: data, tokenizer, network, then the loop.
+"""Start or resume a run from its settings: data, tokenizer, network, then the loop.
 
 In:      TrainSettings
 Out:     the run's folder; TrainResult
@@ -48,7 +48,7 @@ __all__ = ["train"]
 _SIZE_TOLERANCE = 0.1  # a new shape is within 5 % of what is asked for
 
 Note = Callable[[str], None]
-"""Tells the user something; only the first process does."""
+"""Shows a message to the user; only in the first process."""
 
 
 def _require_shape(
@@ -83,7 +83,7 @@ def _require_base_shape(settings: TrainSettings, config: GPTConfig, folder: Path
 
 @takes_keywords(TrainSettings)
 def train(settings: TrainSettings) -> TrainResult:
-    """Train a model; given again, go on where it stopped, or say that it is finished."""
+    """Train a model; called again, resume where it stopped, or report that it is finished."""
     sleep_while_waiting()
     require(
         not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
@@ -94,7 +94,7 @@ def train(settings: TrainSettings) -> TrainResult:
     if run.exists() and not settings.run.resume and not settings.run.overwrite:
         raise run_exists(run.root)
     settings = _with_rung(settings, run)
-    # One meter for all of it: text tokenized before the first step counts too.
+    # One meter for everything: tokenizing text before the first step counts too.
     with (
         PeakMeter(),
         backend_of(settings).open_group(settings.machine.device) as group,
@@ -104,7 +104,7 @@ def train(settings: TrainSettings) -> TrainResult:
 
 
 def _with_rung(settings: TrainSettings, run: RunFolder) -> TrainSettings:
-    """Choose what --offload auto leaves open; a run goes on with the kind of states it has."""
+    """Resolve --offload auto; a resumed run keeps its kind of states, packed or not."""
     if settings.machine.offload != "auto":
         return settings
     rungs = RUNGS
@@ -123,7 +123,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
             tell(text)
 
     _agree(settings, run, group, note)
-    settings = replace_settings(settings, overwrite=False)  # done: not again in the loop
+    settings = replace_settings(settings, overwrite=False)  # done, and not repeated in the loop
     base_dir = _find_base_dir(settings, run, group)
     settings = _as_the_run_has_them(settings, run, base_dir, note)
     program = None
@@ -148,7 +148,7 @@ def _train(settings: TrainSettings, run: RunFolder, group: Group) -> TrainResult
 
 
 def _agree(settings: TrainSettings, run: RunFolder, group: Group, note: Note) -> None:
-    """See that all processes have the same settings and checkpoint; clear the run if asked."""
+    """Check that all processes have the same settings and checkpoint; clear the run if asked to."""
     require_same_settings(group, settings)  # before anything is removed
     if group.is_first:
         if settings.run.overwrite:
@@ -171,7 +171,7 @@ def _find_base_dir(settings: TrainSettings, run: RunFolder, group: Group) -> Pat
 def _as_the_run_has_them(
     settings: TrainSettings, run: RunFolder, base_dir: Path | None, note: Note
 ) -> TrainSettings:
-    """Settings to go on with: rows that fit the weights' context, and what the run began with."""
+    """Settings to resume with: rows that fit the weights' context, and the run's first settings."""
     asked, shape = settings.model.seq_len, _known_shape(run, base_dir)
     settings = fit_context(settings, shape)
     if run.exists():
@@ -214,7 +214,7 @@ def _make_model(
     base_dir: Path | None,
     note: Note,
 ) -> Model:
-    """The network with its first weights: random, counted, or those of the base model."""
+    """The network with its initial weights: random, counted, or those of the base model."""
     config = _shape(settings, run, data, base_dir)
     if run.exists() or base_dir is not None:
         require_weights(base_dir or run.newest_dir(), config)
@@ -237,7 +237,7 @@ def _make_model(
 
 
 def _with_beginning(settings: TrainSettings, run: RunFolder, model: Model) -> TrainSettings:
-    """The settings that a new run keeps: with what its embedding began at, where that was open."""
+    """The settings that a new run stores, with the initial embedding that was chosen."""
     if settings.learning.first_embedding != "auto" or run.exists():
         return settings
     counts = begins_at_counts(settings, model.config)
@@ -252,7 +252,7 @@ def _set_first_embedding(
     group: Group,
     note: Note,
 ) -> None:
-    """Begin with an embedding made of counts of neighbours, which a stream does not have yet."""
+    """Initialize the embedding from co-occurrence counts, which a stream does not have yet."""
     config = model.config
     if not isinstance(data, TokenDataset | Mixture) or isinstance(config, ModuleConfig):
         note("the embedding begins at random: text that is streamed is not there to be counted")
@@ -265,7 +265,7 @@ def _set_first_embedding(
 
 
 def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:
-    """Return the shape of the model that goes on; None for a new one."""
+    """The shape of the model to continue; None for a new one."""
     if run.exists():
         return run.load_config()
     return None if base_dir is None else load_config(base_dir)
@@ -274,7 +274,7 @@ def _known_shape(run: RunFolder, base_dir: Path | None) -> GPTConfig | None:
 def _shape(
     settings: TrainSettings, run: RunFolder, data: TrainingData, base_dir: Path | None
 ) -> GPTConfig:
-    """Return the network's shape: the run's own, the base model's, or what the settings ask for."""
+    """The network's shape: the run's own, the base model's, or that of the settings."""
     if run.exists():
         config = run.load_config().replace(dropout=settings.model.dropout)
         _require_shape(

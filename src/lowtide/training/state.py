@@ -1,4 +1,4 @@
-"""What changes from step to step: a few numbers on the host."""
+"""The state of a run that changes from step to step: a few numbers on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step is: micro-batches forward and backward, one guarded update; smaller when memory ends.
+"""A training step: micro-batches forward and backward, halved when out of memory; one update.
 
 In:      a GPT on its device, one batch
 Out:     new weights, and the step's loss, gradient norm and whether it was skipped, on the device
@@ -52,7 +52,7 @@ from lowtide.training.state import RunState
 __all__ = ["Stepper"]
 
 _REST = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# The first that can compute a case does: what one cannot, the others still can.
+# In order of preference: torch uses the first that supports a case.
 _ATTENTION = {
     "cudnn": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *_REST],
     "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, *_REST],
@@ -60,7 +60,7 @@ _ATTENTION = {
 
 
 class Stepper:
-    """The network as it is called, its optimizers, and the one way they are used."""
+    """The network, its optimizers, and their use in a step."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Stepper:
 
     @property
     def notes(self) -> list[str]:
-        """Settings that are not possible on this device, as notices."""
+        """Notices about settings that this device does not support."""
         computing = self._settings.computing
         if self.has_float8 or not (computing.float8_head or computing.float8_blocks):
             return []
@@ -136,14 +136,14 @@ class Stepper:
         return whole_tensors({**self.optimizers.moments(), **stepped})
 
     def numbers(self) -> dict[str, Any]:
-        """What of the state is no tensor."""
+        """The parts of the state that are not tensors."""
         return {
             "loss_scale": self.scale.state_dict(),
             "optimizers": self.optimizers.numbers(),
         }
 
     def load_state(self, run: RunFolder, numbers: dict[str, Any]) -> Path:
-        """Take moments and numbers back; those of an old checkpoint are written anew."""
+        """Restore moments and numbers; those of an old checkpoint are converted."""
         folder = load_moments(self.optimizers, run, numbers, self._group)
         if self._average is not None:
             self._average.load(run.load(TensorFile)[1])
@@ -152,7 +152,7 @@ class Stepper:
 
     @contextlib.contextmanager
     def eval_sums(self, tokenizer: Tokenizer | None, *, batch_size: int) -> Generator[LossSums]:
-        """Sums of losses of the weights as they are, in the run's precision."""
+        """Sums of losses with the current weights, in the run's precision."""
         group = self._group
         if tokenizer is not self._counted or self._byte_counts is None:
             self._counted = tokenizer
@@ -168,7 +168,7 @@ class Stepper:
             )
 
     def sample(self, tokenizer: Tokenizer) -> str:
-        """Continue the run's sample prompt; the run's own random numbers are not touched."""
+        """Continue the run's sample prompt; the run's own random numbers are not affected."""
         output, seed = self._settings.output, self._settings.learning.seed
         with self._averaged():
             if isinstance(self.model, WrappedModule):
@@ -190,11 +190,11 @@ class Stepper:
         return contextlib.nullcontext() if self._average is None else self._average.in_place()
 
     def device_peak_bytes(self) -> int | None:
-        """The most that was held on a GPU; None on a CPU."""
+        """Peak memory on a GPU; None on a CPU."""
         return torch.cuda.max_memory_allocated() if self._group.device.type == "cuda" else None
 
     def wait(self) -> None:
-        """Wait until the device has done all it was given."""
+        """Wait until the device has finished all queued work."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
@@ -219,9 +219,9 @@ class Stepper:
         )
 
     def compute(self, inputs: Tensor, targets: Tensor, *, share_done: float = 0.0) -> Tensor:
-        """Add up the gradients of all micro-batches, halved when memory runs out; return the loss.
+        """Sum the gradients of all micro-batches, halved when memory runs out; return the loss.
 
-        `share_done` of the run is over: what is learned beside the next token follows it.
+        `share_done` is the finished share of the run; the weight of tokens ahead depends on it.
         """
         self._share_done = share_done
         self.model.ahead_weights = ahead_weights(self._settings.learning.ahead_weight, share_done)
@@ -235,11 +235,11 @@ class Stepper:
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
-            # Outside the except block, so that the failed attempt's tensors are free by now.
+            # Outside the except block, so that the failed attempt's tensors are freed by now.
             self._halve_micro_batch()
 
     def update(self, loss: Tensor, learning_rate_factor: float) -> tuple[Tensor, Tensor]:
-        """Take the step if all of it is finite; return the gradient's norm, and 1 if skipped.
+        """Take the step if all gradients are finite; return their norm, and 1 if skipped.
 
         Nothing here waits for the device.
         """

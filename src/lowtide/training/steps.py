@@ -1,8 +1,8 @@
-"""From step to step: a network, its batches, its counters, and how far a run has come.
+"""The steps of a run: a network, its batches, its counters, and the progress of the run.
 
-In:      what a Trainer made ready for the devices at hand
-Out:     one update of the weights a call; whether any is left to take
-Memory:  as the engine takes it; the data counts for a few batches
+In:      engine, data and state, prepared by a Trainer
+Out:     one update of the weights per call; whether any is left
+Memory:  that of the engine; the data counts for a few batches
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Steps"]
 
 @dataclass
 class Steps:
-    """All that a step needs, complete from the start, without a folder or a log."""
+    """Everything that a step needs, without a run's folder or log."""
 
     state: RunState
     engine: Engine
@@ -32,15 +32,15 @@ class Steps:
     length: RunLength
     group: Group
     data: Any
-    """What `feed` reads."""
+    """The source that `feed` reads."""
     where: Diagnostics
     started: float = field(default_factory=time.monotonic)
-    """When the run's first step would have begun, had it never been stopped."""
+    """The run's start time on this clock, as if it had never been interrupted."""
     last_factor: float = 0.0
-    """The share of the peak learning rate that the last step had."""
+    """The last step's share of the peak learning rate."""
 
     def start_clock(self) -> None:
-        """Count the time from now on, after what was counted before."""
+        """Start the clock, continuing from the time of earlier commands."""
         self.started = time.monotonic() - self.state.elapsed_seconds
 
     def train_step(self) -> Any:
@@ -60,7 +60,7 @@ class Steps:
         return loss
 
     def agree_on_time(self) -> None:
-        """Take the first process's clock, where there are several."""
+        """Use the first process's clock, if there are several."""
         if self.group.world_size > 1:
             self.state.elapsed_seconds = self.group.first_says(time.monotonic() - self.started)
 
@@ -85,7 +85,7 @@ class Steps:
         return self.length.share_done(self.state.step, self.state.elapsed_seconds, epoch=self.epoch)
 
     def numbers(self) -> dict[str, Any]:
-        """What of the state is no tensor, for a checkpoint."""
+        """The parts of the state that are not tensors, for a checkpoint."""
         return {
             "state": dict(vars(self.state)),
             "data": self.feed.state_dict(),
@@ -95,7 +95,7 @@ class Steps:
         }
 
     def load_numbers(self, numbers: dict[str, Any]) -> None:
-        """Take them back; micro-batches stay as small as they have to be now."""
+        """Restore them; the micro-batch stays as small as this machine needs it."""
         self.feed.load_state_dict(numbers["data"])
         self.counters.load_state_dict(numbers["counters"])
         micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])

@@ -1,8 +1,8 @@
-"""What tokenizing a run's text takes, so that a refusal of the run names it beside its own needs.
+"""Memory to tokenize a run's text, so that an error about the budget includes it.
 
 In:      TrainSettings with an input file, or a stream of files that a tokenizer is learned from
 Out:     the smallest budget to learn a tokenizer from it, and to encode it, with
-Memory:  a part of the text; a tokenizer that is named
+Memory:  a part of the text; the given tokenizer
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TOKENS_NAME = "tokens.npy"
 """The ids of a run's text, in its folder `data`."""
 OWN_TOKEN_BYTES = 1024
 """Limit of the tokens that a run learns for itself: longer ones would pass its budget."""
-_GROWTH_BYTES = 24 << 20  # what the process will have loaded by then: vocabularies, decompressors
-_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
+_GROWTH_BYTES = 24 << 20  # loaded by the process until then: vocabularies, decompressors
+_SMALL_WINDOW = 10 << 20  # memory to decompress most files
 
 
 def least_text_bytes(settings: TrainSettings) -> int:
-    """What tokenizing takes whatever the text is; 0 where there is nothing to tokenize."""
+    """The least memory of tokenizing any text; 0 if there is nothing to tokenize."""
     sources = _texts_to_tokenize(settings)
     return tree_resident_bytes() + max(_stages(settings, sources, None)) if sources else 0
 
 
 def text_budget_bytes(settings: TrainSettings) -> int:
-    """The budget to name for tokenizing, when all of the text was looked at; 0 without any."""
+    """The budget to advise for tokenizing, after a scan of all text; 0 without any."""
     sources = _texts_to_tokenize(settings)
     if not sources:
         return 0
@@ -83,7 +83,7 @@ def _learns(settings: TrainSettings) -> bool:
 def _stages(
     settings: TrainSettings, sources: Sequence[InputFile], stretch: Stretch | None
 ) -> list[int]:
-    """Bytes of each stage beside the program; of its fewest workers where nothing was looked at."""
+    """Bytes of each stage besides the program; for the fewest workers if nothing was scanned."""
     try:
         reading = reader_bytes(sources, ReadingSettings(text_field=settings.data.text_field))
     except (OSError, LowtideError):
@@ -92,7 +92,7 @@ def _stages(
     workers = 1 if stretch is None else usable_cores()
     needs: list[int] = []
     if settings.data.dataset_id is None:  # a stream is encoded as it is read
-        named = settings.data.tokenization or "gpt2"  # what is learned is encoded as natively
+        named = settings.data.tokenization or "gpt2"  # a learned one is encoded natively too
         needs = [pretokenizingplan.fixed_bytes(named, workers, is_plain=is_plain, reading=reading)]
         if stretch is not None and is_plain:
             normalizes = named != "char" and Tokenizer.load(named).data.normalizer != "none"

@@ -1,11 +1,11 @@
-"""The tokens of a text file given to a run: made once, in bounded memory, and mapped afterwards.
+"""The tokens of a text file for a run: encoded once, in bounded memory, and mapped afterwards.
 
 In:      TrainSettings with an input file
 Out:     the .npy beside the text, or one in the run's folder with its tokenizer
 Memory:  as pretokenize: windows of text and their ids; no torch
 
-The ids are those that `lowtide pretokenize` writes. Given the same text again (by its checksum),
-nothing is tokenized a second time.
+The ids are those that `lowtide pretokenize` writes. The same text (by its checksum) is never
+tokenized twice.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ __all__ = [
 
 _HEAD_BYTES = 32 << 20
 _LARGE_BYTES = 64 << 20
-# Of a sample, text without a place to cut: all of it is held while merges are learned, at up to 80
-# times its size, and training has taken no more than that by then.
+# The longest stretch without a place to cut in a sample: all of it is in memory while merges are
+# learned, at up to 80 times its size; by then training has taken no more than that.
 _STRETCH_BYTES = 2 << 20
 _LOOK_BYTES = 64 << 10
 _IDENTITY_NAME = "source.json"
@@ -180,8 +180,8 @@ def _no_text(path: Path) -> DataError:
 def _why_not_beside(
     data: DataSettings, path: Path, made: Provenance | None, known: Tokenizer | None
 ) -> str | None:
-    """The reason why the .npy beside a text cannot stand for it; None when it can."""
-    if made is None:  # of another program; what could not be checked is said where it is opened
+    """The reason why the .npy beside a text cannot be used for it; None if it can."""
+    if made is None:  # by another program; opening it reports what could not be checked
         return None
     change = describe_source_change(made.source, path) if path.is_file() else None
     if change is not None:
@@ -202,7 +202,7 @@ def _why_not_beside(
 def _choose_tokenizer(
     settings: TrainSettings, path: Path, note: Callable[[str], None], known: Tokenizer | None
 ) -> Tokenizer:
-    """Return the tokenizer that is named, the base model's, or one learned from the text."""
+    """Return the given tokenizer, the base model's, or one learned from the text."""
     if settings.data.tokenization == "char":
         return Tokenizer.from_characters(sorted(_characters(path, settings.machine.memory)))
     if settings.data.tokenization is not None:
@@ -215,7 +215,7 @@ def _choose_tokenizer(
 def find_stream_tokenizer(
     settings: TrainSettings, note: Callable[[str], None], known: Tokenizer | None
 ) -> Tokenizer:
-    """Return the tokenizer of a run that streams: named, the base model's, or learned, once."""
+    """Return the tokenizer of a run that streams: given, the base model's, or learned once."""
     name = settings.data.dataset_id
     assert name is not None
     if settings.data.tokenization is not None:
@@ -231,7 +231,7 @@ def find_stream_tokenizer(
 
 
 def _beginning(settings: TrainSettings, name: str) -> FileTexts:
-    """The texts to learn from; nothing else is held while they are read."""
+    """The texts to learn from, read before any other memory is taken."""
     budget = MemoryBudget.from_setting(settings.machine.memory)
     needed = stream_reading(settings.data).reader_bytes
     return FileTexts(
@@ -243,7 +243,7 @@ def _beginning(settings: TrainSettings, name: str) -> FileTexts:
 
 
 def learn_tokenizer(settings: TrainSettings, source: str, note: Callable[[str], None]) -> Tokenizer:
-    """Learn a tokenizer from the run's own text, once; it is kept in the run."""
+    """Learn a tokenizer from the run's own text, once; it is stored in the run."""
     size = learned_vocabulary(
         settings.data.vocab_size, settings.model, estimate_text_bytes(expand_inputs([source]))
     )
@@ -276,7 +276,7 @@ def _learn(
 def learn_from_head(
     settings: TrainSettings, texts: TextSource, note: Callable[[str], None]
 ) -> Tokenizer:
-    """Learn a tokenizer from the first texts of a stream, once; it is kept in the run."""
+    """Learn a tokenizer from the first texts of a stream, once; it is stored in the run."""
     folder = settings.run.folder / "data"
     sample, identity_path = folder / "head.txt", folder / "head.json"
     size = learned_vocabulary(settings.data.vocab_size, settings.model, None)

@@ -1,7 +1,7 @@
 """torch as the backend of a run: devices and processes, networks, and the engine of each run.
 
 In:      shapes, settings, folders with weights
-Out:     BACKEND, which the loop speaks to (backends.py)
+Out:     BACKEND, which the training loop calls (backends.py)
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _find_shared(
     group: ProcessGroup,
     given: torch.optim.Optimizer | None,
 ) -> SharedRows | None:
-    """What tokens share by their spelling, where a run lets them learn together."""
+    """The common parts of tokens, for a run with --spelling-rate."""
     if rate == 0:
         return None
     if given is not None or tokenizer is None:

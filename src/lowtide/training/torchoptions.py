@@ -1,4 +1,4 @@
-"""Options that exclude each other: what only torch has, what --offload cannot do; a table each."""
+"""Options that exclude each other: tables of those that only torch has or --offload lacks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["refuse_options"]
 
-# Layouts whose blocks are not alike from the outside: they read the embedding as well.
+# Layouts whose blocks need more inputs than the residual stream: they read the embedding as well.
 _REREADING = tuple(name for name, family in FAMILIES.items() if family.rereads_embedding)
-# JAX and --offload have optimizers of their own: what they do not know is torch's.
+# JAX and --offload have their own optimizers: those that they lack exist in torch only.
 _OTHER_OPTIMIZERS = tuple(
     name for name in get_args(OptimizerName) if name not in ("auto", "muon", "adamw")
 )
 _ABOVE_ZERO, _GIVEN = "above zero", "given"
-"""Marks for numbers and sizes: any value is refused except the one that switches it off."""
+"""Markers for numbers and sizes: any value is refused except the one that turns it off."""
 _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "layout": _REREADING,
     "optimizer": _OTHER_OPTIMIZERS,
@@ -42,8 +42,8 @@ _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "decay_schedule": ("root",),
     "vram": _GIVEN,
 }
-"""By field the values that JAX cannot do: its compiler is always there and has its own kernels,
-bfloat16 needs no scale, its allocator has a variable for what it takes of a GPU, and the script for
+"""By field the values that JAX does not support: it always compiles, with its own kernels, bfloat16
+needs no scale, its allocator has an environment variable for its share of a GPU, and the script for
 SLURM starts torchrun. Every other field means the same there (tests/training/test_torchoptions.py
 lists them)."""
 _NOT_OFFLOADED: dict[str, tuple[Any, ...] | str] = {
@@ -64,21 +64,21 @@ _NOT_OFFLOADED: dict[str, tuple[Any, ...] | str] = {
     "decay_schedule": ("root",),
     "save_in_background": (True,),
 }
-"""By field the values that --offload cannot do: blocks come one by one and have packed states of
-their own, which are saved out of their places."""
+"""By field the values that --offload does not support: blocks are fetched one by one, with their
+own packed states, and saved directly from there."""
 _NOT_BESIDE_ROWS: dict[str, tuple[Any, ...] | str] = {
     "use_8bit_optimizer": (True,),
     "parallel": ("fsdp",),
 }
-"""By field the values that --spelling-rate and --embedding-decay-to first cannot do: what they keep
-beside the rows of the embedding is in 32 bits and whole in every process."""
+"""By field the values that --spelling-rate and --embedding-decay-to first do not support: their
+states for the rows of the embedding are in 32 bits and whole in every process."""
 
 
 def refuse_options(settings: TrainSettings) -> None:
     """Refuse everything in a table at once, for JAX and for --offload."""
     values = setting_values(settings)
     offload = settings.machine.offload
-    # auto leaves them as they are where nothing has to be offloaded.
+    # With auto they are allowed: if nothing has to be offloaded they are used.
     refused = {"backend": _NOT_OFFLOADED["backend"]} if offload == "auto" else _NOT_OFFLOADED
     if offload != "none" and (found := _find(values, refused)):
         raise UsageError(

@@ -1,9 +1,9 @@
-"""The public network: a GPT that can be told to train itself, as guides for newcomers do it.
+"""The public network: a GPT with a `fit` method, as in introductory guides.
 
 In:      a GPTConfig, or the folder of a run or a published model
 Out:     GPT with `fit`
 
-Networks know nothing of training; this one, which only the public names lead to, does.
+Other networks do not depend on training; this one, used only by the public API, does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["GPT", "load_model"]
 
 
 class GPT(gpt.GPT):
-    """A network of the shape that a GPTConfig names, with its first weights.
+    """A network of the shape of a GPTConfig, with initial weights.
 
     `GPT(GPTConfig(vocab_size=50304, num_layers=2)).fit(GPTDataLoader(config, dataset_dir="data"))`
     """
@@ -37,8 +37,8 @@ class GPT(gpt.GPT):
         eval_data_loaders: Mapping[str, Any] | None = None,
         **options: Unpack[TrainKeywords],
     ) -> TrainResult:
-        """Train on a GPTDataLoader or on whatever Trainer takes; options are Trainer's."""
-        # Here, not above: a model that is only asked for text has no use for the loop.
+        """Train on a GPTDataLoader or any data that Trainer accepts; options are Trainer's."""
+        # Imported here, because a model that only generates text does not need the loop.
         from lowtide.training.loaders import fit
 
         return fit(self, data_loader, eval_data_loaders=eval_data_loaders, **options)
@@ -52,7 +52,7 @@ def load_model(
 ) -> GPT:
     """Load a network from the folder of a run or of a transformers model.
 
-    Weights that are not what the run wrote are named by `note` (stderr if not given), and the
-    newest checkpoint that is whole is taken.
+    Damaged weights are reported by `note` (stderr if not given), and the newest undamaged
+    checkpoint is loaded.
     """
     return load_network(GPT, folder, device=device, note=note)

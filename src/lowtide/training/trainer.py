@@ -1,7 +1,7 @@
-"""A network, its data and its settings, ready to be trained: `Trainer(…).fit()`.
+"""Train a network with given data and settings: `Trainer(…).fit()`.
 
 In:      a network, a dataset to train on, datasets to evaluate on
-Out:     the run's folder, begun or continued; TrainResult
+Out:     the run's folder, new or resumed; TrainResult
 Memory:  as the loop takes it (loop.py)
 """
 
@@ -73,7 +73,7 @@ def _to_stderr(text: str) -> None:
 
 
 class Trainer:
-    """Trains a network; the same object from Python and behind `lowtide train`.
+    """Trains a network; the Python interface, which `lowtide train` uses too.
 
     `Trainer(model, data=dataset, eval_data={"general": other}, max_iters=1000).fit()`
 
@@ -81,8 +81,8 @@ class Trainer:
     how it is called). `data` is a TokenDataset or a Mixture, a BatchLoader or StreamingDataLoader,
     or any iterator of batches that has state_dict, load_state_dict and close; `eval_data` names
     TokenDatasets (or BatchLoaders over them). `on_step`, `on_evaluation` and `on_checkpoint` are
-    called with what just happened; the run ends where `on_evaluation` returns True. Options are the
-    fields of TrainSettings; `optimizer` may be a torch optimizer too, whose rates are the peaks.
+    called with an event; the run ends if `on_evaluation` returns True. Options are the fields of
+    TrainSettings; `optimizer` may be a torch optimizer too, whose rates are the peaks.
     """
 
     def __init__(
@@ -128,18 +128,18 @@ class Trainer:
             for name, other in (eval_data or {}).items()
         }
         self.tokenizer = tokenizer
-        # As measured before the data was opened: what that holds is counted by itself.
+        # Measured before the data was opened, whose memory is counted separately.
         self.program: Program | None = None
         self.run = RunFolder(self.settings.run.folder, keep=self.settings.saving.keep_checkpoints)
         self._notify = notify
         self._callbacks = Callbacks(on_step, on_evaluation, on_checkpoint)
         self._note: Callable[[str], None] = notify or _to_stderr
-        # Whether the run's own weights are meant, whatever the model holds.
+        # Whether the run's own weights are used, whatever weights the model has.
         self.goes_on = settings is not None or options.get("resume") is True
         self._has_fitted = self._is_divided = False
 
     def fit(self) -> TrainResult:
-        """Train until the end, or go on with a run that was stopped."""
+        """Train until the end, or resume a run that was stopped."""
         with self.backend.open_group(self.settings.machine.device) as group, ExitStack() as stack:
             budget = host_budget_bytes(self.settings.machine, on_gpu=not group.on_cpu)
             stack.enter_context(self.run.locked(wanted=group.is_first))
@@ -184,8 +184,8 @@ class Trainer:
     def evaluate(self) -> dict[str, EvalResult]:
         """The loss on `val_data` ("val") and on `eval_data` ("eval_NAME"), without training.
 
-        Of the newest weights of the run that fit() goes on with, where there is one, else of the
-        model as it is. The data to train on is not touched.
+        With the newest weights of the run that fit() would resume, if there is one, else with the
+        model's own. The training data is not used.
         """
         with self.backend.open_group(self.settings.machine.device) as group:
             budget = host_budget_bytes(self.settings.machine, on_gpu=not group.on_cpu)
@@ -205,7 +205,7 @@ class Trainer:
             return results
 
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
-        """Bring the model to its device and make everything that steps need."""
+        """Move the model to its device and create everything that steps need."""
         engine = self._make_engine(group, self.run)
         rows = rows_of_process(self.settings.batch, group)
         source = sources.open_batches(self.data, self.settings, group, rows=rows)
@@ -337,7 +337,7 @@ class Trainer:
     def _claim(self, group: Group) -> dict[str, str]:
         """Find out whether this begins the run or goes on with it, and refuse what is neither.
 
-        Returns what a run that begins is to be known by.
+        Returns the identity of a new run.
         """
         run, settings = self.run, self.settings
         require_same_settings(group, settings)  # before anything is removed
@@ -367,7 +367,7 @@ class Trainer:
             require_own_tokenizer(self.tokenizer, Tokenizer.load(run.root), run.root)
 
     def _take_rows(self, state: RunState, group: Group, budget: int, rows: int | None) -> None:
-        """Make the micro-batch as small as the device (`rows`) or the budget needs it."""
+        """Reduce the micro-batch to what the device (`rows`) or the budget allows."""
         settings = self.settings
         if group.on_cpu:
             rows = rows_in_budget(
@@ -379,7 +379,7 @@ class Trainer:
                 budget_bytes=budget,
                 has_own_optimizer=self._given_optimizer is not None,
             )
-        # Processes compute together: none has more micro-batches than another.
+        # Processes synchronize: all have the same number of micro-batches.
         rows = group.least(state.micro_batch if rows is None else min(rows, state.micro_batch))
         if rows < state.micro_batch:
             state.micro_batch = rows
@@ -389,7 +389,7 @@ class Trainer:
             )
 
     def _resume(self, loop: Loop, identity: Mapping[str, str]) -> None:
-        """Start the run's folder, or take everything back from its newest checkpoint."""
+        """Create the run's folder, or restore everything from its newest checkpoint."""
         run, steps, config = self.run, loop.steps, self.model.config
         group = steps.group
         if group.is_first:
@@ -417,4 +417,4 @@ class Trainer:
             self._tell(line)
 
     def _tell(self, text: str) -> None:
-        self._note(text)  # looked up when it is needed: progress is made after prepare
+        self._note(text)  # looked up on each call, since progress is created after prepare

@@ -1,9 +1,9 @@
-"""Time a few training steps on made-up ids; run as a program, it answers in JSON.
+"""Time a few training steps on random ids; run as a program, it prints JSON.
 
 In:      stdin: {"config": GPTConfig, "settings": TrainSettings, "seconds": about so long,
          "all_rows": false to compute fewer rows where they take too long}
 Out:     stdout: {"tokens_per_second", "rows", "peak_bytes", "device_peak_bytes"}
-Memory:  what training takes; rows are left out where a step would take longer than the trial
+Memory:  that of training; with fewer rows if a step would take longer than the trial
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ _NUM_IDS = 1 << 18
 def time_steps(
     config: GPTConfig, options: dict[str, Any], *, seconds: float, all_rows: bool = False
 ) -> dict[str, Any]:
-    """Return the tokens per second of a training, from about `seconds` of it, and its peaks.
+    """Return the tokens per second of training, from about `seconds` of it, and its peaks.
 
-    A step whose rows take too long is timed with fewer, once and twice: the difference is what rows
-    cost, the rest what the update costs, and the whole step follows from both. With `all_rows` all
-    of a micro-batch are computed, however long they take: for the peaks.
+    A step that would take too long is timed with fewer rows, with one and with two micro-batches:
+    the difference is the cost of rows, the rest that of the update, and both give the time of the
+    whole step. With `all_rows` whole micro-batches are computed, however long they take: for the
+    peaks.
     """
     whole = build_settings(TrainSettings, options)
-    # What auto means depends on the rows, which the trial has fewer of.
+    # Resolved before, because auto depends on the rows, and the trial has fewer.
     options = {
         **options,
         "optimizer": choose_optimizer(whole.learning, config, whole.tokens_per_step),
@@ -76,7 +77,7 @@ def _affordable_rows(config: GPTConfig, whole: TrainSettings, seconds: float) ->
 def _time_step(
     config: GPTConfig, options: dict[str, Any], *, rows: int, parts: int, seconds: float
 ) -> tuple[float, int]:
-    """Return the seconds of one step of so many micro-batches, the first left out, and the peak.
+    """Return the seconds of one step of so many micro-batches, without the first, and the peak.
 
     The peak is that of the device; 0 on a CPU.
     """
@@ -116,7 +117,7 @@ def _time_step(
 
 
 def main() -> None:
-    """Read a request, time it, print the answer."""
+    """Read a request, time it, print the result."""
     request = json.load(sys.stdin)
     config = build_settings(GPTConfig, request["config"])
     answer = time_steps(
