@@ -42,7 +42,7 @@ _MASKS = (
     (r"(?<=\.\d\d)\d\d(?= |,|$)", ""),  # of losses, as processors round
     (rf"(?:{_SIZE}|[\d.]+[kMG]? \w+)/s", "RATE"),
     (rf"(?<=memory ){_SIZE}|{_SIZE}(?= (?:are|is) free)|(?<=peak_memory_bytes\": )\d+", "MEMORY"),
-    (rf"(?<=html: run, ){_SIZE}|(?<=html: dataset, ){_SIZE}", "PAGE"),
+    (rf"(?<=\.html: )(\w+), {_SIZE}", r"\1, PAGE"),  # times and paths are on pages, too
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*", "DATE"),
     (r"\b\d{16,}\b|(?<=\"xxh3_128\": )\"\w+\"", "STAMP"),  # the latter is of paths, too
 )
