@@ -32,7 +32,7 @@ __all__ = [
     "wants_json",
 ]
 
-_shown = {"json": False, "quiet": False}  # how this process answers
+_shown = {"json": False, "quiet": False}  # the output mode of this process
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Answer:
     """A result, shown in one of two ways."""
 
     parts: Iterable[str]
-    """Text as it comes; making it may be the work itself."""
+    """Text in parts; iterating over them may be the work itself."""
     data: Callable[[], Mapping[str, Any]] = dict
-    """The same for programs; called when all parts have come."""
+    """The same for programs; called after all parts."""
     field: str | None = None
-    """Where the parts are the whole answer: the JSON field that holds their text. They are written
-    as they come, and never held together."""
+    """If the parts are the whole result: the JSON field for their text. They are written one by
+    one, and never held together."""
     rows: Callable[[], Iterable[Any]] | None = None
-    """Where that field is a list: returns its rows, which JSON shows instead of the parts."""
+    """If that field is a list: returns its rows, which JSON shows instead of the parts."""
     end: str = "\n"
     """Printed after each part."""
     error: Exception | None = None
-    """Raised when the answer has been shown."""
+    """Raised after the result was shown."""
 
 
 def answer(text: object, **data: Any) -> Answer:
@@ -61,7 +61,7 @@ def answer(text: object, **data: Any) -> Answer:
 
 @contextlib.contextmanager
 def shown_as(*, as_json: bool, quiet: bool) -> Generator[None]:
-    """Within it, answers are shown as `--json` and `--quiet` ask for."""
+    """A context in which results are shown according to `--json` and `--quiet`."""
     before = dict(_shown)
     _shown.update(json=as_json, quiet=quiet)
     try:
@@ -71,12 +71,12 @@ def shown_as(*, as_json: bool, quiet: bool) -> Generator[None]:
 
 
 def wants_json() -> bool:
-    """Return whether stdout is for one JSON object."""
+    """True if stdout is for one JSON object."""
     return _shown["json"]
 
 
 def is_quiet() -> bool:
-    """Return whether stderr is for errors and warnings alone."""
+    """True if stderr is for errors and warnings only."""
     return _shown["quiet"]
 
 
@@ -99,7 +99,7 @@ def print_answer(given: Answer) -> None:
     for part in given.parts:
         if not as_json:
             print(part, end=given.end, flush=is_stream)
-        if is_stream and not is_stdout_read():  # the text is all there is to the work
+        if is_stream and not is_stdout_read():  # without a reader, the work is useless
             break
     if as_json:
         print(json.dumps(to_json(given.data())))
@@ -118,7 +118,7 @@ def _stream_json(field: str, parts: Iterable[str]) -> None:
 
 
 def _print_rows(field: str, rows: Iterable[Any]) -> None:
-    """Print an object with one list; rows go to a file first, so an error prints none of it."""
+    """Print an object with one list; rows go to a file first, so that an error prints nothing."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         with naming_full_disk():
             for number, row in enumerate(rows):
@@ -130,7 +130,7 @@ def _print_rows(field: str, rows: Iterable[Any]) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as JSON has it: dataclasses as objects, paths as text, no NaN."""
+    """Convert a value for JSON: dataclasses to objects, paths to text, no NaN."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)

@@ -41,7 +41,7 @@ __all__ = ["common_flags", "parse_settings"]
 def parse_settings(
     cls: type[Any], words: list[str], *, program: str, summary: str, examples: Sequence[str] = ()
 ) -> Any:
-    """Make settings of the class; `program`, `summary` and `examples` head its help."""
+    """Create settings of the class; `program`, `summary` and `examples` are for its help."""
     names = setting_fields(cls)
     words = repeat_flags(cls, _place_positionals(cls, _rename_flags(words, names)))
     if "--help-all" in words or "--help" in words or "-h" in words:
@@ -51,7 +51,7 @@ def parse_settings(
     config_path: str | None = None
     if "config_file" not in names:
         config_path, words = _take_word(words, "--config-file")
-    if "debug" not in names:  # else --debug is a setting of the verb's own
+    if "debug" not in names:  # else --debug is the verb's own setting
         words = [word for word in words if word != "--debug"]
     options: dict[str, Any] = {}
     if hasattr(cls, "presets_dir"):
@@ -88,7 +88,7 @@ def _print_help(
 def _parse_by_tyro(
     cls: type[Any], words: list[str], options: dict[str, Any], *, program: str, summary: str
 ) -> Any:
-    """Read flags over the options of a preset and of a config file; mistakes are explained."""
+    """Parse flags, which override a preset and a config file; errors are explained."""
     import tyro  # slow to import, and plain flags need none of it
 
     default: Any = tyro.MISSING_NONPROP
@@ -107,7 +107,7 @@ def _parse_by_tyro(
 
 
 def common_flags(cls: type[Any]) -> str:
-    """What the verb takes beside its settings, for its help."""
+    """The flags that every verb has besides its settings, for its help."""
     names = setting_fields(cls)
     flags: list[str] = []
     if "config_file" not in names:
@@ -122,10 +122,10 @@ def common_flags(cls: type[Any]) -> str:
 
 @contextlib.contextmanager
 def _quoting(cls: type[Any], words: Sequence[str]) -> Generator[None]:
-    """Escape control characters in what tyro prints, since it quotes the user's words.
+    """Escape control characters in tyro's output, since it quotes the user's words.
 
-    It also names flags by the settings' own names; where `flag_words` has another name, that is
-    printed instead. Output without either is left alone: escaping would spoil tyro's colours.
+    tyro names flags by the settings' own names; names from `flag_words` are printed instead. Output
+    without either is unchanged, because escaping would break tyro's colours.
     """
     guides: Mapping[str, str] = getattr(cls, "flag_words", {})
     shown = {flag_name(name): flag_name(word) for name, word in guides.items()}
@@ -145,7 +145,8 @@ def _quoting(cls: type[Any], words: Sequence[str]) -> Generator[None]:
 
 
 def _plain_values() -> ConstructorRegistry:
-    """Let tyro show an optional number or path as one (`INT`, not `{None}|INT`), and read 1e6."""
+    """Make tyro show optional numbers and paths without None (`INT`, not `{None}|INT`), and read
+    1e6."""
     from tyro.constructors import (
         ConstructorRegistry,
         PrimitiveConstructorSpec,
@@ -247,13 +248,13 @@ def _near_misses(cls: type[Any], words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _named(words: list[str], known: Collection[str]) -> set[str]:
-    """The settings that flags name or switch off."""
+    """The settings that flags set or turn off."""
     flags = {word.partition("=")[0][2:].replace("-", "_") for word in words if word[:2] == "--"}
     return {name if name in known else name.removeprefix("no_") for name in flags}
 
 
 def _place_positionals(cls: type[Any], words: list[str]) -> list[str]:
-    """Put what is given by flag to the front, where the verb wants it by position."""
+    """Move values given by flag to the front, if the verb takes them by position."""
     positional = positional_names(cls)
     flags = {flag_name(name): name for name in positional}
     given: dict[str, list[str]] = {}
@@ -283,7 +284,7 @@ def _place_positionals(cls: type[Any], words: list[str]) -> list[str]:
 def _refuse_stray_word(
     cls: type[Any], words: list[str], options: Collection[str], *, program: str
 ) -> None:
-    """Answer `lowtide prepare notes.txt`: which flag is missing before the word."""
+    """The error for `lowtide prepare notes.txt`, which names the missing flag."""
     stray = stray_word(cls, words)
     if stray is None:
         return

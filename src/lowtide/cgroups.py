@@ -23,7 +23,7 @@ def _read_number(path: Path) -> int | None:
 
 
 def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Return (version, folder) of each cgroup around us that has `controller`, innermost first."""
+    """Return (version, folder) of each enclosing cgroup with `controller`, innermost first."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

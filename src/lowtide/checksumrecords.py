@@ -43,7 +43,7 @@ def verify_folder(folder: str | Path, *, only: Iterable[str] | None = None) -> N
 
 
 def read_record(folder: Path) -> dict[str, list[str]] | None:
-    """The checksums by file name; None where there is no record."""
+    """The checksums by file name; None if there is no record."""
     path = folder / CHECKSUMS_NAME
     if not path.exists():
         return None

@@ -4,8 +4,8 @@ In:      a settings dataclass, and the words after the verb; settings or options
 Out:     an instance of it; None if a word is not a known flag with a valid value
 
 tyro, which explains errors in flags, takes 0.15 s to import and set up, as long as everything else
-before the work begins. So it is only used if there is an error to explain, and for the few types
-of fields that are not parsed here.
+before the work starts. So it is only used if there is an error to explain, and for the few types of
+fields that are not parsed here.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _POSITIONAL = "Annotated[", ", tyro.conf.Positional]"
 _MANY = "tuple[", ", ...]"
 _WORDS = "Literal[", "]"
 _OPEN_SWITCH, _TRUTHS = "bool | None", ("True", "False", "None")
-_REPEATED = "UseAppendAction"  # a flag that is given once for each of its values
+_REPEATED = "UseAppendAction"  # a flag that is repeated for each of its values
 
 
 def read_path(word: str) -> Path:
-    """Read a path; an empty word, which pathlib takes for the current folder, is refused."""
+    """Read a path; an empty word, which pathlib reads as the current folder, is refused."""
     if not word or "\0" in word:
         raise ValueError(f"{word!r} names no file or folder")
     return Path(word)
@@ -57,7 +57,7 @@ def flag_name(name: str) -> str:
 
 
 def write_flags(options: Mapping[str, Any]) -> list[str]:
-    """The words that give these options; None gives none.
+    """The command-line words for these options; those that are None are omitted.
 
     >>> write_flags({"input": ["a.txt", "b.txt"], "resume": False, "seed": None, "seq_len": 8})
     ['--input', 'a.txt', 'b.txt', '--no-resume', '--seq-len', '8']
@@ -74,7 +74,7 @@ def write_flags(options: Mapping[str, Any]) -> list[str]:
 
 
 def settings_as_flags(settings: Any, *, leave_out: Collection[str] = ()) -> list[str]:
-    """The words that make these settings, those with default values left out.
+    """The command-line words for these settings, without those that have default values.
 
     >>> @dataclass
     ... class Settings:
@@ -118,7 +118,7 @@ class _Field:
         return _READERS.get(self.kind)
 
     def _read_choice(self, word: str) -> str:
-        """Read one of the words that are listed; ValueError where it is none of them."""
+        """Read one of the listed words; ValueError for any other."""
         choices = self.kind.removeprefix(_WORDS[0]).removesuffix(_WORDS[1]).split(", ")
         if repr(word) not in choices:
             raise ValueError(word)
@@ -126,7 +126,7 @@ class _Field:
 
 
 def _describe(field: dataclasses.Field[Any]) -> _Field:
-    """Read a field's kind from the text of its annotation, so that nothing has to be imported."""
+    """Read a field's kind from the text of its annotation, without imports."""
     kind = field.type if isinstance(field.type, str) else ""
     positional = kind.startswith(_POSITIONAL[0]) and kind.endswith(_POSITIONAL[1])
     if positional:
@@ -145,7 +145,7 @@ def positional_names(cls: type[Any]) -> list[str]:
 
 
 def stray_word(cls: type[Any], words: list[str]) -> str | None:
-    """The first word before any flag that is one more than the verb takes by position.
+    """The first excess positional word: before any flag, beyond the verb's positional settings.
 
     >>> @dataclass
     ... class Settings:
@@ -163,7 +163,7 @@ def stray_word(cls: type[Any], words: list[str]) -> str | None:
 
 
 def repeat_flags(cls: type[Any], words: list[str]) -> list[str]:
-    """The words with such flags before each of their values as are given once for each.
+    """The words with repeated flags written before each of their values.
 
     >>> @dataclass
     ... class Settings:
@@ -190,7 +190,7 @@ def repeat_flags(cls: type[Any], words: list[str]) -> list[str]:
 
 
 def spell_switches(cls: type[Any], words: list[str]) -> list[str]:
-    """The words with a value behind each switch that may be left open, which tyro wants.
+    """The words with an explicit value after each optional switch, which tyro needs.
 
     >>> @dataclass
     ... class Settings:
@@ -213,7 +213,7 @@ def spell_switches(cls: type[Any], words: list[str]) -> list[str]:
 
 
 def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:
-    """Make settings of the words, if every one of them is plain.
+    """Create settings from the words, if all flags and values are plain; else None.
 
     >>> @dataclass
     ... class Settings:
@@ -239,7 +239,7 @@ def read_plain_flags(cls: type[Any], words: list[str]) -> Any | None:
 
 
 def _read_words(fields: list[_Field], words: list[str]) -> dict[str, Any]:
-    """Return the values of the fields that are named; ValueError where something is not plain."""
+    """Return the values of the given fields; ValueError if a flag or value is not plain."""
     by_flag = {flag_name(field.name): field for field in fields}
     waiting = [field for field in fields if field.positional]
     values: dict[str, Any] = {}

@@ -1,10 +1,10 @@
 """Settings in groups: nested frozen dataclasses internally, one flat list of names for users.
 
-In:      a settings dataclass; if dataclasses make all its fields, these are groups of settings
+In:      a settings dataclass; if all its fields are dataclasses, these are groups of settings
 Out:     its settings by their own names: fields, types, values; instances from such values
 
-Flags, keywords, config files and settings.json have one name for each setting and know of no group;
-functions get the group that they use. A class without groups is its own only group.
+Flags, keywords, config files and settings.json use plain names without groups; functions get the
+group that they use. A class without groups is its own only group.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _LEFT_OUT = "left_out"
 
 
 def limit(default: Any) -> Any:
-    """A field that functions take by keyword and that is no option: it has no flag and no help.
+    """A field for Python callers only: it has no flag and no help.
 
-    It says how much is read or held at a time, and the result does not depend on it.
+    It limits how much is read or held at a time; results do not depend on it.
     """
     return dataclasses.field(default=default, metadata={_LIMIT: True})
 
@@ -48,7 +48,7 @@ def limit_names(cls: type[Any]) -> list[str]:
 
 
 def groups_of(cls: type[Any]) -> dict[str, type[Any]]:
-    """The classes of groups by their fields; empty where not every field of `cls` is a group."""
+    """The classes of groups by their fields; empty if not every field of `cls` is a group."""
     made = {field.name: field.default_factory for field in dataclasses.fields(cls) if field.init}
     groups = {
         name: factory
@@ -96,7 +96,7 @@ def setting_values(settings: Any) -> dict[str, Any]:
 
 
 def from_flat(cls: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
-    """Make settings of values by name; what is not named has its default."""
+    """Create settings from values by name; the others have their defaults."""
     given: dict[str, Any] = dict(values)
     groups: dict[str, Any] = {}
     for name, group in groups_of(cls).items():
@@ -122,9 +122,9 @@ def replace_settings(settings: SettingsT, **changes: Any) -> SettingsT:
 
 
 def note_left_out(settings: SettingsT, named: Iterable[str]) -> SettingsT:
-    """The same settings, which know that all but the `named` ones were left out.
+    """The same settings, with a record that all but the `named` ones were left out.
 
-    Only those do whose class has a field `left_out`, which no caller can set.
+    This needs a field `left_out` of the class, which callers cannot set.
     """
     if hasattr(settings, _LEFT_OUT):
         names = frozenset(setting_fields(type(settings)).keys() - {*named})
@@ -133,5 +133,5 @@ def note_left_out(settings: SettingsT, named: Iterable[str]) -> SettingsT:
 
 
 def named_settings(settings: Any) -> set[str]:
-    """The names of the settings that were given; all of them where that is not known."""
+    """The names of the settings that were given; all of them if that is not known."""
     return {*setting_fields(type(settings))} - getattr(settings, _LEFT_OUT, frozenset())

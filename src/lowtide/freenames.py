@@ -1,10 +1,10 @@
-"""Names that an output is about to take: what somebody else has under them is never overwritten.
+"""Check that the names of output files are free, so that other files are never overwritten.
 
 In:      a folder and the names that a command writes there, or one file
-Out:     UsageError that names the first one that is taken
+Out:     UsageError that names the first existing file
 
-A command asks when it begins: once it has left a mark of its own there (a record, a work folder),
-these files are its own, and it goes on.
+A command checks at its start: once it has written its own mark there (a record, a work folder),
+these files are its own, and it resumes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD_BYTES = 1024
 
 
 def require_free_names(folder: Path, names: Iterable[str], *, next_step: str) -> None:
-    """Refuse a folder in which one of `names` is taken, be it by a link that leads nowhere.
+    """Refuse a folder in which one of `names` exists, even as a dangling link.
 
     >>> require_free_names(Path("not-there"), ["config.json"], next_step="")
     """

@@ -39,16 +39,16 @@ class Flag:
     group: str
     help: str
     metavar: str
-    """What its value looks like; empty for a switch."""
+    """The form of its value; empty for a switch."""
     choices: tuple[str, ...] = ()
     positional: bool = False
     repeated: bool = False
     default: str = ""
-    """Empty where nothing is worth saying."""
+    """The default as text; empty if not worth showing."""
 
     @property
     def usage(self) -> str:
-        """The flag with what follows it."""
+        """The flag and the form of its value."""
         if self.positional:
             return self.name.upper().replace("_", "-") + (" …" if self.repeated else "")
         if not self.metavar:
@@ -57,7 +57,7 @@ class Flag:
 
 
 def has_more(cls: type[Any]) -> bool:
-    """Return whether plain help leaves flags out."""
+    """True if plain --help leaves flags out."""
     return hasattr(cls, "common_flags")
 
 
@@ -94,7 +94,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _rows(flag: Flag, *, whole: bool) -> list[str]:
-    """The lines of one flag: what to write, then what it means, or the first part of that."""
+    """The lines of one flag: its usage, then its meaning, or the first part of that."""
     text = flag.help if whole else flag.help.partition("; ")[0]
     notes = ["On unless this flag is given:"] if flag.default and not flag.metavar else []
     notes.append(text.rstrip("."))
@@ -149,13 +149,13 @@ def flags_of(cls: type[Any]) -> Iterator[Flag]:
 
 
 def _given_name(kind: Any) -> str | None:
-    """The name of a flag whose setting cannot have it: `from` is a word of Python."""
+    """The name of a flag that its setting cannot have, such as `from`, a Python keyword."""
     marks = (getattr(mark, "name", None) for mark in getattr(kind, "__metadata__", ()))
     return next((name for name in marks if isinstance(name, str)), None)
 
 
 def _describe_type(kind: Any) -> tuple[str, tuple[str, ...], bool]:
-    """How a value is written, what it may be, and whether there may be several."""
+    """The form of a value, its choices, and whether there may be several."""
     if get_origin(kind) in (Union, types.UnionType):
         kinds = [one for one in get_args(kind) if one is not type(None)]
         kind = str if str in kinds else kinds[0]
@@ -169,13 +169,13 @@ def _describe_type(kind: Any) -> tuple[str, tuple[str, ...], bool]:
 
 
 def _read_source(cls: type[Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The docstrings of the fields, and the groups that begin with one, by name."""
+    """The docstrings of the fields, and the headings of groups that start at a field, by name."""
     texts: dict[str, str] = {}
     groups: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
             source = textwrap.dedent(inspect.getsource(base))
-        except (OSError, TypeError):  # made by a program, not written in a file
+        except (OSError, TypeError):  # a class without a source file
             continue
         lines = source.splitlines()
         body = ast.parse(source).body[0]
@@ -192,7 +192,7 @@ def _read_source(cls: type[Any]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _comment_above(lines: list[str], number: int) -> str:
-    """The comment that ends right above a line, its lines joined; empty where there is none."""
+    """The comment that ends right above a line, its lines joined; empty if there is none."""
     above: list[str] = []
     while number > 0 and (line := lines[number - 1].strip()).startswith("# "):
         above.insert(0, line[2:])

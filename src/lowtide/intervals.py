@@ -1,4 +1,4 @@
-"""How often a job says how far it is.
+"""How often a job reports its progress.
 
 Out:     Intervals, for Progress
 Memory:  a few numbers
@@ -16,11 +16,11 @@ class Intervals:
     """Seconds between two reports of each kind."""
 
     refresh_seconds: float = 0.2
-    """Between two looks at the phase, and two drawings of a bar."""
+    """Between two polls of the phase, and two updates of a bar."""
     metrics_seconds: float = 1.0
     """Between two rows of metrics."""
     line_seconds: float = 10.0
-    """Between two lines, where there is no bar."""
+    """Between two lines, if there is no bar."""
 
 
 USUAL_INTERVALS = Intervals()

@@ -1,11 +1,11 @@
-"""Let a function that takes settings take them as keywords too.
+"""A decorator by which a function of settings also accepts them as keywords.
 
 In:      a function of one argument, a settings dataclass
 Out:     the same function, called with settings or with the names of their fields
 
-What the public functions share is here: `prepare_dataset(settings)`, `prepare_dataset(out_dir=…)`,
-`verify_dataset("data/books")` for what the verb takes by position, `progress=False` for silence.
-The signatures that help() and type checkers see are made by signatures.py.
+All public functions support `prepare_dataset(settings)`, `prepare_dataset(out_dir=…)`,
+`verify_dataset("data/books")` (the verb's positional settings) and `progress=False` for silence.
+signatures.py generates the signatures for help() and type checkers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PublicFunction(Protocol, Generic[ResultT_co]):
 def takes_keywords(
     cls: type[SettingsT],
 ) -> Callable[[Callable[[SettingsT], ResultT]], PublicFunction[ResultT]]:
-    """Let the decorated function take the fields of `cls` as keywords.
+    """Decorate a function to accept the fields of `cls` as keywords.
 
     >>> import dataclasses
     >>> @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def takes_keywords(
 def _settings_of(
     cls: type[SettingsT], name: str, given: tuple[Any, ...], options: dict[str, Any]
 ) -> SettingsT:
-    """The settings that a call names; mistakes in the call itself are TypeErrors, as everywhere."""
+    """The settings of a call; errors in the call itself are TypeErrors, as usual."""
     first = given[0] if given else None
     if given and (first is None or isinstance(first, cls)):
         if len(given) > 1 or (first is not None and options):

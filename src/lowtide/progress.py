@@ -1,4 +1,4 @@
-"""Show how far a job is: a bar on a terminal, lines in a log, the same numbers in metrics.jsonl.
+"""Show the progress of a job: a bar on a terminal, lines in a log, and rows in metrics.jsonl.
 
 In:      `Phase.update(done)` from the worker, or a `poll` function for work that runs natively
 Out:     stderr (bar or lines), metrics.jsonl (one row a second)
@@ -36,7 +36,7 @@ DeviceMemory = Callable[[], tuple[int, int]]
 """Returns the bytes a job holds on its GPU, and how many the GPU has."""
 
 _BAR_CELLS = 20
-_LAST_ROW_BYTES = 4096  # of metrics: a row of the end takes under 300
+_LAST_ROW_BYTES = 4096  # read from the end of metrics; the last row takes under 300
 
 
 def format_count(count: float) -> str:
@@ -53,7 +53,7 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration as people read it.
+    """Return a duration in readable form.
 
     >>> format_seconds(4.26), format_seconds(75), format_seconds(7265), format_seconds(200_000)
     ('4.3s', '1:15', '2:01:05', '2 d 7:33')
@@ -68,19 +68,19 @@ def format_seconds(seconds: float) -> str:
 
 
 def _ends_with_end(path: Path | None) -> bool:
-    """True if the last row of a file of metrics says that a job came to its end."""
+    """True if the last row of a metrics file is that of a finished job."""
     if path is None or not path.is_file():
         return False
     try:
         with path.open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _LAST_ROW_BYTES, 0))
             return b'"event": "end"' in file.read().rstrip(b"\n").rpartition(b"\n")[2]
-    except OSError:  # to be noted where it is written to
+    except OSError:  # reported when it is written
         return False
 
 
 def run_metrics_path(folder: Path) -> Path | None:
-    """Return the metrics file of a run for another job to add to; None without one to write to."""
+    """Return the metrics file of a run that another job may append to; None if not writable."""
     path = folder / METRICS_NAME
     return path if path.is_file() and os.access(path, os.W_OK) else None
 
@@ -95,7 +95,7 @@ class Phase:
         self.total = total
         self.unit = unit
         self.doing = ""
-        """What is done between two steps of the count, such as an evaluation."""
+        """Other work between two steps of the count, such as an evaluation."""
         self.numbers: dict[str, float] = {}
         self._first = start
         self._done = start
@@ -103,12 +103,12 @@ class Phase:
         self.started = time.monotonic()
 
     def update(self, done: float, **numbers: float) -> None:
-        """Say how much is done in all, and any other numbers worth showing."""
+        """Set how much is done in total, and any other numbers to show."""
         self._done = done
         self.numbers.update(numbers)
 
     def advance(self, count: float = 1, **numbers: float) -> None:
-        """Say that `count` more is done."""
+        """Add `count` to what is done."""
         self.update(self._done + count, **numbers)
 
     @property
@@ -120,7 +120,7 @@ class Phase:
         return self._done
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the numbers of this moment, as they go into metrics.jsonl."""
+        """Return the current numbers, as a row for metrics.jsonl."""
         done = self.done
         seconds = max(time.monotonic() - self.started, 1e-9)
         rate = (done - self._first) / seconds
@@ -134,7 +134,7 @@ class Phase:
         return row
 
     def end(self) -> dict[str, Any]:
-        """Return the last numbers, and let go of what was polled, which may hold much memory."""
+        """Return the last numbers, and release the polled object, which may hold much memory."""
         row = self.snapshot()
         self._poll = None
         return row
@@ -176,9 +176,9 @@ class Progress:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lowtide-progress", daemon=True)
         self._live: Live | None = None
-        # A notebook's stderr is no terminal, but goes back to the beginning of its line as one.
+        # A notebook's stderr is not a terminal, but supports carriage returns like one.
         self._in_notebook = type(self._stream).__module__.startswith("ipykernel")
-        # Over in a moment: no thread shows how far it is, and its rows are written together.
+        # Over in a moment: no thread shows progress, and its rows are written together.
         self._is_brief = is_brief
         self._waiting_rows: list[dict[str, Any]] = []
         self._drawn = 0
@@ -204,7 +204,7 @@ class Progress:
         if self.budget_bytes is not None:
             self._meter.set_budget(self.budget_bytes)
         if self._stream is not None and self._stream.isatty():
-            from rich.console import Console  # loaded only where a terminal is there to show it
+            from rich.console import Console  # imported only if there is a terminal
             from rich.live import Live
 
             self._live = Live(
@@ -233,7 +233,7 @@ class Progress:
         row: dict[str, Any] = {"event": "end" if error is None else "stopped"}
         if self.budget_bytes is not None:
             row["over_budget_bytes"] = self._meter.excess_bytes
-        # A finished job that was started again has done nothing: its numbers are left as they are.
+        # A finished job that was started again did nothing: its metrics stay unchanged.
         if error is not None or self._has_written or not _ends_with_end(self.metrics_path):
             self.write_metrics(row)
         if error is None:
@@ -258,7 +258,7 @@ class Progress:
         start: float = 0,
         poll: Poll | None = None,
     ) -> Generator[Phase]:
-        """Run one part of the job; `poll` gives (done, numbers) for work that cannot call back."""
+        """Run one part of the job; `poll` returns (done, numbers) for work without callbacks."""
         phase = Phase(name, total=total, unit=unit, start=start, poll=poll)
         with self._lock:
             self._phase = phase
@@ -274,7 +274,7 @@ class Progress:
             self.note(self._describe(row, finished=True))
 
     def note(self, text: str) -> None:
-        """Print one line above the bar; a command that is quiet prints warnings alone."""
+        """Print one line above the bar; a quiet command prints only warnings."""
         if self._stream is None:
             if self._only_warns and text.startswith("warning: "):
                 warn(text)
@@ -317,8 +317,8 @@ class Progress:
             memory["device_bytes"], memory["device_total_bytes"] = self._device_memory()
         lines = "".join(json.dumps(row | memory) + "\n" for row in rows)
         try:
-            # A pipe in its place must not keep the job waiting for a reader.
-            # Nor is a link followed: what it leads to is somebody else's.
+            # Opening a pipe must not block the job until there is a reader.
+            # Links are not followed: they lead to other people's files.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             flags |= os.O_NOFOLLOW
             descriptor = os.open(path, flags, 0o666)
@@ -332,7 +332,7 @@ class Progress:
         intervals = self._intervals
         last_row = last_line = time.monotonic()
         while not self._stop.wait(intervals.refresh_seconds):
-            # The lock is held while `poll` runs: once a phase has ended, what it polls may be gone.
+            # The lock is held while `poll` runs: after the phase, the polled object may be freed.
             with self._lock:
                 phase = self._phase
                 row = phase.snapshot() if phase is not None else {}
@@ -351,7 +351,7 @@ class Progress:
                 self.note(self._describe(row, finished=False))
 
     def _draw(self, text: str) -> None:
-        """Write the bar over the one before it, in a notebook."""
+        """Overwrite the previous bar, in a notebook."""
         assert self._stream is not None
         text = printable(text)
         self._stream.write("\r" + text.ljust(self._drawn))
@@ -360,7 +360,7 @@ class Progress:
 
     @staticmethod
     def _line(text: str) -> Text:
-        """Return the bar as one line, cut at the terminal's edge: a wrapped one leaves traces."""
+        """Return the bar as one line, cut at the terminal's width: a wrapped one leaves traces."""
         from rich.text import Text
 
         return Text(printable(text), no_wrap=True, overflow="ellipsis")
@@ -376,7 +376,7 @@ class Progress:
             share = min(row["done"] / total, 1.0)
             filled = round(share * _BAR_CELLS)
             parts.append("█" * filled + "░" * (_BAR_CELLS - filled) + f" {100 * share:3.0f}%")
-        if total or row["done"]:  # else it counts nothing: only time and memory are shown
+        if total or row["done"]:  # else there is no count, only time and memory
             parts.append(_share(row["done"], total, row["unit"]))
             parts.append(f"{_with_unit(row['rate'], row['unit'])}/s")
         if not finished and row.get("seconds_left") is not None:
@@ -394,7 +394,7 @@ class Progress:
 
 
 def _json_number(value: Any) -> Any:
-    """Return a value JSON can hold: NumPy's numbers as Python's, no NaN or infinity."""
+    """Return a value for JSON: NumPy's numbers as Python's, no NaN or infinity."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -403,7 +403,7 @@ def _json_number(value: Any) -> Any:
 
 
 def _share(done: float, total: float | None, unit: str) -> str:
-    """How much of how much: 3 of 8 texts, 1 of 1 text, 1.0 MiB of 2.0 MiB."""
+    """Progress in words: 3 of 8 texts, 1 of 1 text, 1.0 MiB of 2.0 MiB."""
     if not total:
         return _with_unit(done, unit)
     before = _with_unit(done, unit) if unit == "B" else format_count(done)

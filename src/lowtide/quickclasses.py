@@ -1,9 +1,9 @@
-"""Dataclasses that are quick to define: their methods are shared, not compiled class by class.
+"""Dataclasses that are quick to define: their methods are shared, not compiled for each class.
 
-`dataclasses.dataclass` writes up to six functions as text and compiles them, 0.6 ms a class in
-Python 3.11; a command defines some sixty classes before it begins. Here the standard library finds
-the fields and sets their defaults, and the methods go by these fields. What the standard library
-does with dataclasses works (`fields`, `replace`, `asdict`, patterns), so do copies and pickles.
+`dataclasses.dataclass` generates up to six functions as text and compiles them, 0.6 ms a class in
+Python 3.11; a command defines some sixty classes before it starts. Here the standard library finds
+the fields and sets their defaults, and shared methods use these fields. The functions of the
+standard library work (`fields`, `replace`, `asdict`, patterns), and so do copies and pickles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def dataclass(*, frozen: bool = False, kw_only: bool = False) -> Callable[[Class
 def dataclass(
     cls: ClassT | None = None, /, *, frozen: bool = False, kw_only: bool = False
 ) -> ClassT | Callable[[ClassT], ClassT]:
-    """A class decorator, used and meant as `dataclasses.dataclass`.
+    """A class decorator, used like `dataclasses.dataclass`.
 
     >>> @dataclass(frozen=True)
     ... class Point:
@@ -49,7 +49,7 @@ def dataclass(
             kw_only=kw_only,
         )
         for name, method in _methods(find_fields(cls), frozen=frozen).items():
-            if cls.__dict__.get(name) is None:  # what the class says itself stays
+            if cls.__dict__.get(name) is None:  # methods of the class itself are kept
                 setattr(cls, name, method)
         said = cls.__dataclass_params__  # for the standard library and tyro
         said.init = said.repr = said.eq = True
@@ -123,7 +123,7 @@ def _initializer(cls: type[Any]) -> Callable[..., None]:
 
 
 def _values_getter(names: list[str]) -> Callable[[Any], Any]:
-    """A function that returns the values of these attributes in something that is comparable."""
+    """A function that returns the values of these attributes as a comparable object."""
     return attrgetter(*names) if names else lambda value: ()
 
 
@@ -147,7 +147,7 @@ def _refuse_call(cls: type[Any], args: tuple[Any, ...], given: dict[str, Any]) -
 
 
 class _Signature:
-    """The signature of a class, for help() and notebooks; made when it is asked for."""
+    """The signature of a class, for help() and notebooks; made on access."""
 
     def __get__(self, instance: Any, owner: type[Any]) -> inspect.Signature:
         accepted = [field for field in dataclasses.fields(owner) if field.init]

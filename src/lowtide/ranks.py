@@ -1,8 +1,8 @@
-"""Which of the processes that train together this one is; without any settings, it is alone.
+"""The rank of this process among those that train together; without any settings, it is alone.
 
 In:      RANK, WORLD_SIZE and LOCAL_RANK in the environment, which torchrun sets; or JAX_PROCESS_ID
          and JAX_NUM_PROCESSES, which whoever starts several processes of JAX sets (docs/jax.md)
-Out:     numbers; an environment without them, for a process that is to be alone
+Out:     numbers; an environment without them, for a subprocess that is not part of the group
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 JAX_NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-"""Where the first process of JAX listens, how many there are, and which this is."""
+"""The variables of JAX: address of the first process, number of processes, this one's rank."""
 
 
 def by_torchrun() -> bool:
@@ -32,7 +32,7 @@ def by_torchrun() -> bool:
 
 
 def is_launched() -> bool:
-    """True where something has started this process as one of a group."""
+    """True if this process was started as one of a group."""
     return by_torchrun() or JAX_NAMES[1] in os.environ
 
 
@@ -42,7 +42,7 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """True for the process that speaks and writes for all."""
+    """True for the process that writes files and messages for all."""
     return rank() == 0
 
 
@@ -59,7 +59,7 @@ def local_rank() -> int:
 
 
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a process that belongs to no group, whatever started this one."""
+    """An environment for a subprocess outside of any group."""
     names = (*_NAMES, *JAX_NAMES)
     return {name: value for name, value in environment.items() if name not in names}
 

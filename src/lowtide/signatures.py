@@ -1,11 +1,11 @@
-"""Signatures and docstrings of the public functions, made from the settings they take.
+"""Signatures and docstrings of the public functions, generated from their settings.
 
 In:      a public function, and the settings dataclass whose fields are its keywords
 Out:     `__signature__` and `__doc__`, as help() and notebooks show them; Options for the stub that
          type checkers and editors read (tools/write_signatures.py writes it)
 
 A setting is declared once, in its dataclass: name, type, default and docstring come from there.
-Types are shown as callers may give them: a path as text too, one file where several are taken.
+Types are those that callers may pass: a path also as text, a list of files also as one file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WIDTH = 92
 
 
 class _Written(str):
-    """An annotation that is shown as it stands, without quotes."""
+    """An annotation that is shown verbatim, without quotes."""
 
     __slots__ = ()
 
@@ -73,10 +73,10 @@ class Option:
 
     name: str
     kind: str
-    """Its type, as Python writes it."""
+    """Its type, as Python source."""
     doc: str
     default: str | None = None
-    """As Python writes it; None where there is none and the keyword is required."""
+    """Its default, as Python source; None if there is none and the keyword is required."""
     positional: bool = False
 
 
@@ -105,7 +105,7 @@ def options_of(cls: type[Any]) -> list[Option]:
 
 
 def _common(cls: type[Any]) -> list[Option]:
-    """What every public function takes beside its settings."""
+    """The keywords of every public function besides its settings."""
     options: list[Option] = []
     if "config_file" not in setting_fields(cls):
         doc = "File with any of these settings (JSON, TOML or YAML); keywords override it."
@@ -118,7 +118,7 @@ def _common(cls: type[Any]) -> list[Option]:
 
 
 def _written(kind: Any, *, is_path: bool) -> str:
-    """The type of what may be given for a setting of type `kind`."""
+    """The type that callers may pass for a setting of type `kind`."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is type(None):
         return "None"
@@ -143,7 +143,7 @@ def _written_default(field: dataclasses.Field[Any]) -> str:
 
 
 def public_doc(function: Callable[..., Any]) -> str:
-    """What the function says about itself, without its examples of use in tests."""
+    """The function's own docstring, without its doctest examples."""
     doc = inspect.cleandoc(function.__doc__ or "")
     return doc.partition("\nArgs:")[0].rstrip()
 

@@ -1,9 +1,9 @@
-"""Use the file of a lock again for the next one, where many small files are locked in turn.
+"""Reuse the file of a released lock for the next one, if many small files are locked in turn.
 
 Deleting a file makes ext4 slow to create others for some seconds: with a lock for each of 2,000
-small files, half of the time was that.
+small files, that was half of the time.
 
-Memory:  a path and a descriptor for each lock that is given up and not used again yet
+Memory:  a path and a descriptor for each released lock that is not reused yet
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _spare: list[tuple[Path, int]] | None = None
 
 @contextlib.contextmanager
 def reusing_locks() -> Generator[None]:
-    """Inside this context, the file of a lock that is given up becomes that of the next one."""
+    """Inside this context, the file of a released lock becomes that of the next one."""
     global _spare
     before, _spare = _spare, []
     try:
@@ -32,7 +32,7 @@ def reusing_locks() -> Generator[None]:
 
 
 def take_spare_lock(lock: Path) -> int | None:
-    """The descriptor of a lock that was given up, now under this name; None without one."""
+    """The descriptor of a released lock, renamed to this name; None without one."""
     if not _spare:
         return None
     before, descriptor = _spare.pop()
@@ -46,7 +46,7 @@ def take_spare_lock(lock: Path) -> int | None:
 
 
 def give_up_lock(lock: Path, descriptor: int) -> None:
-    """Remove a lock, or keep its file for the next one; it stays locked until then."""
+    """Release a lock: remove its file, or keep it, locked, for the next one."""
     if _spare is None:
         _remove(lock, descriptor)
     else:
@@ -55,5 +55,5 @@ def give_up_lock(lock: Path, descriptor: int) -> None:
 
 def _remove(lock: Path, descriptor: int) -> None:
     with contextlib.suppress(OSError):
-        lock.unlink()  # still locked: whoever opened it meanwhile sees that it is gone
+        lock.unlink()  # while locked, so that another process that opened it sees it is gone
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""How the threads of OpenMP, which torch computes with, wait for each other.
+"""How the threads of OpenMP, which torch uses, wait for each other.
 
 Threads that wait by spinning starve each other as soon as anything else runs on the same cores.
 Thirty small steps beside ten other jobs took 22.1 s of processor time and 203 s by the clock, and
@@ -13,7 +13,7 @@ __all__ = ["sleep_while_waiting"]
 
 
 def sleep_while_waiting() -> None:
-    """Let threads sleep while they wait, unless the user says how; for calls before torch loads.
+    """Make threads sleep while they wait, unless the user has set this; call before torch loads.
 
     OpenMP reads the environment once, when torch is imported.
     """
