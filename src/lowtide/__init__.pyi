@@ -912,8 +912,8 @@ def train(
         cautious_decay: Muon: decay only the weights whose update moves them towards zero
             anyway.
         embedding_rate: Learning rate of embeddings and output matrix, as a multiple of the
-            learning rate; 1 if not given, 3 with --target-params up to 30M and a vocabulary of
-            more tokens than the width.
+            learning rate; 1 if not given, 3 with --target-params up to 30M (AdamW: 1M) and a
+            vocabulary of more tokens than the width.
         embedding_decay: Weight decay of embeddings and output matrix; --weight-decay if not
             given.
         embedding_decay_to: What weight decay pulls the embedding towards: zero, or its initial
@@ -925,7 +925,8 @@ def train(
             others; 0 turns it off.
         beta1: AdamW's beta1, the decay rate of the first moment.
         beta2: AdamW's beta2, the decay rate of the second moment; 0.95 if not given, 0.99 with
-            --target-params up to 30M and a vocabulary of more tokens than the width.
+            --target-params up to 30M (AdamW: 1M) and a vocabulary of more tokens than the
+            width.
         ahead_weight: Multi-token prediction: learn the second and third next token too, at this
             weight and half of it, falling to zero by two thirds of the run; losses shown are
             those of the next token.

@@ -168,7 +168,7 @@ class TrainKeywords(TypedDict, total=False):
     """Muon: decay only the weights whose update moves them towards zero anyway."""
 
     embedding_rate: float | None
-    """Learning rate of embeddings and output matrix, as a multiple of the learning rate; 1 if not given, 3 with --target-params up to 30M and a vocabulary of more tokens than the width."""
+    """Learning rate of embeddings and output matrix, as a multiple of the learning rate; 1 if not given, 3 with --target-params up to 30M (AdamW: 1M) and a vocabulary of more tokens than the width."""
 
     embedding_decay: float | None
     """Weight decay of embeddings and output matrix; --weight-decay if not given."""
@@ -186,7 +186,7 @@ class TrainKeywords(TypedDict, total=False):
     """AdamW's beta1, the decay rate of the first moment."""
 
     beta2: float | None
-    """AdamW's beta2, the decay rate of the second moment; 0.95 if not given, 0.99 with --target-params up to 30M and a vocabulary of more tokens than the width."""
+    """AdamW's beta2, the decay rate of the second moment; 0.95 if not given, 0.99 with --target-params up to 30M (AdamW: 1M) and a vocabulary of more tokens than the width."""
 
     ahead_weight: float
     """Multi-token prediction: learn the second and third next token too, at this weight and half of it, falling to zero by two thirds of the run; losses shown are those of the next token."""
