@@ -51,6 +51,7 @@ def _train(text: Path, root: Path, name: str, **options: Any) -> list[dict[str, 
         "eval_iters": 1,
         "log_interval": 1,
         "sample_tokens": 4,
+        "optimizer": "adamw",
         "learning_rate": 3e-3,
         "weight_decay": 10.0,  # three hundredths a step, so that it shows in the losses
         "device": "cpu",

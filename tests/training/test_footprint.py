@@ -250,7 +250,7 @@ PARTS = [
         (13582080, 13582080, 27164160, 71892992, 6400000, 0, 81920, 335544320, 1800000),
     ),
     (
-        {"gradient_accumulation_steps": 4, "num_workers": 0},
+        {"optimizer": "muon", "gradient_accumulation_steps": 4, "num_workers": 0},
         False,
         (13582080, 13582080, 18702080, 89102745, 30720000, 34414336, 65536, 335544320, 1800000),
     ),
@@ -260,7 +260,8 @@ PARTS = [
 @pytest.mark.parametrize(("options", "on_gpu", "expected"), PARTS)
 def test_every_part_of_a_plan_is_as_it_was_fitted(options, on_gpu, expected):
     config = GPTConfig(5000, 128, 3, 256, 8, num_kv_heads=2)
-    settings = train_settings(**{"batch_size": 8, "seq_len": 128, **options})
+    shape = {"batch_size": 8, "seq_len": 128, "optimizer": "adamw"}
+    settings = train_settings(**{**shape, **options})
     plan = planned_bytes(config, settings, on_gpu=on_gpu, program=PROGRAM)
     assert astuple(plan)[:-2] == expected
     assert plan.offloaded is None and plan.beginning == 0

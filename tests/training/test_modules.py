@@ -84,7 +84,7 @@ def make(kind, token_file, tmp_path, name="mine", **options):
 def test_all_manners_learn_the_same(token_file, tmp_path):
     losses = set()
     for kind in (Logits, Pair, Loss, Named):
-        trainer = make(kind, token_file, tmp_path, kind.__name__)
+        trainer = make(kind, token_file, tmp_path, kind.__name__, optimizer="adamw")
         before = trainer.evaluate()["val"].loss
         result = trainer.fit()
         losses.add((before, result.loss, result.val_loss))

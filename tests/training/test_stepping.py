@@ -64,7 +64,8 @@ def test_the_embedding_of_a_small_model_has_a_rate_of_its_own(make_stepper):
     small = {"target_params": 1_000_000}
     assert rates(optimizer="muon", **small) == pytest.approx([3e-2, 1e-2, 1e-2])
     assert rates(optimizer="muon") == rates(optimizer="muon", embedding_rate=1.0, **small)
-    assert rates(optimizer="adamw", **small) == [1e-2, 1e-2]
+    assert rates(optimizer="adamw", **small) == pytest.approx([3e-2, 1e-2, 1e-2])
+    assert rates(optimizer="adamw", target_params=1_000_001) == [1e-2, 1e-2]
 
 
 def gradients(stepper):
