@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import sys
 import types
@@ -30,7 +29,7 @@ from lowtide.flags import (
     stray_word,
 )
 from lowtide.flatsettings import groups_of, note_left_out, setting_fields
-from lowtide.settings import read_config_file, read_preset
+from lowtide.settings import nearest_name, read_config_file, read_preset
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -243,7 +242,7 @@ def _near_misses(cls: type[Any], words: list[str]) -> Iterator[tuple[str, str]]:
             continue
         switches = ["--no-" + name[2:] for name in own] if flag.startswith("--no-") else []
         candidates = [*beside, *own, *switches]
-        for nearest in difflib.get_close_matches(flag, candidates, n=1, cutoff=0.8):
+        if nearest := nearest_name(flag, candidates, likeness=0.8):
             yield flag, nearest
 
 

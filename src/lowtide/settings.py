@@ -26,6 +26,7 @@ __all__ = [
     "build_settings",
     "convert_options",
     "import_when_used",
+    "nearest_name",
     "read_config_file",
     "read_preset",
     "require",
@@ -225,15 +226,16 @@ def _wrong_type(value: Any, expected: str, name: str) -> UsageError:
 def unknown_name_message(name: str, known: Iterable[str], *, kind: str) -> str:
     """A message that `name` is unknown, with the known name it resembles most."""
     known = sorted(known)
-    nearest = _nearest_name(name, known)
+    nearest = nearest_name(name, known)
     hint = f"; did you mean {nearest}?" if nearest else f"; known are {', '.join(known)}"
     return f"unknown {kind} {name!r}{hint}"
 
 
-def _nearest_name(name: str, known: list[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
+    """The known name that `name` resembles most, if it does at least that much (0 to 1)."""
     import difflib  # 0.6 ms that commands without a mistake do not need
 
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)), None)
 
 
 def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None) -> dict[str, Any]:
@@ -261,7 +263,7 @@ def read_preset(name: str, *, for_settings: type[Any]) -> dict[str, Any]:
     folder: Path = for_settings.presets_dir
     known = sorted(path.stem for path in folder.glob("*.json"))
     if name not in known:
-        nearest = _nearest_name(name, known) or known[0]
+        nearest = nearest_name(name, known) or known[0]
         raise UsageError(
             unknown_name_message(name, known, kind="preset"), next_step=f"--preset {nearest}"
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from lowtide import _native
 from lowtide.errors import UsageError
 from lowtide.quickclasses import dataclass
+from lowtide.settings import nearest_name
 
 __all__ = [
     "LIMITS",
@@ -154,7 +155,5 @@ def _read_number(text: str, number: str) -> float:
 
 
 def _closest(word: str, names: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(word, list(names), n=1, cutoff=0.4)
-    return f"did you mean {close[0]}?" if close else "docs/quality.md lists all names"
+    close = nearest_name(word, names, likeness=0.4)
+    return f"did you mean {close}?" if close else "docs/quality.md lists all names"

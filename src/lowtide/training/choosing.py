@@ -179,7 +179,7 @@ def begins_at_counts(settings: TrainSettings, config: GPTConfig | ModuleConfig) 
 def _learns_quickly(
     settings: TrainSettings, config: GPTConfig | ModuleConfig, optimizer: str
 ) -> bool:
-    return _is_small(settings, config, most=_QUICK_PARAMETERS[optimizer])
+    return _is_small(settings, config, most=_QUICK_PARAMETERS.get(optimizer, 0))
 
 
 def _is_small(
