@@ -137,7 +137,7 @@ void bind_heads(nb::module_& m) {
         });
 }
 
-using States = std::array<Address, 6>;     // weights, rests, codes and scales of both moments
+using States = std::array<Address, 6>;     // weights, low bits, codes and scales of both moments
 using StepNumbers = std::array<float, 9>;  // as PackedStep has them, up to its seed
 
 void bind_packed(nb::module_& m) {
@@ -172,35 +172,37 @@ void bind_packed(nb::module_& m) {
                               reinterpret_cast<uint16_t*>(gradients), numbers[0], numbers[1],
                               numbers[2], size, num_threads);
         });
-  m.def("move_packed", [](Address weights, Address rests, Address steps,
+  m.def("move_packed", [](Address weights, Address low_bits, Address steps,
                           const std::array<float, 2>& numbers, bool cautious, uint32_t seed,
                           uint32_t position, size_t size, size_t num_threads) {
     require_threads(num_threads);
-    require(checked_product(size, sizeof(float)) == 0 || (weights != 0 && rests != 0 && steps != 0),
-            "a tensor has no address");
+    require(
+        checked_product(size, sizeof(float)) == 0 || (weights != 0 && low_bits != 0 && steps != 0),
+        "a tensor has no address");
     const nb::gil_scoped_release unlocked;
     const PackedMove move{numbers[0], numbers[1], cautious, seed};
-    move_packed_all(reinterpret_cast<uint16_t*>(weights), reinterpret_cast<int8_t*>(rests),
+    move_packed_all(reinterpret_cast<uint16_t*>(weights), reinterpret_cast<int8_t*>(low_bits),
                     reinterpret_cast<const uint16_t*>(steps), move, position, size, num_threads);
   });
   m.def("pack_weights",
-        [](Address values, Address weights, Address rests, size_t size, size_t num_threads) {
+        [](Address values, Address weights, Address low_bits, size_t size, size_t num_threads) {
           require_threads(num_threads);
           require(checked_product(size, sizeof(float)) == 0 ||
-                      (values != 0 && weights != 0 && rests != 0),
+                      (values != 0 && weights != 0 && low_bits != 0),
                   "a tensor has no address");
           const nb::gil_scoped_release unlocked;
           pack_weights_all(numbers(values), reinterpret_cast<uint16_t*>(weights),
-                           reinterpret_cast<int8_t*>(rests), size, num_threads);
+                           reinterpret_cast<int8_t*>(low_bits), size, num_threads);
         });
-  m.def("unpack_weights", [](Address weights, Address rests, Address out, size_t size,
+  m.def("unpack_weights", [](Address weights, Address low_bits, Address out, size_t size,
                              size_t num_threads) {
     require_threads(num_threads);
-    require(checked_product(size, sizeof(float)) == 0 || (weights != 0 && rests != 0 && out != 0),
-            "a tensor has no address");
+    require(
+        checked_product(size, sizeof(float)) == 0 || (weights != 0 && low_bits != 0 && out != 0),
+        "a tensor has no address");
     const nb::gil_scoped_release unlocked;
     unpack_weights_all(reinterpret_cast<const uint16_t*>(weights),
-                       reinterpret_cast<const int8_t*>(rests), room(out), size, num_threads);
+                       reinterpret_cast<const int8_t*>(low_bits), room(out), size, num_threads);
   });
 }
 

@@ -63,7 +63,7 @@ void adamw_packed(const PackedStates& states, const uint16_t* gradients, const P
   for (size_t block = 0; block < num_blocks; ++block) {
     const size_t start = block * kPackedBlock;
     uint16_t* const weights = states.weights + start;
-    int8_t* const rests = states.rests + start;
+    int8_t* const low_bits = states.low_bits + start;
     int8_t* const first_codes = states.first + start;
     uint8_t* const second_codes = states.second + start;
     const uint16_t* const gradient = gradients + start;
@@ -83,8 +83,8 @@ void adamw_packed(const PackedStates& states, const uint16_t* gradients, const P
     for (size_t i = 0; i < kPackedBlock; ++i) {
       const float root = std::sqrt(second[i]) * step.root_factor + step.eps;
       const float weight =
-          join(weights[i], rests[i]) * step.kept - step.step_size * (first[i] / root);
-      split(weight, chance(place + static_cast<uint32_t>(i), step.seed), weights[i], rests[i]);
+          join(weights[i], low_bits[i]) * step.kept - step.step_size * (first[i] / root);
+      split(weight, chance(place + static_cast<uint32_t>(i), step.seed), weights[i], low_bits[i]);
     }
     float first_max = 0.0f, second_max = 0.0f;
 #pragma omp simd reduction(max : first_max, second_max)
@@ -135,31 +135,31 @@ void momentum_packed(int8_t* codes, float* scales, uint16_t* gradients, float fa
 }
 
 LOWTIDE_CLONES
-void move_packed(uint16_t* weights, int8_t* rests, const uint16_t* steps, const PackedMove& move,
+void move_packed(uint16_t* weights, int8_t* low_bits, const uint16_t* steps, const PackedMove& move,
                  uint32_t position, size_t size) {
 #pragma omp simd
   for (size_t i = 0; i < size; ++i) {
-    const float old = join(weights[i], rests[i]);
+    const float old = join(weights[i], low_bits[i]);
     const float step = widen(steps[i]);
     const float kept = move.cautious && old * step < 0.0f ? 1.0f : move.kept;
     const float weight = old * kept - move.rate * step;
-    split(weight, chance(position + static_cast<uint32_t>(i), move.seed), weights[i], rests[i]);
+    split(weight, chance(position + static_cast<uint32_t>(i), move.seed), weights[i], low_bits[i]);
   }
 }
 
 LOWTIDE_CLONES
-void pack_weights(const float* values, uint16_t* weights, int8_t* rests, size_t size) {
+void pack_weights(const float* values, uint16_t* weights, int8_t* low_bits, size_t size) {
 #pragma omp simd
   for (size_t i = 0; i < size; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
-    split(values[i], 0x7Fu + ((bits >> 8) & 1u), weights[i], rests[i]);
+    split(values[i], 0x7Fu + ((bits >> 8) & 1u), weights[i], low_bits[i]);
   }
 }
 
 LOWTIDE_CLONES
-void unpack_weights(const uint16_t* weights, const int8_t* rests, float* out, size_t size) {
+void unpack_weights(const uint16_t* weights, const int8_t* low_bits, float* out, size_t size) {
 #pragma omp simd
-  for (size_t i = 0; i < size; ++i) out[i] = join(weights[i], rests[i]);
+  for (size_t i = 0; i < size; ++i) out[i] = join(weights[i], low_bits[i]);
 }
 
 }  // namespace lowtide

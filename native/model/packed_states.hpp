@@ -16,14 +16,14 @@ constexpr size_t kPackedBlock = 128;  // numbers that share the scale of a momen
 
 struct PackedStates {
   uint16_t* weights;  // bfloat16
-  int8_t* rests;      // the next eight bits, signed
+  int8_t* low_bits;   // the next eight bits, signed
   int8_t* first;      // mean of gradients: 2x / (1 + |x|) of x = m / scale, in 127ths
   uint8_t* second;    // mean of squares: fourth root of v / scale, in 255ths
   float *first_scales, *second_scales;
 
   PackedStates from(size_t block) const {  // without the blocks before
     const size_t start = block * kPackedBlock;
-    return {weights + start, rests + start,        first + start,
+    return {weights + start, low_bits + start,     first + start,
             second + start,  first_scales + block, second_scales + block};
   }
 };
@@ -54,13 +54,13 @@ struct PackedMove {
 };
 
 // Subtract `rate` times the steps (bfloat16) from `size` weights, rounded by chance as above.
-void move_packed(uint16_t* weights, int8_t* rests, const uint16_t* steps, const PackedMove& move,
+void move_packed(uint16_t* weights, int8_t* low_bits, const uint16_t* steps, const PackedMove& move,
                  uint32_t position, size_t size);
 
 // Round float32 numbers to 24 bits, the nearest.
-void pack_weights(const float* values, uint16_t* weights, int8_t* rests, size_t size);
+void pack_weights(const float* values, uint16_t* weights, int8_t* low_bits, size_t size);
 
-// The float32 numbers that pairs of weights and rests stand for.
-void unpack_weights(const uint16_t* weights, const int8_t* rests, float* out, size_t size);
+// The float32 numbers that pairs of weights and low bits stand for.
+void unpack_weights(const uint16_t* weights, const int8_t* low_bits, float* out, size_t size);
 
 }  // namespace lowtide

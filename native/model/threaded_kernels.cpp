@@ -137,25 +137,25 @@ void momentum_packed_all(int8_t* codes, float* scales, uint16_t* gradients, floa
   });
 }
 
-void move_packed_all(uint16_t* weights, int8_t* rests, const uint16_t* steps,
+void move_packed_all(uint16_t* weights, int8_t* low_bits, const uint16_t* steps,
                      const PackedMove& move, uint32_t position, size_t size, size_t num_threads) {
   run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
-    move_packed(weights + first, rests + first, steps + first, move,
+    move_packed(weights + first, low_bits + first, steps + first, move,
                 position + static_cast<uint32_t>(first), end - first);
   });
 }
 
-void pack_weights_all(const float* values, uint16_t* weights, int8_t* rests, size_t size,
+void pack_weights_all(const float* values, uint16_t* weights, int8_t* low_bits, size_t size,
                       size_t num_threads) {
   run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
-    pack_weights(values + first, weights + first, rests + first, end - first);
+    pack_weights(values + first, weights + first, low_bits + first, end - first);
   });
 }
 
-void unpack_weights_all(const uint16_t* weights, const int8_t* rests, float* out, size_t size,
+void unpack_weights_all(const uint16_t* weights, const int8_t* low_bits, float* out, size_t size,
                         size_t num_threads) {
   run_blocks(size, kBlockNumbers, num_threads, [&](size_t first, size_t end) {
-    unpack_weights(weights + first, rests + first, out + first, end - first);
+    unpack_weights(weights + first, low_bits + first, out + first, end - first);
   });
 }
 

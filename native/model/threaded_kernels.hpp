@@ -44,11 +44,11 @@ void adamw_packed_all(const PackedStates& states, const uint16_t* gradients, con
                       uint32_t position, size_t size, size_t num_threads);
 void momentum_packed_all(int8_t* codes, float* scales, uint16_t* gradients, float factor,
                          float momentum, float rest, size_t size, size_t num_threads);
-void move_packed_all(uint16_t* weights, int8_t* rests, const uint16_t* steps,
+void move_packed_all(uint16_t* weights, int8_t* low_bits, const uint16_t* steps,
                      const PackedMove& move, uint32_t position, size_t size, size_t num_threads);
-void pack_weights_all(const float* values, uint16_t* weights, int8_t* rests, size_t size,
+void pack_weights_all(const float* values, uint16_t* weights, int8_t* low_bits, size_t size,
                       size_t num_threads);
-void unpack_weights_all(const uint16_t* weights, const int8_t* rests, float* out, size_t size,
+void unpack_weights_all(const uint16_t* weights, const int8_t* low_bits, float* out, size_t size,
                         size_t num_threads);
 
 }  // namespace lowtide

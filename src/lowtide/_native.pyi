@@ -646,7 +646,7 @@ def momentum_packed(
 ) -> None: ...
 def move_packed(
     weights: int,
-    rests: int,
+    low_bits: int,
     steps: int,
     numbers: Sequence[float],
     cautious: bool,
@@ -656,8 +656,12 @@ def move_packed(
     num_threads: int,
     /,
 ) -> None: ...
-def pack_weights(values: int, weights: int, rests: int, size: int, num_threads: int, /) -> None: ...
-def unpack_weights(weights: int, rests: int, out: int, size: int, num_threads: int, /) -> None: ...
+def pack_weights(
+    values: int, weights: int, low_bits: int, size: int, num_threads: int, /
+) -> None: ...
+def unpack_weights(
+    weights: int, low_bits: int, out: int, size: int, num_threads: int, /
+) -> None: ...
 def turn_heads_backward(
     gradients: Sequence[int],
     strides: Sequence[int],

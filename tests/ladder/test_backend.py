@@ -272,7 +272,7 @@ def test_what_a_step_tells_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
         muon = SimpleNamespace(move=lambda *given: moved.append(given))
         stand_in: Any = SimpleNamespace(
             _settings=settings, _norm=torch.tensor(norm), learning_rate=0.5, _embedding_rate=3.0,
-            _places=places,
+            _placement=places,
             _steps=torch.tensor(7.0, dtype=torch.float64), model=SimpleNamespace(muon=muon),
             _numbers=lambda factor, goes, rate, decay: (float(factor), float(goes), rate, decay),
             _muon_numbers=lambda factor, goes, rate: ("muon", float(factor), float(goes), rate),

@@ -352,7 +352,7 @@ def test_what_a_device_cannot_do_is_told(rung: str, on_cpu: bool, locked: bool) 
     made: Any = SimpleNamespace(
         _settings=SimpleNamespace(machine=SimpleNamespace(offload=rung)),
         _group=SimpleNamespace(on_cpu=on_cpu),
-        _places=SimpleNamespace(is_locked=locked),
+        _placement=SimpleNamespace(is_locked=locked),
     )
     words = [note.partition(" ")[0] for note in LadderEngine.notes.fget(made)]  # type: ignore[misc]
     is_another = on_cpu and rung in ("gradients", "layers", "disk-all")

@@ -12,7 +12,7 @@ import torch
 from lowtide.ladder import executor as executor_module
 from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
-from lowtide.ladder.places import Rung
+from lowtide.ladder.placement import Rung
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 
@@ -33,9 +33,9 @@ def _config(**changes: object) -> GPTConfig:
 def _settled(config: GPTConfig, rung: Rung, folder: Path) -> tuple[PackedGPT, Executor]:
     model = PackedGPT(config, seed=3)
     model.settle(rung, torch.device("cpu"), in_float32=True, scratch_dir=folder)
-    assert model.places is not None and model.smalls is not None
+    assert model.placement is not None and model.smalls is not None
     executor = Executor(
-        model.outline, model.places, model.smalls, dtype=torch.float32, chunk_tokens=24
+        model.outline, model.placement, model.smalls, dtype=torch.float32, chunk_tokens=24
     )
     return model, executor
 
@@ -47,13 +47,13 @@ def _batch(config: GPTConfig) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _gradients(model: PackedGPT) -> dict[str, torch.Tensor]:
-    assert model.places is not None and model.smalls is not None
+    assert model.placement is not None and model.smalls is not None
     found = dict(model.smalls.named(model.smalls.gradients))
     for unit in model.units:
-        flat = model.places._gradient_home(unit).get(unit.name).view(torch.bfloat16)
+        flat = model.placement._gradient_home(unit).get(unit.name).view(torch.bfloat16)
         for matrix in unit.matrices:
             found[matrix.name] = flat[matrix.where].view(matrix.shape).float()
-        model.places._gradient_home(unit).drop(unit.name)
+        model.placement._gradient_home(unit).drop(unit.name)
     return found
 
 
@@ -96,7 +96,7 @@ def test_loss_and_gradients_are_those_of_the_network(name: str, rung: Rung, tmp_
     )
     torch.testing.assert_close(norm, total, rtol=1e-3, atol=0)
     torch.testing.assert_close(executor.loss(ids, targets), expected.detach(), rtol=1e-5, atol=1e-5)
-    model.places.close()  # pyright: ignore[reportOptionalMemberAccess]
+    model.placement.close()  # pyright: ignore[reportOptionalMemberAccess]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,7 +104,7 @@ def test_loss_and_gradients_are_those_of_the_network(name: str, rung: Rung, tmp_
 def test_the_backward_pass_drops_what_the_forward_pass_did(layout: str, tmp_path: Path) -> None:
     model, executor = _settled(_config(layout=layout, dropout=0.3), "packed", tmp_path)
     model.outline.train()
-    assert model.places is not None and model.smalls is not None
+    assert model.placement is not None and model.smalls is not None
     ids, targets = _batch(model.config)
     loss, _ = executor.compute(ids, targets, rows=2, key=(1, 2))
     assert torch.equal(loss, executor.compute(ids, targets, rows=2, key=(1, 2))[0])
@@ -125,7 +125,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_did(layout: str, tmp_path
 
 def _set(model: PackedGPT, name: str, value: torch.Tensor) -> None:
     """Give a parameter other numbers."""
-    assert model.places is not None and model.smalls is not None
+    assert model.placement is not None and model.smalls is not None
     smalls = model.smalls.named(model.smalls.values)
     if name in smalls:
         smalls[name].copy_(value)
@@ -180,7 +180,7 @@ def test_rows_of_many_lengths_are_continued_in_few_shapes(layout: str, tmp_path:
     executor.hidden = noting  # pyright: ignore[reportAttributeAccessIssue]
     for length in (1, 2, 63, 64, 65, 127, 129, 150):
         found = executor.next_logits(ids[:, :length])
-        with executor._places.weights(executor._head) as tables:
+        with executor._placement.weights(executor._head) as tables:
             matrix = tables[executor._head.matrices[0].name]
             plain = torch.nn.functional.linear(hidden(ids[:, :length])[:, -1], matrix)
         assert torch.allclose(found, plain.float(), atol=1e-4), length
@@ -211,7 +211,7 @@ def test_angles_are_made_for_the_longest_rows(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(executor_module, "rotary_tables", tables)
     stand_in: Any = SimpleNamespace(
         config=_config(), _tables=None, _dtype=torch.bfloat16,
-        _places=SimpleNamespace(device=torch.device("cpu")),
+        _placement=SimpleNamespace(device=torch.device("cpu")),
     )  # fmt: skip
     for tokens, count in ((4, 1), (3, 1), (4, 1), (5, 2)):
         cos, sin = Executor._angles(stand_in, tokens)

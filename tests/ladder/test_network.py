@@ -50,14 +50,16 @@ def test_a_matrix_across_three_chunks_is_read_as_it_was_packed() -> None:
     weights = torch.empty(768, dtype=torch.bfloat16)
     chunks = []
     for part, _ in CHUNKS:
-        rests = torch.empty(256, dtype=torch.uint8)
-        pack_weights(wide[part], weights[part], rests)
+        low_bits = torch.empty(256, dtype=torch.uint8)
+        pack_weights(wide[part], weights[part], low_bits)
         first = torch.arange(part.start, part.stop)
-        chunks.append((part, SimpleNamespace(rests=rests, first=first, first_scales=first[::128])))
+        chunks.append(
+            (part, SimpleNamespace(low_bits=low_bits, first=first, first_scales=first[::128]))
+        )
     matrix = Matrix("m", (16, 32), 128)
     unit = Unit("u", (matrix,), 768, 0, None)
     places = SimpleNamespace(read=lambda unit: (weights, chunks))
-    reader = _LastRead(SimpleNamespace(places=places))  # pyright: ignore[reportArgumentType]
+    reader = _LastRead(SimpleNamespace(placement=places))  # pyright: ignore[reportArgumentType]
     found = reader.weights(unit, matrix)
     assert found.shape == (16, 32)
     torch.testing.assert_close(found.flatten(), wide[128:640], rtol=2**-15, atol=0)

@@ -32,10 +32,10 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "ladder.packing": {
         "BLOCK": 128,
         "PIECE": 4_194_304,
-        "chunk_bytes(with_rests)": True,
+        "chunk_bytes(with_low_bits)": True,
         "_unpack_by_torch(piece)": 4_194_304,
     },
-    "ladder.places": {"Places.__init__(muon)": False},
+    "ladder.placement": {"Placement.__init__(muon)": False},
     "ladder.torchdraws": {"_KEPT": 5_016, "TorchDraws.__init__(step)": 1_048_576},
 }
 

@@ -41,7 +41,7 @@ def _packed(values: torch.Tensor) -> tuple[torch.Tensor, Chunk, torch.Tensor]:
     weights = torch.empty(values.numel(), dtype=torch.bfloat16)
     memory = torch.zeros(chunk_bytes(values.numel()), dtype=torch.uint8)
     chunk = view_chunk(memory, values.numel())
-    pack_weights(values, weights, chunk.rests)
+    pack_weights(values, weights, chunk.low_bits)
     return weights, chunk, memory
 
 
@@ -52,7 +52,7 @@ def test_weights_keep_24_bits() -> None:
     values = torch.where(values.isfinite(), values, torch.ones(()))
     weights, chunk, _ = _packed(values)
     assert torch.equal(
-        unpack_weights(weights, chunk.rests, torch.empty(SIZE)).view(torch.int32),
+        unpack_weights(weights, chunk.low_bits, torch.empty(SIZE)).view(torch.int32),
         values.view(torch.int32),
     )
 
@@ -60,20 +60,20 @@ def test_weights_keep_24_bits() -> None:
 def test_other_devices_unpack_the_same_numbers() -> None:
     values = torch.randn(SIZE, generator=torch.Generator().manual_seed(5))
     weights, chunk, _ = _packed(values)
-    wanted, found = unpack_weights(weights, chunk.rests, values.clone()), torch.zeros(SIZE)
-    assert packing._unpack_by_torch(weights, chunk.rests, found, piece=1000) is found
+    wanted, found = unpack_weights(weights, chunk.low_bits, values.clone()), torch.zeros(SIZE)
+    assert packing._unpack_by_torch(weights, chunk.low_bits, found, piece=1000) is found
     assert torch.equal(found, wanted)
 
 
 def test_weights_are_rounded_to_the_nearest() -> None:
     values = torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
     weights, chunk, _ = _packed(values)
-    back = unpack_weights(weights, chunk.rests, torch.empty(SIZE))
+    back = unpack_weights(weights, chunk.low_bits, torch.empty(SIZE))
     assert ((back - values).abs() <= values.abs() * 2.0**-16).all()
     assert ((weights.float() - values).abs() <= values.abs() * 2.0**-8).all()
     again = _packed(back)
     assert torch.equal(again[0], weights)
-    assert torch.equal(again[1].rests, chunk.rests)
+    assert torch.equal(again[1].low_bits, chunk.low_bits)
 
 
 def test_a_step_is_that_of_adamw() -> None:
@@ -89,7 +89,7 @@ def test_a_step_is_that_of_adamw() -> None:
         corrections = 1 - 0.9**step, (1 - 0.95**step) ** 0.5
         scalars = torch.tensor([1.0, 1.0, 1e-3 / corrections[0], 1 / corrections[1], 1 - 1e-4])
         take_step(weights, chunk, gradient, StepNumbers(0.9, 0.95, 1e-8, step, scalars), position=0)
-    moved = unpack_weights(weights, chunk.rests, torch.empty(SIZE)) - start
+    moved = unpack_weights(weights, chunk.low_bits, torch.empty(SIZE)) - start
     wanted = plain.detach() - start
     assert (moved - wanted).norm() < 0.02 * wanted.norm()
 
@@ -103,7 +103,7 @@ def test_chance_is_fair_and_follows_step_and_place() -> None:
     for step in range(64):
         seed = step * 2654435761 & 0xFFFFFFFF
         take_step(weights, chunk, gradient, StepNumbers(0.9, 0.95, 1e-8, seed, scalars), position=0)
-    back = unpack_weights(weights, chunk.rests, torch.empty(SIZE))
+    back = unpack_weights(weights, chunk.low_bits, torch.empty(SIZE))
     assert (1 - back).mean().item() == pytest.approx(64 * 2.0**-19, rel=0.05)
     assert back.unique().numel() > 3
     first, second = _packed(start), _packed(start)
@@ -112,7 +112,7 @@ def test_chance_is_fair_and_follows_step_and_place() -> None:
         second[0], second[1], gradient, StepNumbers(0.9, 0.95, 1e-8, 5, scalars), position=BLOCK
     )
     assert not torch.equal(first[2], second[2])
-    assert torch.equal(first[1].rests[BLOCK:], second[1].rests[:-BLOCK])
+    assert torch.equal(first[1].low_bits[BLOCK:], second[1].low_bits[:-BLOCK])
 
 
 def test_a_skipped_step_changes_no_byte() -> None:
@@ -148,7 +148,7 @@ def test_threads_and_cuts_change_nothing(threads: int) -> None:
                 slice(start // BLOCK, start // BLOCK + 8),
             )
             piece = Chunk(
-                cut[1].rests[part], cut[1].first[part], cut[1].second[part],
+                cut[1].low_bits[part], cut[1].first[part], cut[1].second[part],
                 cut[1].first_scales[blocks], cut[1].second_scales[blocks],
             )  # fmt: skip
             take_step(cut[0][part], piece, gradient[part], _numbers(), position=12345 + start)
@@ -172,10 +172,10 @@ def test_muons_momentum_and_steps_are_those_of_float32() -> None:
         mean = 0.9 * mean + 0.1 * g
         take_momentum(codes, scales, gradient, numbers)
         assert torch.allclose(gradient.float(), 0.1 * g + 0.9 * mean, atol=0.004)
-    move_weights(weights, chunk.rests, gradient, numbers, position=0)
+    move_weights(weights, chunk.low_bits, gradient, numbers, position=0)
     step = gradient.float()
     left = torch.where(values * step >= 0, 0.8, 1.0)
-    found = unpack_weights(weights, chunk.rests, torch.empty(SIZE))
+    found = unpack_weights(weights, chunk.low_bits, torch.empty(SIZE))
     assert torch.allclose(found, values * left - 0.01 * step, rtol=2**-14, atol=2e-7)
     assert (left == 1.0).any() and (left < 1.0).any()
 
@@ -210,7 +210,7 @@ def compare_muon_with_kernel(device: str) -> None:
     generator = torch.Generator().manual_seed(9)
     weights, chunk, _ = _packed(torch.randn(SIZE, generator=generator) * 0.02)
     codes, scales = view_momentum(torch.zeros(momentum_bytes(SIZE), dtype=torch.uint8), SIZE)
-    native = [weights, chunk.rests, codes, scales]
+    native = [weights, chunk.low_bits, codes, scales]
     there = [tensor.to(device, copy=True) for tensor in native]
     for step, scale in enumerate((1.0, 1e-6, 1e-3)):
         goes = float(step != 1)
@@ -262,7 +262,7 @@ def compare_at_edges(device: str) -> None:
         take_momentum(codes, scales, gradient, muon)
         other = dataclasses.replace(muon, scalars=muon.scalars.to(device))
         kernels.momentum_on_gpu(there[6], there[7], moved, other.scalars, 0.9)
-        move_weights(weights, chunk.rests, gradient, muon, position=5)
+        move_weights(weights, chunk.low_bits, gradient, muon, position=5)
         kernels.move_on_gpu(there[0], there[1], moved, other, position=5)
         for one, two in zip(native, there, strict=True):
             assert torch.equal(one.view(torch.uint8), two.cpu().view(torch.uint8))
@@ -301,11 +301,11 @@ def test_a_gpu_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     some: Any = ("weights", "chunk", "gradients", "numbers")
     take_step(*some, position=5)
     take_momentum("codes", "scales", "gradients", numbers)  # pyright: ignore
-    move_weights("weights", "rests", "steps", numbers, position=6)  # pyright: ignore
+    move_weights("weights", "low_bits", "steps", numbers, position=6)  # pyright: ignore
     assert asked == [
         ("adamw_on_gpu", some, {"position": 5}),
         ("momentum_on_gpu", ("codes", "scales", "gradients", "scalars", 0.9), {}),
-        ("move_on_gpu", ("weights", "rests", "steps", numbers), {"position": 6}),
+        ("move_on_gpu", ("weights", "low_bits", "steps", numbers), {"position": 6}),
     ]
 
 
@@ -355,7 +355,7 @@ def test_programs_of_kernels_cover_all_rows(
     kernels.adamw_on_gpu(weights, chunk, gradient, _numbers(), position=0)
     kernels.momentum_on_gpu(chunk.first, chunk.first_scales, gradient, torch.zeros(4), 0.9)
     numbers = MuonNumbers(0.9, True, 3, torch.zeros(4))
-    kernels.move_on_gpu(weights, chunk.rests, gradient, numbers, position=0)
+    kernels.move_on_gpu(weights, chunk.low_bits, gradient, numbers, position=0)
     plain = {"num_warps": 4, "enable_fp_fusion": False}
     assert grids == [
         (programs,), (rows, {"ROWS": 8, **plain}), (programs,), (rows, {"ROWS": 8, **plain}),
@@ -366,16 +366,16 @@ def test_programs_of_kernels_cover_all_rows(
 @pytest.mark.parametrize("count", [BLOCK, 3 * BLOCK])
 def test_what_a_chunk_takes_and_where_its_parts_lie(count: int) -> None:
     assert chunk_bytes(count) == 3 * count + 8 * (count // BLOCK)
-    assert chunk_bytes(count, with_rests=False) == 2 * count + 8 * (count // BLOCK)
+    assert chunk_bytes(count, with_low_bits=False) == 2 * count + 8 * (count // BLOCK)
     assert momentum_bytes(count) == count + 4 * (count // BLOCK)
     memory = torch.zeros(chunk_bytes(count), dtype=torch.uint8)
     chunk = view_chunk(memory, count)
-    parts = [chunk.first_scales, chunk.second_scales, chunk.first, chunk.second, chunk.rests]
+    parts = [chunk.first_scales, chunk.second_scales, chunk.first, chunk.second, chunk.low_bits]
     for number, part in enumerate(parts, 1):
         part.view(torch.uint8).fill_(number)
     sizes = [count // BLOCK * 4] * 2 + [count] * 3
     expected = [n for n, size in enumerate(sizes, 1) for _ in range(size)]
     assert memory.tolist() == expected
-    rests = torch.zeros(count, dtype=torch.int8)
-    apart = view_chunk(memory[: chunk_bytes(count, with_rests=False)], count, rests=rests)
-    assert apart.rests is rests and apart.second.numel() == count
+    low_bits = torch.zeros(count, dtype=torch.int8)
+    apart = view_chunk(memory[: chunk_bytes(count, with_low_bits=False)], count, low_bits=low_bits)
+    assert apart.low_bits is low_bits and apart.second.numel() == count

@@ -2,7 +2,7 @@
 
 In:      a PackedGPT, one batch
 Out:     new weights, and the step's loss, gradient norm and whether it was skipped
-Memory:  as its rung says (places.py, executor.py)
+Memory:  as its rung says (placement.py, executor.py)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lowtide.ladder.exactsums import ExactSums
 from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.packing import MuonNumbers, StepNumbers, take_step
-from lowtide.ladder.places import Places, Rung
+from lowtide.ladder.placement import Placement, Rung
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.model.targets import ahead_weights
 from lowtide.tokenizer import Tokenizer
@@ -78,15 +78,15 @@ class LadderEngine:
             muon=optimizer == "muon",
             scratch_dir=settings.machine.offload_dir or settings.run.folder,
         )
-        assert model.places is not None and model.smalls is not None
-        self._places: Places = model.places
+        assert model.placement is not None and model.smalls is not None
+        self._placement: Placement = model.placement
         self._smalls = model.smalls
         self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         self._embedding_rate = embedding_rate(settings, model.config, optimizer)
         self._betas = adam_betas(settings, model.config, optimizer)
         self._executor = Executor(
             model.outline,
-            self._places,
+            self._placement,
             self._smalls,
             dtype=torch.bfloat16 if half else torch.float32,
             chunk_tokens=settings.computing.loss_chunk_tokens
@@ -121,7 +121,7 @@ class LadderEngine:
                 if not self._exact.gives_up(error):
                     raise
                 is_full = False
-            self._places.drop_all()
+            self._placement.drop_all()
             if not is_full:
                 continue
             if self._group.device.type == "cuda":
@@ -154,8 +154,8 @@ class LadderEngine:
         )
         blocks = self._numbers(factor, goes, rate, settings.learning.weight_decay)
         matrices = self._muon_numbers(factor, goes, rate)
-        for moving in self._places.iter_moving():
-            if self._places.is_muons(moving.unit):
+        for moving in self._placement.iter_moving():
+            if self._placement.is_muons(moving.unit):
                 assert self.model.muon is not None
                 self.model.muon.move(moving, matrices)
                 continue
@@ -214,7 +214,7 @@ class LadderEngine:
             found.append(f"--offload {rung} is packed on a CPU, which has one memory")
         if self._group.on_cpu and rung == "disk-all":
             found.append("--offload disk-all is disk on a CPU, which has one memory")
-        if not self._places.is_locked:
+        if not self._placement.is_locked:
             found.append("the system page-locks no more memory: copies to the GPU are slower")
         return found
 
@@ -296,7 +296,7 @@ class LadderEngine:
 
     def wait(self) -> None:
         """Wait until the device has finished all queued work."""
-        self._places.wait()
+        self._placement.wait()
 
     def finish(self) -> None:
         """Do nothing: the network's weights are already the saved ones."""

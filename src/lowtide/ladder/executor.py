@@ -1,6 +1,6 @@
 """A step with one block on the device at a time: a loop over micro-batches in one over layers.
 
-In:      ids and targets of a step; weights, wherever they are stored (places.py)
+In:      ids and targets of a step; weights, wherever they are stored (placement.py)
 Out:     the loss; gradients of every unit, rounded to bfloat16 once, where the rung keeps them
 Memory:  one block's weights, gradient sum and recomputed activations; the inputs of all blocks for
          all tokens of the step (2 * layers * tokens * width bytes), on the device or the host; a
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lowtide.ladder.blockinputs import HostInputs, Inputs
 from lowtide.ladder.calling import call_with, gradients_of, run_block
-from lowtide.ladder.places import Places
+from lowtide.ladder.placement import Placement
 from lowtide.ladder.smalls import Smalls
 from lowtide.ladder.units import Unit
 from lowtide.model.config import GPTConfig
@@ -42,7 +42,7 @@ class Executor:
     def __init__(
         self,
         outline: GPT,
-        places: Places,
+        placement: Placement,
         smalls: Smalls,
         *,
         dtype: torch.dtype,
@@ -50,14 +50,14 @@ class Executor:
         compiled: bool = False,
     ) -> None:
         self.config: GPTConfig = outline.config
-        self._outline, self._places, self._smalls = outline, places, smalls
+        self._outline, self._placement, self._smalls = outline, placement, smalls
         self._dtype, self._chunk_tokens = dtype, chunk_tokens
-        self._blocks = [u for u in places.units.values() if u.layer is not None]
+        self._blocks = [u for u in placement.units.values() if u.layer is not None]
         # Blocks differ only in weights and attention windows: one of each kind is compiled.
         kinds = {self.config.window_of(n): block for n, block in enumerate(outline.blocks)}
         self._kinds = [kinds[self.config.window_of(n)] for n in range(self.config.num_layers)]
         self._own_smalls = smalls.by_owner()
-        self._inputs: Inputs = HostInputs() if places.host_inputs else Inputs()
+        self._inputs: Inputs = HostInputs() if placement.host_inputs else Inputs()
         self._tables: tuple[Tensor, Tensor] | None = None
         self._run: Callable[..., Tensor] = run_block
         if compiled:
@@ -71,15 +71,15 @@ class Executor:
             return None, None
         if self._tables is None or self._tables[0].shape[0] < tokens:
             cos, sin = rotary_tables(self.config, tokens)
-            device = self._places.device
+            device = self._placement.device
             self._tables = cos.to(device, self._dtype), sin.to(device, self._dtype)
         return self._tables[0][:tokens], self._tables[1][:tokens]
 
     def _embed(self, ids: Sequence[Tensor], key: Any = ()) -> list[Tensor]:
-        with self._places.weights(self._places.units["embedding"]) as tables:
+        with self._placement.weights(self._placement.units["embedding"]) as tables:
             xs = [nn.functional.embedding(part, tables["embedding.weight"]) for part in ids]
         if self.config.family.learned_positions:
-            with self._places.weights(self._places.units["positions"]) as tables:
+            with self._placement.weights(self._placement.units["positions"]) as tables:
                 xs = [x + tables["positions.weight"][: x.shape[1]] for x in xs]
         return self._drop_first(xs, key)
 
@@ -118,9 +118,9 @@ class Executor:
         """The final hidden states [B, T, D], normalized."""
         x = self._embed([ids])[0]
         for number, unit in enumerate(self._blocks):
-            with self._places.weights(unit) as weights:
+            with self._placement.weights(unit) as weights:
                 if number + 1 < len(self._blocks):
-                    self._places.begin(self._blocks[number + 1])
+                    self._placement.begin(self._blocks[number + 1])
                 x = self._call(unit, weights, self._own_smalls[unit.name], x)
         return self._final_norm(x, self._own_smalls["final_norm"])
 
@@ -134,7 +134,7 @@ class Executor:
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of some rows, in nats per token."""
         x = self.hidden(ids)
-        with self._places.weights(self._head) as tables:
+        with self._placement.weights(self._head) as tables:
             return chunked_cross_entropy(
                 x.flatten(0, 1),
                 tables[self._head.matrices[0].name],
@@ -153,13 +153,13 @@ class Executor:
         length = ids.shape[1]
         filled = min(-(-length // _SAMPLED_LENGTH) * _SAMPLED_LENGTH, self.config.context_length)
         x = self.hidden(nn.functional.pad(ids, (0, filled - length)))[:, length - 1]
-        with self._places.weights(self._head) as tables:
+        with self._placement.weights(self._head) as tables:
             logits = nn.functional.linear(x, tables[self._head.matrices[0].name])
         return cap_logits(logits.float(), self.config.cap)
 
     @property
     def _head(self) -> Unit:
-        return self._places.units["embedding" if self.config.tie_weights else "head"]
+        return self._placement.units["embedding" if self.config.tie_weights else "head"]
 
     # -- a step ----------------------------------------------------------------------------------
 
@@ -190,9 +190,9 @@ class Executor:
     def _forward(self, ids: Sequence[Tensor], key: Any) -> list[Tensor]:
         xs = self._embed(ids, key)
         for number, unit in enumerate(self._blocks):
-            with self._places.weights(unit) as weights:
+            with self._placement.weights(unit) as weights:
                 if number + 1 < len(self._blocks):
-                    self._places.begin(self._blocks[number + 1])
+                    self._placement.begin(self._blocks[number + 1])
                 smalls = self._own_smalls[unit.name]
                 for k, x in enumerate(xs):
                     self._inputs.keep((number, k), x)
@@ -205,13 +205,13 @@ class Executor:
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Loss, gradient sum of the output matrix, and gradients of the last block's outputs."""
         count = sum(part.numel() for part in targets)
-        head, device = self._head, self._places.device
+        head, device = self._head, self._placement.device
         total = torch.zeros((), device=device)
         sums = torch.zeros(head.size, device=device)
         matrix_sum = sums[head.matrices[0].where].view(head.matrices[0].shape)
         smalls = _leaves(self._own_smalls["final_norm"])
         own = self._smalls.named(self._smalls.gradients)
-        with self._places.weights(head) as tables:
+        with self._placement.weights(head) as tables:
             for k, wanted in enumerate(targets):
                 x = xs[k].requires_grad_()
                 normed = self._final_norm(x, smalls)
@@ -253,9 +253,9 @@ class Executor:
         own = self._smalls.named(self._smalls.gradients)
         for number in reversed(range(len(self._blocks))):
             unit = self._blocks[number]
-            with self._places.weights(unit) as weights:
+            with self._placement.weights(unit) as weights:
                 if number > 0:
-                    self._places.begin(self._blocks[number - 1])
+                    self._placement.begin(self._blocks[number - 1])
                 weights, smalls = _leaves(weights), _leaves(self._own_smalls[unit.name])
                 sums = _Sums(unit, wide=len(others) > 1, dtype=self._dtype)
                 for k, gradient in enumerate(others):
@@ -274,7 +274,7 @@ class Executor:
     @torch.no_grad()
     def _keep_gradient(self, unit: Unit, flat: Tensor, squares: list[Tensor]) -> None:
         """Round a unit's gradient, add its square to the norm, and store it for the step."""
-        with self._places.gradient_room(unit) as room:
+        with self._placement.gradient_room(unit) as room:
             room.copy_(flat)
             norm = torch.linalg.vector_norm(room, dtype=torch.float32)
             squares.append(norm.double().square())
@@ -283,16 +283,16 @@ class Executor:
     def _table_backward(
         self, ids: Sequence[Tensor], others: list[Tensor], sums: Tensor, squares: list[Tensor]
     ) -> None:
-        unit = self._places.units["embedding"]
+        unit = self._placement.units["embedding"]
         if sums.numel() == 0:
-            sums = torch.zeros(unit.size, device=self._places.device)
+            sums = torch.zeros(unit.size, device=self._placement.device)
         table = sums[unit.matrices[0].where].view(unit.matrices[0].shape)
         for part, gradient in zip(ids, others, strict=True):
             _add_rows(table, part.flatten(), gradient.flatten(0, 1).float())
         self._keep_gradient(unit, sums, squares)
         if self.config.family.learned_positions:
-            unit = self._places.units["positions"]
-            sums = torch.zeros(unit.size, device=self._places.device)
+            unit = self._placement.units["positions"]
+            sums = torch.zeros(unit.size, device=self._placement.device)
             table = sums[unit.matrices[0].where].view(unit.matrices[0].shape)
             for gradient in others:
                 table[: gradient.shape[1]] += gradient.float().sum(dim=0)

@@ -34,7 +34,7 @@ def adamw_on_gpu(
     rows = weights.numel() // 128
     _kernel(_step_rows)[(-(-rows // _ROWS),)](
         weights.view(torch.int16),
-        chunk.rests,
+        chunk.low_bits,
         chunk.first,
         chunk.second,
         chunk.first_scales,
@@ -68,12 +68,12 @@ def momentum_on_gpu(
 
 
 def move_on_gpu(
-    weights: Tensor, rests: Tensor, steps: Tensor, numbers: Any, *, position: int
+    weights: Tensor, low_bits: Tensor, steps: Tensor, numbers: Any, *, position: int
 ) -> None:
     """Subtract steps from weights; see packing.move_weights."""
     count = weights.numel()
     _kernel(_move_numbers)[(-(-count // 1024),)](
-        weights.view(torch.int16), rests, steps.view(torch.int16), numbers.scalars,
+        weights.view(torch.int16), low_bits, steps.view(torch.int16), numbers.scalars,
         _signed(numbers.seed), _signed(position), count,
         CAUTIOUS=numbers.cautious, SIZE=1024, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
@@ -96,7 +96,7 @@ def _kernel(function: Any) -> Any:
 
 
 def _step_rows(
-    weights, rests, first_codes, second_codes, first_scales, second_scales, gradients, scalars,
+    weights, low_bits, first_codes, second_codes, first_scales, second_scales, gradients, scalars,
     beta1, rest1, beta2, rest2, eps, seed, position, num_rows,
     ROWS: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
@@ -123,7 +123,7 @@ def _step_rows(
     second = beta2 * v + rest2 * (g * g)
     # The weights.
     high = tl.load(weights + places, mask=mask, other=0).to(tl.int32) << 8
-    rest = tl.load(rests + places, mask=mask, other=0).to(tl.int32)
+    rest = tl.load(low_bits + places, mask=mask, other=0).to(tl.int32)
     weight = ((high + rest) << 8).to(tl.float32, bitcast=True)
     divisor = tl.sqrt_rn(second) * root_factor + eps
     weight = weight * kept - step_size * tl.div_rn(first, divisor)
@@ -136,7 +136,7 @@ def _step_rows(
     bits = (weight.to(tl.int32, bitcast=True) + x.to(tl.int32)) >> 8
     high = (bits + 0x80) >> 8
     tl.store(weights + places, high.to(tl.int16), mask=mask)
-    tl.store(rests + places, (bits - (high << 8)).to(tl.int8), mask=mask)
+    tl.store(low_bits + places, (bits - (high << 8)).to(tl.int8), mask=mask)
     # The moments.
     first_max = tl.max(tl.abs(first), 1)
     second_max = tl.max(second, 1)
@@ -185,7 +185,7 @@ def _momentum_rows(
 
 
 def _move_numbers(
-    weights, rests, steps, scalars, seed, position, count,
+    weights, low_bits, steps, scalars, seed, position, count,
     CAUTIOUS: tl.constexpr, SIZE: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     goes = tl.load(scalars + 1)
@@ -194,7 +194,7 @@ def _move_numbers(
     places = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     mask = places < count * goes.to(tl.int32)
     high = tl.load(weights + places, mask=mask, other=0).to(tl.int32) << 8
-    rest = tl.load(rests + places, mask=mask, other=0).to(tl.int32)
+    rest = tl.load(low_bits + places, mask=mask, other=0).to(tl.int32)
     old = ((high + rest) << 8).to(tl.float32, bitcast=True)
     bits = tl.load(steps + places, mask=mask, other=0).to(tl.int32) << 16
     step = bits.to(tl.float32, bitcast=True)
@@ -209,4 +209,4 @@ def _move_numbers(
     bits = (weight.to(tl.int32, bitcast=True) + x.to(tl.int32)) >> 8
     high = (bits + 0x80) >> 8
     tl.store(weights + places, high.to(tl.int16), mask=mask)
-    tl.store(rests + places, (bits - (high << 8)).to(tl.int8), mask=mask)
+    tl.store(low_bits + places, (bits - (high << 8)).to(tl.int8), mask=mask)

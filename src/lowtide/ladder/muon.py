@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lowtide.ladder.packing import PIECE, MuonNumbers, move_weights, take_momentum
-from lowtide.ladder.places import Moving
+from lowtide.ladder.placement import Moving
 from lowtide.ladder.units import Matrix, Unit
 from lowtide.model.gpt import GPT
 from lowtide.training.muon import even_rows, matrix_splits, orthogonalize
@@ -51,10 +51,10 @@ class PackedMuon:
             take_momentum(codes, scales, moving.gradients[part], numbers)
         for matrix in moving.unit.matrices:
             self._make_steps(matrix, moving.gradients[matrix.where].view(matrix.shape), goes)
-        for part, rests in moving.iter_rests():
+        for part, low_bits in moving.iter_low_bits():
             position = moving.unit.position + part.start
             move_weights(
-                moving.weights[part], rests, moving.gradients[part], numbers, position=position
+                moving.weights[part], low_bits, moving.gradients[part], numbers, position=position
             )
 
     def _make_steps(self, matrix: Matrix, updates: Tensor, goes: Tensor) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from lowtide.errors import UsageError
 from lowtide.ladder.muon import PackedMuon
 from lowtide.ladder.packing import BLOCK, Chunk, pack_weights, unpack_weights
-from lowtide.ladder.places import Places, Rung
+from lowtide.ladder.placement import Placement, Rung
 from lowtide.ladder.smalls import Smalls
 from lowtide.ladder.torchdraws import TorchDraws
 from lowtide.ladder.units import Matrix, Unit, small_shapes, units_of
@@ -77,7 +77,7 @@ def _stored(value: Stored) -> StoredForm:
 
 
 class PackedGPT:
-    """A torch network with matrices in `Places`; the loop sees its shape and its weights."""
+    """A torch network with matrices in `Placement`; the loop sees its shape and its weights."""
 
     backend = "torch"
 
@@ -94,7 +94,7 @@ class PackedGPT:
         self._seed, self._zero_init = seed, zero_init
         self.first_embedding: Tensor | None = None
         self._folder: Path | None = None
-        self.places: Places | None = None
+        self.placement: Placement | None = None
         self.smalls: Smalls | None = None
         self.muon: PackedMuon | None = None
 
@@ -118,7 +118,7 @@ class PackedGPT:
         if device.type == "cpu":  # where tensors of each block are freed before the next
             return_large_blocks()
         self.smalls = Smalls(small_shapes(self.outline), device)
-        self.places = Places(
+        self.placement = Placement(
             self.units,
             rung,
             device,
@@ -154,10 +154,10 @@ class PackedGPT:
     def _fill(self, unit: Unit, wide: Tensor) -> None:
         def change(weights: Tensor, chunks: list[tuple[slice, Chunk]]) -> None:
             for part, chunk in chunks:
-                pack_weights(wide[part], weights[part], chunk.rests)
+                pack_weights(wide[part], weights[part], chunk.low_bits)
 
-        assert self.places is not None
-        self.places.fill(unit, change)
+        assert self.placement is not None
+        self.placement.fill(unit, change)
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -190,8 +190,8 @@ class PackedGPT:
 
     def _keys(self, unit: Unit) -> dict[str, str]:
         """The keys that a checkpoint has for each matrix of a unit, and their types."""
-        assert self.places is not None
-        return _MUON_KEYS if self.places.is_muons(unit) else _ADAMW_KEYS
+        assert self.placement is not None
+        return _MUON_KEYS if self.placement.is_muons(unit) else _ADAMW_KEYS
 
     def _rows(self) -> dict[str, Tensor]:
         """The mean squares of rows of Muon's matrices."""
@@ -200,7 +200,7 @@ class PackedGPT:
 
     def load_moments(self, tensors: Mapping[str, Any]) -> None:
         """Restore moments, unit by unit."""
-        assert self.smalls is not None and self.places is not None
+        assert self.smalls is not None and self.placement is not None
         for key in ("first", "second"):
             for name, place in self.smalls.named(getattr(self.smalls, key)).items():
                 place.copy_(torch.from_numpy(np.array(tensors[f"moments.{name}.{key}"])))
@@ -210,20 +210,20 @@ class PackedGPT:
             self._load_unit(unit, tensors)
 
     def _load_unit(self, unit: Unit, tensors: Mapping[str, Any]) -> None:
-        assert self.places is not None
-        old_weights, old_chunks = self.places.read(unit)
+        assert self.placement is not None
+        old_weights, old_chunks = self.placement.read(unit)
 
         def change(weights: Tensor, chunks: list[tuple[slice, Chunk]]) -> None:
             weights.copy_(old_weights)
             for (_, chunk), (_, old) in zip(chunks, old_chunks, strict=True):
-                chunk.rests.copy_(old.rests)
+                chunk.low_bits.copy_(old.low_bits)
             for matrix in unit.matrices:
                 for key in self._keys(unit):
                     value = torch.from_numpy(np.array(tensors[f"moments.{matrix.name}.{key}"]))
                     for chunk, there, here in _overlaps(matrix, chunks, _numbers_by(key)):
                         getattr(chunk, key)[there] = value[here]
 
-        self.places.fill(unit, change)
+        self.placement.fill(unit, change)
 
 
 class _LastRead:
@@ -233,15 +233,15 @@ class _LastRead:
     """
 
     def __init__(self, model: PackedGPT) -> None:
-        assert model.places is not None
-        self._places = model.places
+        assert model.placement is not None
+        self._placement = model.placement
         self._unit: Unit | None = None
         self._found: tuple[Tensor, list[tuple[slice, Chunk]]] | None = None
 
     def _read(self, unit: Unit) -> tuple[Tensor, list[tuple[slice, Chunk]]]:
         if self._found is None or self._unit is not unit:
             self._found = None  # freed before the next one is read
-            self._unit, self._found = unit, self._places.read(unit)
+            self._unit, self._found = unit, self._placement.read(unit)
         return self._found
 
     def weights(self, unit: Unit, matrix: Matrix) -> Tensor:
@@ -250,7 +250,7 @@ class _LastRead:
         out = torch.empty(matrix.size)
         for chunk, there, here in _overlaps(matrix, chunks, 1):
             own = weights[matrix.start + here.start : matrix.start + here.stop]
-            unpack_weights(own, chunk.rests[there], out[here])
+            unpack_weights(own, chunk.low_bits[there], out[here])
         return out.view(matrix.shape)
 
     def moment(self, unit: Unit, matrix: Matrix, key: str) -> Tensor:

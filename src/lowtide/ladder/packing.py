@@ -49,27 +49,27 @@ PIECE = 1 << 22
 class Chunk:
     """A run of numbers whose states lie together in memory."""
 
-    rests: Tensor
+    low_bits: Tensor
     first: Tensor
     second: Tensor
     first_scales: Tensor
     second_scales: Tensor
 
 
-def chunk_bytes(count: int, *, with_rests: bool = True) -> int:
-    """Bytes of both moments and their scales, and of the rests (low bits) of the weights."""
-    return (3 if with_rests else 2) * count + 2 * 4 * (count // BLOCK)
+def chunk_bytes(count: int, *, with_low_bits: bool = True) -> int:
+    """Bytes of both moments and their scales, and of the low bits of the weights."""
+    return (3 if with_low_bits else 2) * count + 2 * 4 * (count // BLOCK)
 
 
-def view_chunk(memory: Tensor, count: int, *, rests: Tensor | None = None) -> Chunk:
+def view_chunk(memory: Tensor, count: int, *, low_bits: Tensor | None = None) -> Chunk:
     """The parts of a chunk of `count` numbers that lies in `memory` (bytes).
 
-    Scales come first, then the moments, then the rests if they are not elsewhere.
+    Scales come first, then the moments, then the low_bits if they are not elsewhere.
     """
     blocks = count // BLOCK
     scales, codes = memory[: 8 * blocks].view(torch.float32), memory[8 * blocks :]
     return Chunk(
-        codes[2 * count : 3 * count].view(torch.int8) if rests is None else rests,
+        codes[2 * count : 3 * count].view(torch.int8) if low_bits is None else low_bits,
         codes[:count].view(torch.int8),
         codes[count : 2 * count],
         scales[:blocks],
@@ -88,29 +88,29 @@ def view_momentum(memory: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return memory[4 * blocks :].view(torch.int8), memory[: 4 * blocks].view(torch.float32)
 
 
-def pack_weights(values: Tensor, weights: Tensor, rests: Tensor) -> None:
+def pack_weights(values: Tensor, weights: Tensor, low_bits: Tensor) -> None:
     """Round float32 numbers of the CPU to 24 bits, the nearest; write bfloat16 and rest."""
     _native.pack_weights(
-        values.data_ptr(), weights.data_ptr(), rests.data_ptr(), values.numel(), _num_threads()
+        values.data_ptr(), weights.data_ptr(), low_bits.data_ptr(), values.numel(), _num_threads()
     )
 
 
-def unpack_weights(weights: Tensor, rests: Tensor, out: Tensor) -> Tensor:
-    """Write the float32 numbers that weights and rests encode."""
+def unpack_weights(weights: Tensor, low_bits: Tensor, out: Tensor) -> Tensor:
+    """Write the float32 numbers that weights and low bits encode."""
     if weights.device.type == "cpu":
         _native.unpack_weights(
-            weights.data_ptr(), rests.data_ptr(), out.data_ptr(), out.numel(), _num_threads()
+            weights.data_ptr(), low_bits.data_ptr(), out.data_ptr(), out.numel(), _num_threads()
         )
         return out
-    return _unpack_by_torch(weights, rests, out)
+    return _unpack_by_torch(weights, low_bits, out)
 
 
-def _unpack_by_torch(weights: Tensor, rests: Tensor, out: Tensor, piece: int = PIECE) -> Tensor:
+def _unpack_by_torch(weights: Tensor, low_bits: Tensor, out: Tensor, piece: int = PIECE) -> Tensor:
     """The same on any device, a piece at a time."""
     for start in range(0, out.numel(), piece):
         part = slice(start, start + piece)
         high = weights[part].view(torch.int16).to(torch.int32) << 8
-        out[part] = ((high + rests[part]) << 8).view(torch.float32)
+        out[part] = ((high + low_bits[part]) << 8).view(torch.float32)
     return out
 
 
@@ -143,7 +143,7 @@ def take_step(
         return
     states = (
         weights,
-        chunk.rests,
+        chunk.low_bits,
         chunk.first,
         chunk.second,
         chunk.first_scales,
@@ -207,18 +207,18 @@ def take_momentum(codes: Tensor, scales: Tensor, gradients: Tensor, numbers: Muo
 
 
 def move_weights(
-    weights: Tensor, rests: Tensor, steps: Tensor, numbers: MuonNumbers, *, position: int
+    weights: Tensor, low_bits: Tensor, steps: Tensor, numbers: MuonNumbers, *, position: int
 ) -> None:
     """Subtract steps (bfloat16) from weights, with decay; nothing if the step is skipped."""
     if has_kernel(weights):
-        move_on_gpu(weights, rests, steps, numbers, position=position)
+        move_on_gpu(weights, low_bits, steps, numbers, position=position)
         return
     _, goes, rate, kept = numbers.scalars.tolist()
     if not goes:
         return
     _native.move_packed(
         weights.data_ptr(),
-        rests.data_ptr(),
+        low_bits.data_ptr(),
         steps.data_ptr(),
         [rate, kept],
         numbers.cautious,

@@ -159,7 +159,7 @@ def step_traffic(config: GPTConfig, settings: TrainSettings, *, on_gpu: bool = T
 
 
 def _state_bytes(config: GPTConfig, settings: TrainSettings, tables: int, blocks: int) -> int:
-    """Moments and their scales, and the rests if they are stored with them."""
+    """Moments and their scales, and the low bits if they are stored with them."""
     rest = 1 if settings.computing.use_mixed_precision else 0
     adamw, muon = 2 * (1 + _SCALE), 1 + _SCALE
     is_muon = choose_optimizer(settings.learning, config, settings.tokens_per_step) == "muon"

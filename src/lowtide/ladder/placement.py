@@ -11,12 +11,12 @@
 
 Tables (embedding and output matrix) keep weights and gradients on the device on every rung. On a
 CPU there is one memory, so rungs are packed and disk (disk-all is the same). Computation in float32
-needs all 24 bits of the weights: then the rests (low 8 bits) are stored with the weights, otherwise
+needs all 24 bits of the weights: then the low 8 bits are stored with the weights, otherwise
 with the states.
 
 AdamW updates a chunk of numbers at a time: its states are one record. Muon needs the momentum of
-whole matrices before it updates any weight: momentum and rests are separate records, so that each
-is fetched once a step.
+whole matrices before it updates any weight: momentum and low bits are separate records, so that
+each is fetched once a step.
 
 In:      units, a rung
 Out:     tensors of a unit on the device while they are used
@@ -48,7 +48,7 @@ from lowtide.ladder.packing import (
 from lowtide.ladder.units import Unit
 from lowtide.quickclasses import dataclass
 
-__all__ = ["Moving", "Places", "Rung"]
+__all__ = ["Moving", "Placement", "Rung"]
 
 Rung = Literal["packed", "gradients", "optimizer", "layers", "disk", "disk-all"]
 
@@ -59,34 +59,34 @@ class Moving:
 
     unit: Unit
     weights: Tensor
-    rests: Tensor | None
-    """The rests, if they are stored with the weights."""
+    low_bits: Tensor | None
+    """The low bits, if they are stored with the weights."""
     gradients: Tensor
     _records: Callable[[str], Iterator[tuple[slice, Tensor]]]
 
     def iter_chunks(self) -> Iterator[tuple[slice, Chunk]]:
         """AdamW's states, with the next ones prefetched; each is stored again after use."""
         for part, record in self._records("states"):
-            yield part, view_chunk(record, _length(part), rests=self._own(part))
+            yield part, view_chunk(record, _length(part), low_bits=self._own(part))
 
     def iter_momentum(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Codes and scales of Muon's momentum, in the same way."""
         for part, record in self._records("momentum"):
             yield part, *view_momentum(record, _length(part))
 
-    def iter_rests(self) -> Iterator[tuple[slice, Tensor]]:
-        """The rests of Muon's weights, in the same way."""
-        if self.rests is not None:
-            yield slice(0, self.unit.size), self.rests
+    def iter_low_bits(self) -> Iterator[tuple[slice, Tensor]]:
+        """The low bits of Muon's weights, in the same way."""
+        if self.low_bits is not None:
+            yield slice(0, self.unit.size), self.low_bits
             return
-        for part, record in self._records("rests"):
+        for part, record in self._records("low_bits"):
             yield part, record.view(torch.int8)
 
     def _own(self, part: slice) -> Tensor | None:
-        return None if self.rests is None else self.rests[part]
+        return None if self.low_bits is None else self.low_bits[part]
 
 
-class Places:
+class Placement:
     """A model's matrices, their states and gradients, wherever each is stored."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Places:
         return self._table_gradients if unit.layer is None else self._gradients
 
     def _split(self, unit: Unit, record: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A record of weights as bfloat16 and, if it contains them, the rests."""
+        """A record of weights as bfloat16 and, if it contains them, the low bits."""
         weights = record[: 2 * unit.size].view(torch.bfloat16)
         return weights, record[2 * unit.size :].view(torch.int8) if self._in_float32 else None
 
@@ -160,7 +160,7 @@ class Places:
         """The records of a unit's states in the order in which a step takes them."""
         kinds = ("states",)
         if self.is_muons(unit):
-            kinds = ("momentum",) if self._in_float32 else ("momentum", "rests")
+            kinds = ("momentum",) if self._in_float32 else ("momentum", "low_bits")
         for kind in kinds:
             for part in unit.chunks():
                 yield kind, part
@@ -168,7 +168,7 @@ class Places:
     def _record_bytes(self, kind: str, part: slice) -> int:
         count = _length(part)
         if kind == "states":
-            return chunk_bytes(count, with_rests=not self._in_float32)
+            return chunk_bytes(count, with_low_bits=not self._in_float32)
         return momentum_bytes(count) if kind == "momentum" else count
 
     # -- computing -----------------------------------------------------------------------------
@@ -181,8 +181,8 @@ class Places:
     def weights(self, unit: Unit) -> Generator[dict[str, Tensor]]:
         """A unit's matrices by name, in the precision of the computation."""
         home = self._weight_home(unit)
-        flat, rests = self._split(unit, home.get(unit.name))
-        if rests is not None:
+        flat, low_bits = self._split(unit, home.get(unit.name))
+        if low_bits is not None:
             # Blocks share one buffer, each table has its own.
             is_block = unit.layer is not None
             wide = (
@@ -190,7 +190,7 @@ class Places:
                 if is_block
                 else flat.new_empty(unit.size, dtype=torch.float32)
             )
-            flat = unpack_weights(flat, rests, wide)
+            flat = unpack_weights(flat, low_bits, wide)
         yield {matrix.name: flat[matrix.where].view(matrix.shape) for matrix in unit.matrices}
         home.drop(unit.name)
 
@@ -210,12 +210,12 @@ class Places:
         later_keys = iter(keys[1:])
         for unit, following in zip(units, [*units[1:], None], strict=True):
             gradients = self._gradient_home(unit).get(unit.name).view(torch.bfloat16)
-            weights, rests = self._split(unit, self._weight_home(unit).get(unit.name))
+            weights, low_bits = self._split(unit, self._weight_home(unit).get(unit.name))
             if following is not None:
                 self._gradient_home(following).begin(following.name)
                 self._weight_home(following).begin(following.name)
             records = functools.partial(self._iter_records, unit, later_keys)
-            yield Moving(unit, weights, rests, gradients, records)
+            yield Moving(unit, weights, low_bits, gradients, records)
             self._gradient_home(unit).drop(unit.name)
             self._weight_home(unit).put(unit.name)
 
@@ -235,40 +235,40 @@ class Places:
     def read(self, unit: Unit) -> tuple[Tensor, list[tuple[slice, Chunk]]]:
         """A unit's weights and states on the CPU."""
         self.wait()
-        weights, rests = self._split(unit, self._weight_home(unit).read(unit.name))
+        weights, low_bits = self._split(unit, self._weight_home(unit).read(unit.name))
         found = {
             (kind, part.start): self._states.read((unit.name, kind, part.start))
             for kind, part in self._records(unit)
         }
-        return weights, self._chunks(unit, rests, found)
+        return weights, self._chunks(unit, low_bits, found)
 
     def fill(self, unit: Unit, change: Callable[[Tensor, list[tuple[slice, Chunk]]], None]) -> None:
         """Let `change` write a unit's weights and states on the CPU, then store them."""
         count = 3 if self._in_float32 else 2
         record = torch.zeros(count * unit.size, dtype=torch.uint8)
-        weights, rests = self._split(unit, record)
+        weights, low_bits = self._split(unit, record)
         found = {
             (kind, part.start): torch.zeros(self._record_bytes(kind, part), dtype=torch.uint8)
             for kind, part in self._records(unit)
         }
-        change(weights, self._chunks(unit, rests, found))
+        change(weights, self._chunks(unit, low_bits, found))
         self._weight_home(unit).write(unit.name, record)
         for (kind, start), memory in found.items():
             self._states.write((unit.name, kind, start), memory)
 
     def _chunks(
-        self, unit: Unit, rests: Tensor | None, found: Mapping[tuple[str, int], Tensor]
+        self, unit: Unit, low_bits: Tensor | None, found: Mapping[tuple[str, int], Tensor]
     ) -> list[tuple[slice, Chunk]]:
         """The chunks of a unit, as views of the records of its states."""
         chunks: list[tuple[slice, Chunk]] = []
         for part in unit.chunks():
-            own = None if rests is None else rests[part]
+            own = None if low_bits is None else low_bits[part]
             if not self.is_muons(unit):
-                chunk = view_chunk(found["states", part.start], _length(part), rests=own)
+                chunk = view_chunk(found["states", part.start], _length(part), low_bits=own)
             else:
                 codes, scales = view_momentum(found["momentum", part.start], _length(part))
                 if own is None:
-                    own = found["rests", part.start].view(torch.int8)
+                    own = found["low_bits", part.start].view(torch.int8)
                 chunk = Chunk(own, codes, codes[:0], scales, scales[:0])
             chunks.append((part, chunk))
         return chunks

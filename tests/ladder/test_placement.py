@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.ladder import places
+from lowtide.ladder import placement
 from lowtide.ladder.engine import LadderEngine
 from lowtide.ladder.network import PackedGPT
 from lowtide.model.config import GPTConfig
@@ -52,8 +52,8 @@ def _train(rung: str, folder: Path, *, apart: bool, **options: Any) -> dict[str,
     for name, value in {**engine.weights(), **engine.moments()}.items():
         read = value.read() if hasattr(value, "read") else value
         found[name] = read.detach().clone().numpy()
-    assert model.places is not None
-    model.places.close()
+    assert model.placement is not None
+    model.placement.close()
     assert not list(folder.iterdir())
     return found
 
@@ -94,23 +94,23 @@ def test_everything_in_a_file_leaves_two_blocks_of_each_kind(
     model = PackedGPT(deep, seed=3)
     cpu = torch.device("cpu")
     model.settle("disk-all", cpu, in_float32=False, scratch_dir=tmp_path, apart=True)
-    assert model.places is not None
-    for home, size in ((model.places._weights, 2), (model.places._gradients, 2)):
+    assert model.placement is not None
+    for home, size in ((model.placement._weights, 2), (model.placement._gradients, 2)):
         block = model.units[-1].size * size
         memory = [*home._staging, *home._on_device]  # type: ignore[attr-defined]
         sizes = [getattr(part, "bytes", part).numel() for part in memory]
         assert len(sizes) == 4 and max(sizes) < block + 4096
-    model.places.close()
+    model.placement.close()
 
 
 def test_a_part_is_as_long_as_its_borders_are_apart() -> None:
-    assert places._length(slice(0, 7)) == 7
-    assert places._length(slice(30, 37)) == 7
+    assert placement._length(slice(0, 7)) == 7
+    assert placement._length(slice(30, 37)) == 7
 
 
 def test_what_each_rung_keeps_where() -> None:
     def homes(rung: Any, *, on_gpu: bool) -> str:
-        found = places._homes(rung, on_gpu=on_gpu)
+        found = placement._homes(rung, on_gpu=on_gpu)
         return " ".join(found[kind] or "device" for kind in ("gradients", "states", "weights"))
 
     assert {rung: homes(rung, on_gpu=True) for rung in RUNGS[1:]} == {
@@ -134,9 +134,9 @@ def test_all_homes_and_the_gpu_are_waited_for(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "synchronize", calls.append)
     for device in (torch.device("cpu"), torch.device("cuda")):
         some: Any = SimpleNamespace(device=device, _homes=[home, home])
-        places.Places.wait(some)
-        places.Places.drop_all(some)
-        places.Places.close(some)
+        placement.Placement.wait(some)
+        placement.Placement.drop_all(some)
+        placement.Placement.close(some)
     each = ["wait", "wait", "drop", "drop", "close", "close"]
     assert calls == [*each, torch.device("cuda"), *each]
 
@@ -152,7 +152,7 @@ def test_the_next_records_are_on_their_way_while_one_is_moved() -> None:
     some: Any = SimpleNamespace(_states=states)
     later = iter([("u", "states", 4)])
     found = []
-    for part, record in places.Places._iter_records(some, unit, later, "states"):
+    for part, record in placement.Placement._iter_records(some, unit, later, "states"):
         found.append((part, record))
         calls.append("moved")
     first, second = ("u", "states", 0), ("u", "states", 4)
@@ -168,7 +168,7 @@ def test_the_next_records_are_on_their_way_while_one_is_moved() -> None:
 ])  # fmt: skip
 def test_all_of_the_host_memory_counts(locked: list[bool], all_locked: bool) -> None:
     some: Any = SimpleNamespace(_homes=[SimpleNamespace(is_locked=one) for one in locked])
-    assert places.Places.is_locked.fget(some) is all_locked  # type: ignore[attr-defined]
+    assert placement.Placement.is_locked.fget(some) is all_locked  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("rung", RUNGS[1:])
@@ -180,6 +180,6 @@ def test_inputs_of_blocks_are_on_the_host_where_something_else_is(
     model = PackedGPT(CONFIG, seed=3)
     cpu = torch.device("cpu")
     model.settle(rung, cpu, in_float32=False, scratch_dir=tmp_path, apart=apart)
-    assert model.places is not None
-    assert model.places.host_inputs is (apart and rung != "packed")
-    model.places.close()
+    assert model.placement is not None
+    assert model.placement.host_inputs is (apart and rung != "packed")
+    model.placement.close()
