@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 BLOCK_BYTES_HELD = 12
-"""Bytes a worker holds at its peak for each byte of a block: raw, clean, hashes, kept, ids."""
+"""Peak memory of a worker per byte of a block: raw and clean text, hashes, kept lines, ids."""
 RULES_BYTES_HELD = 8
-"""As many more where rules of quality judge documents: a million words and their n-grams."""
+"""Additional bytes with quality rules: a million words and their n-grams."""
 
 
 class FinishedBlock(NamedTuple):
-    """A clean block as it was written, and what a consumer made of it."""
+    """A clean block as it was written, and the result of its consumer."""
 
     stored_bytes: int
     work: WorkFile
@@ -48,23 +48,23 @@ class FinishedBlock(NamedTuple):
 
 
 class BlockConsumer(Protocol):
-    """Takes blocks as soon as they are clean; each comes once, with its place in the corpus."""
+    """Receives blocks as soon as they are clean; each once, with its index in the corpus."""
 
     def take(
         self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock
     ) -> WorkFile | None:
-        """Take a clean block, which goes to `path`.
+        """Process a clean block, which is written to `path`.
 
-        Returns the work file of what was made of it; None if its text is needed later.
+        Returns the work file of its result; None if the block's text is needed later.
         """
         ...
 
     def pass_by(self, place: int, work: WorkFile) -> None:
-        """Take note of a block that an earlier command has finished."""
+        """Register a block that an earlier command has finished."""
         ...
 
     def stop(self) -> None:
-        """Called at the end, and after an error: blocks that are still missing will not come."""
+        """Called at the end, and after an error: no more blocks follow."""
         ...
 
 
@@ -78,16 +78,16 @@ class CleanJob:
     folder: Path
     collect_characters: bool = False
     collect_scores: bool = False
-    """Keep nothing of a block but its score keys (`ranking`)."""
+    """Store only the score keys of a block (`ranking`)."""
     cut: ScoreCut | None = None
-    """With `keep_top`: which scores stay."""
+    """With `keep_top`: which scores are kept."""
     consumer: BlockConsumer | None = None
     is_encoded: Callable[[Path], bool] | None = None
-    """Returns whether an earlier command encoded a block; then its text is not needed any more."""
+    """Returns whether an earlier command encoded a block; then its text is no longer needed."""
 
     @cached_property
     def paths(self) -> StreamPaths:
-        """Where the inputs are."""
+        """The paths of the inputs."""
         return StreamPaths(self.streams)
 
     @cached_property
@@ -101,11 +101,11 @@ class CleanJob:
         )
 
     def block_path(self, stream: int, number: int) -> Path:
-        """Where a block's result is."""
+        """The path of a block's result."""
         return self.folder / f"{stream:07d}-{number:07d}.block"
 
     def end_path(self, stream: int) -> Path:
-        """Says that a stream was read to its end, and how many blocks it had."""
+        """The path of the marker of a stream that was read to its end: its number of blocks."""
         return self.folder / f"{stream:07d}.end"
 
 
@@ -116,10 +116,10 @@ def clean_corpus(
     on_done: Callable[[int], None],
     on_block: Callable[[FinishedBlock], None] | None = None,
 ) -> None:
-    """Clean every block that is not clean yet; `on_done` is told the stored bytes of each.
+    """Clean every block that is not clean yet; `on_done` is called with the stored bytes of each.
 
-    `on_block` is told of blocks in order, from the first on, as they are finished: of all blocks,
-    or of none where streams are cleaned side by side.
+    `on_block` is called for each finished block, in order from the first on; never if streams are
+    cleaned in parallel.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     lock = threading.Lock()
@@ -133,8 +133,8 @@ def clean_corpus(
             pass
         return
     try:
-        # Tasks that read their block themselves hold nothing before: enough of them wait for all
-        # workers to be busy while one is slow.
+        # Tasks that read their own block hold no memory until they start, so enough of them are
+        # queued to keep all workers busy while one is slow.
         is_free = all(stream.random_access for stream in job.streams)
         num_waiting = pool.num_workers if is_free else 1
         for block in pool.run(_iter_tasks(job), num_waiting=num_waiting):
@@ -149,9 +149,9 @@ def clean_corpus(
 
 
 def has_many_streams(streams: Sequence[Stream]) -> bool:
-    """Return whether several files that can only be read in order are worth a worker each.
+    """True if there are several files that can only be read in order; each then gets a worker.
 
-    Else one worker reads such files in turn, and the others clean what it has read.
+    Otherwise one worker reads such files in turn, and the others clean what it has read.
     """
     in_order = [stream.size_bytes for stream in streams if not stream.random_access]
     total = sum(stream.size_bytes for stream in streams)
@@ -206,7 +206,7 @@ def _iter_tasks(job: CleanJob) -> Iterator[BlockTask]:
 
 
 BlockTask = Callable[[], FinishedBlock | None]
-"""Returns the block it was about, if it was about one."""
+"""Returns the block of the task, if it has one."""
 
 
 def _task(
@@ -226,7 +226,7 @@ def _task(
 
 
 def _count_finished(job: CleanJob, stream: Stream) -> int | None:
-    """Return how many blocks a stream has that was read to its end, if they are all there."""
+    """The number of blocks of a stream that was read to its end, if all of them exist."""
     path = job.end_path(stream.index)
     if not path.exists():
         return None
@@ -252,7 +252,7 @@ def _pass_by(job: CleanJob, place: int, path: Path, size: int) -> FinishedBlock:
 def _iter_stream_tasks(
     job: CleanJob, stream: Stream, place: int
 ) -> Generator[BlockTask, None, int]:
-    """Read a stream in this thread while workers clean what was read; returns the next place."""
+    """Read a stream in this thread while workers clean its blocks; returns the next index."""
     notices: list[str] = []
     reading = job.reading.noticing(notices.append)
     count = 0
@@ -279,7 +279,7 @@ def _clean_numbered(job: CleanJob, stream: Stream, number: int, place: int) -> F
     notices: list[str] = []
     block = read_block(stream, number, job.reading.noticing(notices.append))
     if block is None:
-        block = TextBlock(stream.index, number, "text", b"", ())  # a neighbour holds all of it
+        block = TextBlock(stream.index, number, "text", b"", ())  # all of it is in the block before
     return write_block(job, block, number, place, notices=notices)
 
 
@@ -292,7 +292,7 @@ def write_block(
     notices: list[str] | None = None,
     keep_text: bool = True,
 ) -> FinishedBlock:
-    """Clean a block and write its work file; without its text it serves for comparison only."""
+    """Clean a block and write its work file; without its text, it is used for comparison only."""
     notices = [] if notices is None else notices
     cleaned = clean_block(
         block,

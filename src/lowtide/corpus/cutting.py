@@ -1,7 +1,7 @@
-"""Find the ends of blocks: the first document border after a fixed offset, or else a line border.
+"""Find the ends of blocks: the first document border after a fixed offset, else a line border.
 
 In:      an open file, or a window of text; the offset where a block should end
-Out:     where it ends, and whether that is inside a document
+Out:     the offset of the end, and whether it is inside a document
 Memory:  one window of half a block
 """
 
@@ -23,7 +23,7 @@ _BLANKS = frozenset(b" \t\r\n\v\f")
 
 
 def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
-    """Read `size` bytes at `offset`, or what there is of them."""
+    """Read up to `size` bytes at `offset`, fewer at the end of the file."""
     parts: list[bytes] = []
     while size > 0 and (part := _read_some(file, offset, size)):
         parts.append(part)
@@ -47,7 +47,7 @@ def find_cut(
     *,
     probe_bytes: int = PROBE_BYTES,
 ) -> tuple[int, bool]:
-    """Return where the block nominally ending at `nominal` ends, and whether inside a document."""
+    """The end of the block that nominally ends at `nominal`, and if it is inside a document."""
     if nominal <= 0:
         return 0, False
     if nominal >= source.size_bytes:
@@ -56,7 +56,7 @@ def find_cut(
         return _find_line_end(file, source, nominal, probe_bytes), False
     back = max(len(options.separator) - 1, 1)
     wanted = min(probe_bytes, options.window_bytes)
-    while True:  # a border is usually near: look close first, then all over the window
+    while True:  # a border is usually near: search a small window first, then all of it
         window = read_at(file, nominal - back, back + wanted + back)
         cut = cut_text(window, back, options.separator, len(window) - back)
         if cut is not None and not cut[1]:
@@ -105,7 +105,7 @@ def cut_text(window: bytes, start: int, separator: bytes, limit: int) -> tuple[i
         return first_line, True
     position = window.find(b" ", start)
     if 0 < position < limit:
-        return position, True  # a blank belongs to the word after it
+        return position, True  # a space belongs to the word after it
     position = start
     while position < len(window) and window[position] & 0xC0 == 0x80:
         position += 1

@@ -67,7 +67,7 @@ def open_stream(
 ) -> StreamReader:
     """Open an input for reading in order, decompressed and as UTF-8.
 
-    Damage raises an error, or with `on_damage` ends the stream after a call of it.
+    Damage raises an error; with `on_damage`, that is called and the stream ends.
     """
     return StreamReader(source, options or ReadingSettings(), on_damage)
 
@@ -75,7 +75,7 @@ def open_stream(
 def check_reader_bytes(
     needed: int, options: ReadingSettings, *, path: Path, what: str, remedy: str = ""
 ) -> None:
-    """Refuse what a reader cannot hold, with the budget that would do."""
+    """Refuse a file that exceeds a reader's memory, and name the budget it needs."""
     if needed <= options.reader_bytes:
         return
     budget = options.budget_bytes or options.reader_bytes
@@ -89,9 +89,9 @@ def check_reader_bytes(
 
 
 def window_bytes(source: InputFile) -> int:
-    """What decompressing a file holds, as the headers in it say; 0 where they say nothing.
+    """Memory for decompressing a file, by the headers in it; 0 if they do not say.
 
-    Of an object in a store only the first header is looked at: each takes a request.
+    Only the first header of an object in a store is read, because each takes a request.
     """
     try:
         with source.path.open("rb") as file:
@@ -102,12 +102,12 @@ def window_bytes(source: InputFile) -> int:
                 first = _xz_dictionary_bytes(file.read(1024))
                 return max(first, later_dictionary_bytes(file) if is_local else 0) + _OTHER_BYTES
     except (OSError, EOFError, ValueError, IndexError):
-        return 0  # reading it will report what is wrong
+        return 0  # reading the file will report the error
     return _OTHER_BYTES if source.compression else 0
 
 
 def _zstd_window_bytes(file: BinaryIO, *, all_frames: bool) -> int:
-    """The largest window of the frames, whose blocks are passed by."""
+    """The largest window of all frames; their blocks are skipped."""
     frame = read_zstd_frame(file)
     largest = 0 if frame is None else frame.window_bytes
     try:
@@ -120,12 +120,12 @@ def _zstd_window_bytes(file: BinaryIO, *, all_frames: bool) -> int:
             frame = read_zstd_frame(file)
             largest = max(largest, 0 if frame is None else frame.window_bytes)
     except (EOFError, ValueError):
-        pass  # cut off, or damaged: whoever reads so far says it
+        pass  # truncated or damaged: reported when it is read
     return largest
 
 
 def _read_block_header(header: bytes) -> tuple[bool, int]:
-    """Whether a block of a zstd frame is its last one, and how many bytes it has."""
+    """True if a block of a zstd frame is the last one, and its size in bytes."""
     word = int.from_bytes(header, "little")
     is_run = word >> 1 & 3 == 1
     return bool(word & 1), 1 if is_run else word >> 3
@@ -181,8 +181,8 @@ def _xz_dictionary_bytes(head: bytes) -> int:
 class ZstdReader:
     """Reads all frames of a zstd file, block by block, so that memory stays bounded.
 
-    The library's own readers hold all that a piece of input expands to (56 KB of a repetitive text
-    became 1.7 GiB), or do not notice a cut-off end.
+    The library's own readers hold the whole expansion of a piece of input (56 KB of repetitive text
+    expanded to 1.7 GiB), or do not notice a truncated end.
     """
 
     def __init__(self, file: BinaryIO, check: Callable[[int], None]) -> None:
@@ -227,16 +227,16 @@ class ZstdReader:
 
 
 class XzReader:
-    """Reads all streams of an xz file, and the padding that may stand between them.
+    """Reads all streams of an xz file, and the padding that may be between them.
 
-    lzma.LZMAFile takes whatever does not begin a stream for the end of the file, without a word:
-    text behind padding would be lost.
+    lzma.LZMAFile silently treats anything that is not the start of a stream as the end of the file:
+    text after padding would be lost.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._decoder: lzma.LZMADecompressor | None = lzma.LZMADecompressor()
-        self._held = b""  # read, and not decompressed yet
+        self._held = b""  # read, but not decompressed yet
 
     def read1(self, size: int) -> bytes:
         """Return some of the text; empty at the end."""
@@ -255,7 +255,7 @@ class XzReader:
         return b""
 
     def _begin_stream(self) -> bool:
-        """Pass over padding up to the next stream; False at the end of the file."""
+        """Skip padding up to the next stream; False at the end of the file."""
         while not (held := self._held.lstrip(b"\0")):
             self._held = self._file.read(_BUFFER_BYTES)
             if not self._held:
@@ -281,7 +281,7 @@ class StreamReader:
         self._options = options
         self._encoding = options.encoding
         self._decoder: codecs.IncrementalDecoder | None = make_decoder(options.encoding)
-        self._head: bytes | None = b""  # until there is enough of it to tell what it is
+        self._head: bytes | None = b""  # until there is enough text to check whether it is text
         self._on_damage = on_damage
         self._file = cast("BufferedReader", source.path.open("rb", buffering=_BUFFER_BYTES))
         try:
@@ -347,7 +347,7 @@ class StreamReader:
             return self._decoder.decode(block, final=not block)
         except DataError as error:
             reason = error
-        except ValueError as error:  # "replace" does not cover it: a missing byte order mark
+        except ValueError as error:  # a missing byte order mark, which "replace" does not cover
             reason = explain_undecodable(self._encoding, error)
         damage = DataError(reason.message, path=self._source.path, next_step=reason.next_step)
         if self._on_damage is None:
@@ -358,7 +358,7 @@ class StreamReader:
 
     def _read_block(self, size: int) -> bytes:
         try:
-            # read1, not read: read would lose what it had gathered before the damage.
+            # read1, because read would lose the data it had collected before the damage.
             return self._reader.read1(min(size, _BUFFER_BYTES))
         except (
             EOFError,

@@ -43,9 +43,9 @@ __all__ = [
 
 MIN_TABLE_BYTES = 8 << 20
 MODEST_TABLE_BYTES = 16 << 20
-"""For all workers together. More is taken only to avoid more than `_MANY` partitions: each of them
+"""For all workers together. More is used only to avoid more than `_MANY` partitions: each of them
 reads every block, and a large table is no faster than several small ones."""
-TABLE_ROW_BYTES = 19  # 12 in a table that is never less than 64 % full, once it has grown
+TABLE_ROW_BYTES = 19  # 12 bytes in a table that is never less than 64 % full, once it has grown
 _MANY = 64
 _DIGEST_BYTES = 16
 _READ_BYTES = 1 << 20
@@ -67,12 +67,12 @@ class Partition:
 
 
 def partition_bytes(rows: int, *, num_workers: int) -> int:
-    """Return the table that a worker takes where the budget allows it."""
+    """The table size of a worker if the budget allows it."""
     return max(MODEST_TABLE_BYTES // num_workers, rows * TABLE_ROW_BYTES // _MANY)
 
 
 def plan_partitions(table: BlockTable, *, table_bytes: int, num_workers: int) -> list[Partition]:
-    """Cut the hashes into partitions that fit `table_bytes`, at least one for each worker."""
+    """Divide the hashes into partitions that fit `table_bytes`, at least one for each worker."""
     radix_counts = _count_radixes(table)
     total = sum(radix_counts)
     table_bytes = min(table_bytes, partition_bytes(total, num_workers=num_workers))
@@ -101,7 +101,7 @@ def plan_partitions(table: BlockTable, *, table_bytes: int, num_workers: int) ->
 
 
 def _count_radixes(table: BlockTable) -> list[int]:
-    """Return how many hashes begin with each byte, over all blocks."""
+    """The number of hashes that begin with each byte, over all blocks."""
     counts = np.zeros(256, dtype=np.int64)
     for path in table.paths:
         ends = np.frombuffer(open_work_file(path).read("radix_ends"), dtype="<i8")
@@ -177,7 +177,7 @@ def _find_in_partition(
 
 
 def is_removed_whole(path: Path) -> bool:
-    """Return whether a partition's file holds what was written into it."""
+    """True if a partition's file is intact."""
     digest = xxhash.xxh3_128()
     try:
         with files.open_file(path) as file:
@@ -202,7 +202,7 @@ def _read_rows(path: Path, part: Partition) -> memoryview:
 
 
 class RemovedLines:
-    """The duplicates of all partitions, asked for block by block."""
+    """The duplicates of all partitions, loaded block by block."""
 
     def __init__(self, paths: list[Path], num_blocks: int) -> None:
         self._paths = paths

@@ -20,7 +20,7 @@ RowT = TypeVar("RowT")
 
 
 def find_changed_setting(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first setting of `now` that was another one.
+    """Describe the first setting of `now` that differs from `before`.
 
     >>> find_changed_setting({"seed": 0, "memory": "1GiB"}, {"seed": 3})
     'it was made with --seed 0, now it is 3'
@@ -32,7 +32,7 @@ def find_changed_setting(before: Mapping[str, Any], now: Mapping[str, Any]) -> s
 
 
 def find_changed_name(before: Iterable[str], now: Iterable[str]) -> str | None:
-    """The first name that is not in both lists, or their order.
+    """Describe the first name that is not in both lists, or their different order.
 
     >>> find_changed_name(["a.txt"], ["a.txt", "b.txt"])
     'b.txt was not among its inputs'
@@ -53,7 +53,7 @@ def find_changed_input(
     name_of: Callable[[RowT], str],
     explain: Callable[[InputFile, RowT], str | None],
 ) -> str | None:
-    """The first input that its row does not describe; `explain` says how it differs."""
+    """Describe the first input that differs from its row; `explain` returns the difference."""
     for source, row in itertools.zip_longest(inputs, rows):
         if source is None or row is None or str(source.path) != name_of(row):
             return find_changed_name(map(name_of, rows), (str(source.path) for source in inputs))

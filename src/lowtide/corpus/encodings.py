@@ -20,15 +20,15 @@ __all__ = [
 ]
 
 TELLING_BYTES = 64
-"""Bytes to look at: UTF-16 or UTF-32 of this length is hardly ever valid UTF-8 without a NUL."""
+"""Bytes to check: UTF-16 or UTF-32 of this length is hardly ever valid UTF-8 without a NUL."""
 
 
 _EXAMPLES = (
     "utf-8, utf-16, utf-16-le, utf-16-be, utf-32, latin-1, cp1252, cp1251, koi8-r, shift_jis, "
     "euc-jp, gb18030, big5, euc-kr"
 )
-# Python counts them as encodings of text, but they are notations of names or of source code: they
-# cannot pass over a damaged place, or cannot go on after a block.
+# Python lists them as text encodings, but they encode domain names or source code: they cannot skip
+# damaged bytes, or cannot continue after a block.
 _NOTATIONS = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")
 
 
@@ -51,7 +51,7 @@ shift_jis, euc-jp, gb18030, big5, euc-kr, or any other that Python reads text fi
     try:
         codec = codecs.lookup(encoding)
         known = bool(codec._is_text_encoding)  # pyright: ignore[reportPrivateUsage]
-    except (LookupError, ValueError):  # ValueError: a NUL in it
+    except (LookupError, ValueError):  # ValueError: the name has a NUL
         known, codec = False, None
     if codec is None or not known or codec.name.replace("_", "-") in _NOTATIONS:
         raise UsageError(
@@ -67,7 +67,7 @@ def make_decoder(encoding: str) -> codecs.IncrementalDecoder | None:
 
 
 def explain_undecodable(encoding: str, error: Exception) -> DataError:
-    """What is wrong with a file that its decoder gave up on."""
+    """The error for a file that its decoder cannot decode."""
     name = codecs.lookup(encoding).name
     if name in ("utf-16", "utf-32"):
         return DataError(
@@ -78,7 +78,7 @@ def explain_undecodable(encoding: str, error: Exception) -> DataError:
 
 
 def refuse_utf8(encoding: str, head: bytes) -> None:
-    """Refuse UTF-8 that is called UTF-16 or UTF-32: it would be read as other characters.
+    """Refuse UTF-8 with --encoding UTF-16 or UTF-32: it would be decoded as other characters.
 
     >>> refuse_utf8("utf-16-le", "plain text".encode() * 10)
     Traceback (most recent call last):
@@ -89,7 +89,7 @@ def refuse_utf8(encoding: str, head: bytes) -> None:
     if not name.startswith(("utf-16", "utf-32")) or len(head) < TELLING_BYTES or b"\0" in head:
         return
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be incomplete
     except UnicodeDecodeError:
         return
     raise DataError(f"this looks like UTF-8, not {name}", next_step="leave --encoding out")

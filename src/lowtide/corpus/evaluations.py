@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 _GRAM_BYTES = 32
-"""Of an n-gram: its hash, item and head, its bits in the filter, and what counting it takes; as
-much as hash, item and head take twice, while the table is made."""
+"""Bytes of an n-gram: its hash, item and head, its bits in the filter, and its count; two copies of
+hash, item and head take as much while the table is made."""
 _COUNT_BYTES = 8
-"""Of an n-gram, besides: in how many documents it is, and its item again, while they are judged."""
+"""More bytes of an n-gram while items are judged: its number of documents, its item again."""
 _TEXT_BYTES = 6
-"""Of text there is one n-gram for so many bytes, about."""
+"""Approximate bytes of text for each n-gram."""
 _SHARE = 3
 
 _lock = threading.Lock()
-_UNPACKED = 5  # gzip seldom compresses text further than this
+_UNPACKED = 5  # gzip rarely compresses text more than this
 _loaded: dict[tuple[tuple[str, int, int], ...], EvaluationItems] = {}
 
 
@@ -53,11 +53,11 @@ class EvaluationItems:
     """The number of each file's first item, and the number of all."""
     table: _native.EvalGrams
     num_short: int
-    """Items with fewer than eight words in a row: they cannot be told apart from ordinary text."""
+    """Items with fewer than eight consecutive words, too short to identify in ordinary text."""
 
     @property
     def count_bytes(self) -> int:
-        """What counting their n-grams takes besides the table."""
+        """Memory for counting their n-grams, without the table."""
         return len(self.table) * _COUNT_BYTES
 
     def name(self, item: int) -> tuple[str, int]:
@@ -67,7 +67,7 @@ class EvaluationItems:
 
 
 def find_item_files(patterns: Sequence[str]) -> tuple[str, ...]:
-    """The files that names and globs mean, each once, in order."""
+    """The files that match names and globs, each once, in order."""
     found: list[str] = []
     for pattern in patterns:
         names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))  # noqa: PTH207
@@ -83,14 +83,14 @@ def find_item_files(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def checksum_items(paths: Sequence[str]) -> str:
-    """One checksum of all files, by which the plan knows them."""
+    """One checksum of all files, which identifies them in the plan."""
     return files.checksum_bytes(
         " ".join(files.checksum_file(Path(path)) for path in paths).encode()
     )
 
 
 def planned_item_bytes(paths: Sequence[str]) -> int:
-    """What the table of all items takes, about, and counting their n-grams."""
+    """The approximate memory of the table of all items and of counting their n-grams."""
     sizes = (Path(path).stat().st_size * (_UNPACKED if path.endswith(".gz") else 1)
              for path in paths)  # fmt: skip
     return sum(sizes) // _TEXT_BYTES * _GRAM_BYTES
@@ -104,9 +104,9 @@ def smallest_item_budget(paths: Sequence[str]) -> int:
 def load_items(
     paths: Sequence[str], *, budget_bytes: int | None = None, least_bytes: int = 0
 ) -> EvaluationItems:
-    """Read all items, once for a process; a table that is too large is refused with its size.
+    """Read all items, once per process; a table that is too large is an error with its size.
 
-    `least_bytes` is what all of the command takes, for the advice.
+    `least_bytes` is the need of the whole command, for the advised budget.
     """
     stats = [(path, Path(path).stat()) for path in paths]
     needed = planned_item_bytes(paths)
@@ -120,7 +120,7 @@ def load_items(
     key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
     with _lock:
         if key not in _loaded:
-            _loaded.clear()  # one table at a time, in a process that prepares many datasets
+            _loaded.clear()  # keep only one table in a process that prepares many datasets
             _loaded[key] = _read_items(paths)
         return _loaded[key]
 
@@ -182,7 +182,7 @@ def _read_row(line: bytes, path: str, number: int) -> list[bytes]:
 
 
 def _iter_texts(value: Any) -> Iterator[bytes]:
-    """Every text in a JSON value; names of fields are not texts."""
+    """Every string in a JSON value, except field names."""
     if isinstance(value, str):
         if value.strip():
             yield value.encode("utf-8", "replace")

@@ -20,13 +20,13 @@ _OBJECTS_LOOKED_AT = 16
 
 
 def reader_bytes(inputs: Sequence[InputFile], options: ReadingSettings) -> int:
-    """The most that one reader holds besides its block, over all inputs.
+    """The largest memory of one reader besides its block, over all inputs.
 
-    A later part of a file may need more than its beginning says; reading refuses it then.
+    A later part of a file may need more than its beginning; then reading refuses it.
     """
     needed = looked = stored = 0
     for source in inputs:
-        if is_stored(source.path):  # a request each: the first few say what the others are like
+        if is_stored(source.path):  # one request each, so the first few stand for all
             stored, looked = READER_BYTES, looked + 1
             if looked > _OBJECTS_LOOKED_AT:
                 continue

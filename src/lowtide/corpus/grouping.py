@@ -20,7 +20,7 @@ __all__ = ["is_plain_text", "join_blocks", "join_small_blocks", "plan_streams"]
 
 _GROUP_FILES = 1024
 _EXPANSION = 8
-"""A small compressed file is assumed to hold at most this many times its size; more is cut."""
+"""A small compressed file is assumed to expand at most this much; more is cut."""
 
 
 def plan_streams(inputs: Sequence[InputFile], options: ReadingSettings) -> list[Stream]:
@@ -62,19 +62,19 @@ def plan_streams(inputs: Sequence[InputFile], options: ReadingSettings) -> list[
 
 
 def _has_places(source: InputFile, options: ReadingSettings) -> bool:
-    """True if a file can be read from any offset."""
+    """True if a file can be read from any offset (random access)."""
     return source.compression is None and source.format.is_cut and is_utf8(options.encoding)
 
 
 def is_plain_text(source: InputFile, *, encoding: str) -> bool:
-    """Return whether a file is text that native code can take as it is."""
+    """True if a file is plain text that native code can read directly."""
     if is_stored(source.path):
         return False
     return source.compression is None and source.format.block_kind == "text" and is_utf8(encoding)
 
 
 def join_blocks(blocks: Sequence[TextBlock], *, number: int) -> TextBlock:
-    """Make one block of whole files' blocks of one kind."""
+    """Join blocks of whole files of one kind into one block."""
     segments: list[Segment] = []
     position = 0
     for block in blocks:
@@ -94,7 +94,7 @@ def join_blocks(blocks: Sequence[TextBlock], *, number: int) -> TextBlock:
 
 
 def join_small_blocks(blocks: Iterable[TextBlock], *, block_bytes: int) -> Iterator[TextBlock]:
-    """Join blocks that follow each other up to `block_bytes`; parts of a document stay alone."""
+    """Join consecutive blocks up to `block_bytes`; parts of a document are not joined."""
     waiting: list[TextBlock] = []
     held = number = 0
     for block in blocks:

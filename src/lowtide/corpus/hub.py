@@ -29,7 +29,7 @@ HUB_PREFIX = "hf://"
 
 
 def hub_name(given: str | Path) -> str | None:
-    """What was given, if it begins with hf://, else None; a Path of it has lost a slash.
+    """The name if it begins with hf://, else None; a Path of such a name has lost a slash.
 
     >>> hub_name(Path("hf://owner/name")), hub_name("text/hf")
     ('hf://owner/name', None)
@@ -42,7 +42,7 @@ def hub_name(given: str | Path) -> str | None:
 
 
 def parse_hub_name(given: str, *, split: str = "train") -> tuple[str, str]:
-    """Return the name and the split of an input that begins with hf://, `split` if it names none.
+    """Return the name and the split of an input that begins with hf://; `split` is the default.
 
     >>> parse_hub_name("hf://roneneldan/TinyStories:validation")
     ('roneneldan/TinyStories', 'validation')
@@ -54,7 +54,7 @@ def parse_hub_name(given: str, *, split: str = "train") -> tuple[str, str]:
 
 
 def is_saved_dataset(name: str) -> bool:
-    """True for a folder that the datasets package saved, which it opens in another way."""
+    """True for a folder that the datasets package saved, which it opens with another function."""
     return any((Path(name) / file).exists() for file in ("dataset_info.json", "state.json"))
 
 
@@ -68,7 +68,7 @@ def iter_hub_texts(name: str, *, split: str, text_field: str) -> Iterator[bytes]
 def open_hub_rows(
     name: str, *, split: str, config_name: str | None = None, streaming: bool = True
 ) -> Any:
-    """A dataset as the datasets package opens it, streamed unless it was saved to a folder."""
+    """Open a dataset with the datasets package, streamed unless it was saved to a folder."""
     datasets = import_package("datasets", f"{HUB_PREFIX}{name}")
     try:
         if is_saved_dataset(name):
@@ -83,7 +83,7 @@ def open_hub_rows(
 
 
 def iter_hub_rows(rows: Any, name: str) -> Iterator[dict[str, Any]]:
-    """Rows in order; what stops reading is an error that names the dataset."""
+    """The rows in order; exceptions while reading become an error that names the dataset."""
     try:
         yield from rows
     except (OSError, ValueError, RuntimeError) as error:

@@ -36,33 +36,33 @@ class InputFormat:
 
     suffixes: tuple[str, ...]
     block_kind: Literal["text", "jsonl", "rows"]
-    """What its blocks hold: text with separators, a JSON object a line, or texts one after the
-    other, with their ends."""
+    """Contents of its blocks: text with separators, a JSON object per line, or concatenated texts
+    with their ends."""
     iter_rows: Callable[[InputFile, ReadingSettings], Iterator[tuple[Any, int]]] | None = None
-    """Reads texts, each with its stored bytes, in order. None: blocks are cut out of the bytes, at
-    any place of a file that is not compressed."""
+    """Iterates over texts in order, each with its stored bytes. None: blocks are cut from the
+    file's bytes, with random access if it is not compressed."""
     reader_bytes: Callable[[InputFile, ReadingSettings], int] | None = None
-    """What reading holds besides a block, where the compression does not say it."""
+    """Memory of a reader besides a block, if not known from the compression."""
     expansion: float | None = None
-    """Bytes of text for each stored byte, where the compression does not say it."""
+    """Bytes of text for each stored byte, if not known from the compression."""
     is_file: bool = True
 
     @property
     def is_cut(self) -> bool:
-        """True if blocks are cut out of the bytes of a file."""
+        """True if blocks are cut from the bytes of a file."""
         return self.iter_rows is None
 
 
 @dataclass(frozen=True)
 class Compression:
-    """A way that files may be compressed in, whatever their format."""
+    """A compression of files of any format."""
 
     suffix: str
     expansion: float
-    """Bytes of text for each stored byte, as text usually has it."""
+    """Typical bytes of text for each stored byte."""
 
 
-# Readers are imported when they are used: they know InputFile, which knows this table.
+# Readers are imported on use, because they import InputFile, which imports this table.
 
 
 def _iter_parquet_rows(source: InputFile, options: ReadingSettings) -> Iterator[tuple[Any, int]]:
@@ -104,7 +104,7 @@ TEXT_SUFFIXES = frozenset(_KINDS) | frozenset(_COMPRESSED)
 
 
 def classify(path: Path) -> tuple[str, str | None]:
-    """The format and the compression of a file by its name; text if it says nothing else.
+    """The format and the compression of a file by its name; text if the suffix is unknown.
 
     >>> classify(Path("a.jsonl.zst")), classify(Path("README"))
     (('jsonl', 'zstd'), ('text', None))
@@ -114,7 +114,7 @@ def classify(path: Path) -> tuple[str, str | None]:
 
 
 def is_known(path: Path) -> bool:
-    """True if a file's suffix is that of a format."""
+    """True if a file's suffix is one of a format."""
     suffixes, _ = _split_suffixes(path)
     return bool(suffixes) and suffixes[-1] in _KINDS
 

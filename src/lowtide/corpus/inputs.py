@@ -52,7 +52,7 @@ _OUR_NAMES = {
     METRICS_NAME: b'{"time": ',
     MERGES_NAME: b"#version",
 }
-"""Files of ours that a folder of texts may hold, and how they begin."""
+"""Files written by lowtide that may be in a folder of texts, and their first bytes."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +60,23 @@ class InputFile:
     """One file of the corpus."""
 
     index: int
-    """Its place in the corpus; documents of earlier inputs come first."""
+    """Its index in the corpus; documents of earlier inputs come first."""
     path: Path
     kind: str
     """A name of `FORMATS`; hub is a Hugging Face dataset, and `path` its name."""
     compression: str | None
     """gzip, zstd, xz, or None."""
     size_bytes: int
-    """As stored, so compressed where it is."""
+    """Size as stored, that is, compressed."""
     modified_ns: int = 0
     changed_ns: int = 0
-    """The time of the last change of any kind (ctime), which programs cannot set back."""
+    """The time of the last change of any kind (ctime), which programs cannot set."""
     split: str = ""
-    """Of a Hugging Face dataset."""
+    """The split of a Hugging Face dataset."""
 
     @property
     def format(self) -> InputFormat:
-        """How it is read."""
+        """Its input format."""
         return FORMATS[self.kind]
 
     @property
@@ -86,9 +86,9 @@ class InputFile:
 
 
 class InputList(Sequence[InputFile]):
-    """Inputs in their order, each made when it is asked for: hundreds of thousands take little.
+    """A compact list of inputs, for hundreds of thousands; an InputFile is created on access.
 
-    Their numbers are their places, counted from `first_index`, whatever they were before.
+    Inputs are renumbered by their position in the list, from `first_index` on.
 
     >>> files = InputList([InputFile(7, Path("a.txt"), "text", None, 10)])
     >>> files[0].index, files.total_bytes
@@ -148,12 +148,12 @@ class InputList(Sequence[InputFile]):
         )
 
     def size_at(self, place: int) -> int:
-        """Bytes of one of them, without making the rest of it."""
+        """Bytes of one input, without creating the InputFile."""
         return self._sizes[place]
 
 
 class InputSlice(Sequence[InputFile]):
-    """Some inputs of a list that follow each other."""
+    """Consecutive inputs of a list."""
 
     def __init__(self, inputs: InputList, places: range) -> None:
         self._inputs = inputs
@@ -178,14 +178,14 @@ class InputSlice(Sequence[InputFile]):
 
 
 def as_input_list(inputs: Sequence[InputFile]) -> InputList:
-    """The same inputs as a list of little memory; one that has a gap in its numbers is refused."""
+    """The same inputs as an InputList, to save memory; a gap in their numbers is an error."""
     if isinstance(inputs, InputList):
         return inputs
     return InputList(inputs, first_index=inputs[0].index if inputs else 0)
 
 
 def hash_inputs(inputs: Iterable[InputFile]) -> str:
-    """A hash of what inputs are there, their sizes and times: the same wherever they are listed."""
+    """A hash of the inputs' names, sizes and times: equal wherever they are listed."""
     digest = xxhash.xxh3_128()
     for source in inputs:
         row = [str(source.path), source.split, source.size_bytes, source.modified_ns]
@@ -207,9 +207,9 @@ def expand_inputs(
 ) -> InputList:
     """Find every input file: named files as they are, folders and globs in sorted order.
 
-    In folders only files with a known suffix count (txt, text, md, jsonl, ndjson, parquet, each
-    also .gz, .zst, .xz); a file named outright is text if its suffix says nothing else. A file that
-    comes twice, also through a link, is taken once; `on_notice` is told.
+    In folders only files with a known suffix are used (txt, text, md, jsonl, ndjson, parquet, each
+    also .gz, .zst, .xz); a file named explicitly is text if its suffix is unknown. A file that is
+    found twice, also through a link, is used once, and reported to `on_notice`.
     """
     notice = on_notice or _ignore
     inputs = InputList()
@@ -255,7 +255,7 @@ def expand_inputs(
 def _add_objects(
     inputs: InputList, url: StoreURL, seen: dict[int, int], notice: Callable[[str], None]
 ) -> None:
-    """Add the objects that a URL names: one, those under a prefix, or those of a pattern."""
+    """Add the objects of a URL: a single one, those under a prefix, or matches of a pattern."""
     ignored = matched = 0
     for info in find_objects(url):
         path = StorePath(str(info.url))
@@ -300,7 +300,7 @@ def has_changed(source: InputFile) -> bool:
 
 
 def changed_input(source: InputFile, *, next_step: str | None = None) -> DataError:
-    """The error of an input that was overwritten while it was read."""
+    """The error for an input that was overwritten while it was read."""
     try:
         size = source.path.stat().st_size
         how = (
@@ -375,7 +375,7 @@ def _expand(given: str | Path, notice: Callable[[str], None]) -> Iterator[Path]:
 
 
 def _walk(root: Path, notice: Callable[[str], None]) -> Iterator[Path]:
-    """Return a folder's files in sorted order; links are followed, but never in a circle."""
+    """Return a folder's files in sorted order; links are followed, but not in cycles."""
     visited: set[tuple[int, int]] = set()
     found = ignored = 0
 

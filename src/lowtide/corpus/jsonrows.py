@@ -1,8 +1,8 @@
 """Extract the texts from blocks of jsonl, and explain rows that have none.
 
 In:      TextBlock of whole rows
-Out:     the texts one after the other, where each ends, where its row begins
-Memory:  about the block once more
+Out:     the texts concatenated, the end of each, and the start of its row
+Memory:  about the size of the block
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NAME_FIELD = "name the field with --text-field"
 
 
 def extract_json_rows(block: TextBlock, options: ReadingSettings, paths: Paths) -> JsonRows:
-    """The texts of a jsonl block, and of each where it ends, its row's first byte, its input.
+    """The texts of a jsonl block, and for each its end, its row's first byte and its input.
 
-    Rows without text in the field are an error, or a notice where they are to be skipped.
+    Rows without text in the field are an error, or a notice if they are skipped.
     """
     parts = [
         _extract_segment(block, segment, options, paths.get(segment.input_index))
@@ -75,7 +75,7 @@ def _extract_segment(
 
 
 def _explain_row(line: bytes, field: str) -> str:
-    if len(line) > _LONG_ROW:  # as Python objects it might take many times its size
+    if len(line) > _LONG_ROW:  # as Python objects it could take many times its size
         return f"{format_size(len(line))} that are not a JSON object with text in field {field!r}"
     try:
         row = json.loads(line.decode("utf-8", "replace").lstrip("\ufeff"))

@@ -35,7 +35,7 @@ _GROUPS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class StoredText:
-    """A text that lies in a file; it is valid until the next row is asked for."""
+    """A text stored in a file; valid until the next row is requested."""
 
     file: IO[bytes]
     position: int
@@ -45,7 +45,7 @@ class StoredText:
         return self.size
 
     def reader(self) -> Callable[[int], bytes]:
-        """A function that reads its next n bytes."""
+        """A function that returns its next n bytes."""
         self.file.seek(self.position)
         left = self.size
 
@@ -64,7 +64,7 @@ Row = bytes | StoredText
 def iter_large_rows(
     stored: BinaryIO, chunk: Any, *, has_nulls: bool, most_bytes: int
 ) -> Iterator[Row]:
-    """Read a column chunk that `ColumnPages.is_streamable`; longer texts come as StoredText."""
+    """Read a column chunk that `ColumnPages.is_streamable`; longer texts as StoredText."""
     codec = chunk.compression
     with scratch_file() as values, scratch_file() as texts:
         dictionary: _Texts | None = None
@@ -88,7 +88,7 @@ def _iter_page(
 ) -> Iterator[Row]:
     levels = b""
     begin, packed, unpacked = page.position, page.packed, page.unpacked
-    if page.level_bytes is not None:  # the newer pages have them beside the texts, never packed
+    if page.level_bytes is not None:  # version 2 pages store them separately, uncompressed
         if has_nulls:
             levels = _read_exactly(stored, begin, page.level_bytes)
         begin, packed, unpacked = (
@@ -122,7 +122,7 @@ def _iter_page(
 
 
 class _Texts:
-    """Texts that lie one after the other in a file, each after its length."""
+    """Texts stored consecutively in a file, each after its length."""
 
     def __init__(self, file: IO[bytes], begin: int, size: int, most_bytes: int) -> None:
         self._file = file
@@ -146,7 +146,7 @@ class _Texts:
         return self._read(self.skip())
 
     def skip(self) -> int:
-        """Pass by the next text; the place of it."""
+        """Skip the next text and return its offset."""
         place = self._at
         self._at += 4 + self._size_at(place)
         if self._at > self._end:
@@ -182,7 +182,7 @@ def _read_exactly(file: IO[bytes], position: int, size: int) -> bytes:
 
 
 def _iter_numbers(data: bytes, width: int) -> Iterator[int]:
-    """Numbers of `width` bits as parquet packs them: runs of one number, and groups of eight."""
+    """Decode parquet's packed numbers of `width` bits: runs of one number, groups of eight."""
     if width > 32:
         raise PageError(f"numbers of {width} bits")
     at, num_bytes = 0, (width + 7) // 8
@@ -213,7 +213,7 @@ def _iter_numbers(data: bytes, width: int) -> Iterator[int]:
 def _unpack(
     stored: BinaryIO, position: int, packed: int, unpacked: int, codec: str, into: IO[bytes]
 ) -> tuple[IO[bytes], int, int]:
-    """Where a page's bytes lie unpacked: (file, begin, size)."""
+    """Where a page's bytes are uncompressed: (file, offset, size)."""
     if codec == "UNCOMPRESSED":
         return stored, position, packed
     into.seek(0)
@@ -233,11 +233,11 @@ def _unpack(
 
 def _iter_unpacked(part: BinaryIO, codec: str) -> Iterator[bytes]:
     if codec == "ZSTD":
-        reader = ZstdReader(part, lambda _: None)  # its window counted when the pages were seen
+        reader = ZstdReader(part, lambda _: None)  # its window was counted with the pages
         while text := reader.read1(_READ_BYTES):
             yield text
         return
-    decoder = zlib.decompressobj(wbits=47)  # gzip or zlib, as writers please
+    decoder = zlib.decompressobj(wbits=47)  # gzip or zlib, depending on the writer
     while data := part.read(_READ_BYTES):
         while data and not decoder.eof:
             yield decoder.decompress(data, _READ_BYTES)
@@ -246,7 +246,7 @@ def _iter_unpacked(part: BinaryIO, codec: str) -> Iterator[bytes]:
 
 
 class _Part(io.RawIOBase):
-    """A stretch of a file."""
+    """A byte range of a file."""
 
     def __init__(self, file: BinaryIO, position: int, size: int) -> None:
         self._file = file
@@ -265,10 +265,10 @@ class _Part(io.RawIOBase):
 
 @contextmanager
 def _in_a_file(stored: BinaryIO, position: int, size: int) -> Generator[tuple[int, int]]:
-    """Descriptor and place of a stretch; a copy of it where it lies in a store."""
+    """Descriptor and offset of a range; from a store, of a local copy."""
     try:
         descriptor = stored.fileno()
-    except OSError:  # none: io.UnsupportedOperation is one
+    except OSError:  # no descriptor: raises io.UnsupportedOperation
         with scratch_file() as copy, _part(stored, position, size) as part:
             while data := part.read(_READ_BYTES):
                 copy.write(data)

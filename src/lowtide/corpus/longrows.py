@@ -29,9 +29,9 @@ _READ_BYTES = 1 << 20
 
 
 def has_long_rows(source: InputFile, options: ReadingSettings) -> bool:
-    """True if a plain jsonl file has a row that no block holds; it is then read in order.
+    """True if a plain jsonl file has a row larger than a block; it is then read in order.
 
-    One look of 16 KiB for every block, where rows are short.
+    Reads 16 KiB for each block if rows are short.
     """
     if is_stored(source.path):
         return True  # in an object store a request for each block costs more than reading in order
@@ -55,7 +55,7 @@ def _has_line_end(file: BinaryIO, begin: int, end: int) -> bool:
         if b"\n" in part:
             return True
         if not part:
-            return True  # it became shorter
+            return True  # the file became shorter
         begin += len(part)
         wanted = PROBE_BYTES
     return False
@@ -92,8 +92,8 @@ def iter_jsonl_blocks(
 ) -> Iterator[TextBlock]:
     """Cut jsonl into blocks of whole rows, by the same rule as a file that is read in place.
 
-    A row is long where no line ends near a block's nominal end; it makes blocks of its own. `check`
-    sees the first bytes.
+    A row is long if no line ends near a block's nominal end; it is split into separate blocks.
+    `check` is called with the first bytes.
     """
     blocks = _JsonlBlocks(stream, source, options, reader)
     blocks.fill(PROBE_BYTES)
@@ -110,7 +110,7 @@ class _JsonlBlocks:
         self.options = options
         self.reader = reader
         self.held = bytearray()
-        self.base = 0  # where `held` begins in the stream
+        self.base = 0  # offset of `held` in the stream
         self.ended = False
         self.number = self.stored = 0
 
@@ -118,7 +118,7 @@ class _JsonlBlocks:
         block, window = self.options.block_bytes, self.options.window_bytes
         nominal = block
         while True:
-            while nominal <= self.base:  # a long row took this block's bytes as well
+            while nominal <= self.base:  # a long row included this block's bytes too
                 nominal += block
             start = nominal - self.base
             self.fill(start + window + 1)
@@ -126,7 +126,7 @@ class _JsonlBlocks:
             if found >= 0:
                 yield self.take_rows(found + 1)
             elif len(self.held) <= start + window:
-                break  # all is read; the last row may do without a line end
+                break  # end of file; the last row may lack a line end
             else:
                 begin = self.held.rfind(b"\n", 0, start) + 1
                 if begin:
@@ -164,7 +164,7 @@ class _JsonlBlocks:
         return block
 
     def iter_long_row(self) -> Iterator[TextBlock]:
-        """Read a row that begins at `held`; it and its text wait on the disk, not in memory."""
+        """Read a row that begins at `held`; it and its text are stored on disk, not in memory."""
         offset = self.base
         with scratch_file() as row, scratch_file() as text:
             size = self.spool_row(row)
@@ -184,7 +184,7 @@ class _JsonlBlocks:
                 )
 
     def spool_row(self, row: IO[bytes]) -> int:
-        """Write the row that begins at `held` to a file; what follows it stays in `held`."""
+        """Write the row that begins at `held` to a file; the bytes after it stay in `held`."""
         size = 0
         while True:
             found = self.held.find(b"\n")

@@ -5,7 +5,7 @@ Out:     ColumnPages: the largest page, and the most bytes that a row can have o
 Memory:  a header, and once a dictionary page
 
 A page is read and unpacked as a whole, so the largest one decides the memory. The footer does not
-have its size: it has sums over row groups, and with a dictionary a few bytes may stand for long
+contain its size: it has sums over row groups, and with a dictionary a few bytes can represent long
 texts. A header is a structure in Thrift's compact protocol; this reads the fields that are needed.
 """
 
@@ -36,22 +36,22 @@ _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD")
 
 
 class PageError(Exception):
-    """What is there is no page header."""
+    """The bytes are not a valid page header."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page as its header describes it."""
+    """A page, by its header."""
 
     header: dict[int, Any]
     position: int
-    """Of its first byte after the header."""
+    """Offset of its first byte after the header."""
     packed: int
     unpacked: int
 
     @property
     def is_dictionary(self) -> bool:
-        """True for the values that the numbers in later pages stand for."""
+        """True for a page of dictionary values, which later pages refer to by index."""
         return self.header.get(1) == _DICTIONARY_PAGE
 
     @property
@@ -61,29 +61,29 @@ class Page:
 
     @property
     def num_values(self) -> int:
-        """Rows, or values of a dictionary."""
+        """Number of rows, or of dictionary values."""
         return max(int(self._about.get(1, 0)), 0)
 
     @property
     def encoding(self) -> int | None:
-        """How a page of rows holds its texts."""
+        """The encoding of a page of rows."""
         return self._about.get(4 if self.header[1] == _DATA_PAGE_V2 else 2)
 
     @property
     def is_of_dictionary(self) -> bool:
-        """True for rows that are numbers of texts in a dictionary."""
+        """True for rows stored as indices into a dictionary."""
         return self.encoding in _DICTIONARY_ENCODINGS
 
     @property
     def level_bytes(self) -> int | None:
-        """Bytes that say which rows have a text, where these are stored before it, uncompressed."""
+        """Bytes of the definition levels (rows that have a text), if stored uncompressed."""
         if self.header[1] != _DATA_PAGE_V2:
             return None
         return max(int(self._about.get(5, 0)), 0) + max(int(self._about.get(6, 0)), 0)
 
     @property
     def is_packed(self) -> bool:
-        """False where the chunk's compression was not used for this page."""
+        """False if this page does not use the chunk's compression."""
         return self.header[1] != _DATA_PAGE_V2 or bool(self._about.get(7, True))
 
     def is_streamable(self, large_page_bytes: int) -> bool:
@@ -105,31 +105,31 @@ class Page:
 
 @dataclass(frozen=True)
 class ColumnPages:
-    """What the pages of one column chunk say of it."""
+    """Sizes of the pages of one column chunk."""
 
     packed_bytes: int
-    """Of the largest page as it is stored."""
+    """Bytes of the largest page as stored."""
     unpacked_bytes: int
-    """Of the largest page as it is held."""
+    """Bytes of the largest page in memory."""
     value_bytes: int
-    """The most that a single row can have."""
+    """The most bytes that a single row can have."""
     row_bytes: int
-    """The most that a row has on average, over the rows of a page."""
+    """The largest average bytes of a row, over the rows of a page."""
     streamed_bytes: int | None
-    """What reading texts where they lie holds; None where they cannot be read so."""
+    """Memory for streaming texts one by one; None if they cannot be streamed."""
     large_page_bytes: int
 
     @property
     def is_streamed(self) -> bool:
-        """True for pages so large that texts are better read where they lie, one by one."""
+        """True for pages so large that texts are streamed one by one."""
         return self.streamed_bytes is not None and self.unpacked_bytes > self.large_page_bytes
 
     def batch_rows(self, most_rows: int, batch_bytes: int) -> int:
-        """How many rows to read at a time, at most so many and so many bytes."""
+        """How many rows to read at a time, limited by rows and bytes."""
         return max(min(most_rows, batch_bytes // self.row_bytes), 1)
 
     def held_bytes(self, num_rows: int) -> int:
-        """What reading so many rows at a time holds: pages, the batch as it grows, the one before.
+        """Memory for reading this many rows at a time: pages, the growing batch, the one before.
 
         Fitted to pyarrow 26 with dictionaries, plain pages and cells of 1 to 250 MiB.
         """
@@ -141,7 +141,7 @@ class ColumnPages:
 
 def iter_pages(file: BinaryIO, chunk: Any) -> Iterator[Page]:
     """The pages of a column chunk (pyarrow's ColumnChunkMetaData), in the order of the file."""
-    if chunk.num_values == 0:  # its first page of rows is said to be at byte 0
+    if chunk.num_values == 0:  # its first page of rows is recorded at byte 0
         return
     begins = [chunk.data_page_offset]
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
@@ -158,7 +158,7 @@ def iter_pages(file: BinaryIO, chunk: Any) -> Iterator[Page]:
 def read_column_pages(file: BinaryIO, chunk: Any, *, large_page_bytes: int) -> ColumnPages:
     """Go through the page headers of a column chunk (pyarrow's ColumnChunkMetaData).
 
-    Texts of pages of more than `large_page_bytes` are read where they lie, if they can be.
+    Texts of pages of more than `large_page_bytes` are streamed one by one, if possible.
     """
     most_packed = most_unpacked = longest_value = value_bytes = streamed = 0
     row_bytes = 1.0
@@ -187,7 +187,7 @@ def read_column_pages(file: BinaryIO, chunk: Any, *, large_page_bytes: int) -> C
 
 
 def _streamed_bytes(file: BinaryIO, page: Page, codec: str) -> int:
-    """The memory for a page whose texts are not held: offsets and numbers, a window."""
+    """Memory for a page whose texts are streamed: offsets and indices, a window."""
     held = 8 * page.num_values if page.is_dictionary else page.num_values // 8
     if page.is_data and page.is_of_dictionary:
         held += page.packed + 2 * page.unpacked
@@ -205,13 +205,13 @@ def _row_bytes(page: Page, longest_value: int) -> tuple[float, int]:
     """The bytes of a data page's rows on average, and of one at most."""
     if page.is_of_dictionary:
         return longest_value, longest_value
-    if page.encoding == _INCREMENTAL:  # a row may repeat all of the one before
+    if page.encoding == _INCREMENTAL:  # a row may repeat the previous row as a whole
         return page.unpacked, page.unpacked
     return page.unpacked / max(page.num_values, 1), page.unpacked
 
 
 def _longest_value(file: BinaryIO, page: Page, codec: str, large_page_bytes: int) -> int:
-    """Bytes of the longest value of a dictionary page; where that is not worth a look, of all."""
+    """Bytes of a dictionary page's longest value; of all values if a scan is not worth it."""
     pa = import_package("pyarrow", "a parquet file")
     unpacked = page.unpacked
     if not _SMALL_DICTIONARY < unpacked <= large_page_bytes:
@@ -289,7 +289,7 @@ def _read_value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, and where it ends; IndexError if the data ends first."""
+    """Decode a varint (seven bits per byte) and its end; IndexError if the data ends first."""
     number = shift = 0
     while True:
         byte = data[at]

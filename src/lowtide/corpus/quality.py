@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 PRESETS = dict(_native.RULE_PRESETS)
-"""What each preset looks at, by its name."""
+"""A description of each preset, by its name."""
 MASKS = ("email", "ip", "phone", "iban", "card")
 """Kinds of personal data that can be masked, in the order of the native core."""
 _ALIASES = {"gopher": ("gopher-repetition", "gopher-quality")}
@@ -38,7 +38,7 @@ _ALIASES = {"gopher": ("gopher-repetition", "gopher-quality")}
 
 @dataclass(frozen=True)
 class RuleLimit:
-    """A number that a preset decides by; 0 switches its rule off."""
+    """A threshold of a preset; 0 switches its rule off."""
 
     preset: str
     name: str
@@ -112,7 +112,7 @@ def canonical_limits(limits: Iterable[str], rules: str) -> tuple[str, ...]:
 
 
 def native_rules(rules: str, limits: Sequence[str]) -> tuple[list[int], list[float]]:
-    """Places of the presets, and the number of every limit, as the native core takes them."""
+    """Indices of the presets, and the value of every limit, for the native core."""
     values = [limit.value for limit in LIMITS]
     for text in limits:
         name, _, number = text.partition("=")
@@ -121,7 +121,7 @@ def native_rules(rules: str, limits: Sequence[str]) -> tuple[list[int], list[flo
 
 
 def canonical_masks(masks: str) -> str:
-    """The kinds of a list such as `card,email`, in one order: none depends on another.
+    """The kinds of a list such as `card,email`, in a fixed order, since none depends on another.
 
     >>> canonical_masks("card, email")
     'email,card'
@@ -137,7 +137,7 @@ def canonical_masks(masks: str) -> str:
 
 
 def native_masks(masks: str) -> int:
-    """A bit for each kind, as the native core takes them."""
+    """A bit for each kind, for the native core."""
     return sum(1 << MASKS.index(name) for name in masks.split(",") if name)
 
 

@@ -31,21 +31,21 @@ _KEEP_ALL = 0
 
 @dataclass(frozen=True)
 class ScoreCut:
-    """Where the best share of the documents ends."""
+    """The threshold of the best share of the documents."""
 
     key: int
     judged: int
     """Documents that have a score."""
     kept: int
-    """Of these, the ones whose key is at least the cut's."""
+    """How many of these have a key of at least the cut's."""
 
     @property
     def score(self) -> float:
-        """The lowest score that stays; at it, the hash of a text decides."""
+        """The lowest score that is kept; among equal scores, the hash of the text decides."""
         return struct.unpack("<f", struct.pack("<I", self.key >> 32))[0]
 
     def as_json(self) -> dict[str, Any]:
-        """The cut as metadata have it."""
+        """The cut as stored in metadata."""
         return {
             "documents": self.judged,
             "kept": self.kept,
@@ -55,7 +55,7 @@ class ScoreCut:
 
 
 def find_cut(chunks: Callable[[], Iterable[memoryview]], share: float) -> ScoreCut:
-    """The cut that keeps `share` of the documents, rounded up, whose keys `chunks` goes through.
+    """The cut that keeps `share` of the documents, rounded up; `chunks` iterates over their keys.
 
     >>> keys = np.array([5 << 32, 7 << 32, 6 << 32, 7 << 32 | 1], np.uint64)
     >>> cut = find_cut(lambda: [keys.data.cast("B")], 0.5)
@@ -65,11 +65,11 @@ def find_cut(chunks: Callable[[], Iterable[memoryview]], share: float) -> ScoreC
     judged = sum(chunk.nbytes for chunk in chunks()) // 8
     if judged == 0:
         return ScoreCut(_KEEP_ALL, 0, 0)
-    from fractions import Fraction  # 1.4 ms that only commands with a share need
+    from fractions import Fraction  # takes 1.4 ms, needed only by commands with a share
 
-    # As it was written: 0.1 of 30 documents are 3, not 3.0000000000000004.
+    # The decimal as written: 0.1 of 30 documents are 3, not 3.0000000000000004.
     wanted = math.ceil(Fraction(str(share)) * judged)
-    # The beginning of the cut's key; keys that are larger than all with it; keys that have it.
+    # The prefix of the cut's key; how many keys are larger than all with it; how many have it.
     prefix, above, at_cut = 0, 0, judged
     for shift in range(64 - _DIGIT_BITS, -1, -_DIGIT_BITS):
         counts = _count_digits(chunks(), prefix, shift)
@@ -83,7 +83,7 @@ def find_cut(chunks: Callable[[], Iterable[memoryview]], share: float) -> ScoreC
 
 
 def _count_digits(chunks: Iterable[memoryview], prefix: int, shift: int) -> list[int]:
-    """How many keys that begin with `prefix` have each digit after it."""
+    """For keys that begin with `prefix`, the number of keys with each next digit."""
     counts = np.zeros(1 << _DIGIT_BITS, np.int64)
     for chunk in chunks:
         digits = np.frombuffer(chunk, np.uint64) >> np.uint64(shift)

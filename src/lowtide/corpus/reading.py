@@ -79,14 +79,14 @@ class Document:
 
     input_index: int
     ordinal: int
-    """Where it starts in its input: the byte (text, jsonl) or the row (parquet)."""
+    """Where it starts in its input: a byte offset (text, jsonl) or a row (parquet)."""
     text: bytes
     is_first: bool = True
     is_last: bool = True
 
 
 def read_block(stream: Stream, number: int, options: ReadingSettings) -> TextBlock | None:
-    """Read block `number` of a random-access stream; None when a neighbour holds all of it."""
+    """Read block `number` of a random-access stream; None if the block before has all of it."""
     if stream.num_blocks == 1:
         return _read_group(stream, options)
     source = stream.inputs[0]
@@ -145,7 +145,7 @@ def _read_group(stream: Stream, options: ReadingSettings) -> TextBlock:
 
 
 def _require_size(source: InputFile, size: int, *, wanted: int | None = None) -> None:
-    """Refuse a file that became shorter since it was looked for: its text is not what it was."""
+    """Refuse a file that became shorter since it was found: its text has changed."""
     if size < (source.size_bytes if wanted is None else wanted):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(source.path))
 
@@ -162,7 +162,7 @@ def _skip_bad(
 
 
 def check_text(source: InputFile, probe: bytes) -> None:
-    """Refuse what is no text at all, before a dataset or a tokenizer is made of it."""
+    """Refuse files that are not text, before a dataset or a tokenizer is made of them."""
     if probe.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
             "this looks like UTF-16, not UTF-8",
@@ -178,7 +178,7 @@ def check_text(source: InputFile, probe: bytes) -> None:
 
 
 def is_text(source: InputFile, head: bytes, options: ReadingSettings) -> bool:
-    """True if a file's head is text; if not, that is an error, or a notice where it is skipped."""
+    """True if a file's head is text; if not, raise an error, or send a notice if it is skipped."""
     try:
         check_text(source, head[:PROBE_BYTES])
     except DataError as error:
@@ -190,7 +190,7 @@ def is_text(source: InputFile, head: bytes, options: ReadingSettings) -> bool:
 def iter_blocks(
     stream: Stream, options: ReadingSettings, *, known: int = 0
 ) -> Iterator[TextBlock | None]:
-    """Read a stream's blocks in order; the first `known` of them come as None, cheaply."""
+    """Read a stream's blocks in order; the first `known` are skipped and yielded as None."""
     if stream.random_access:
         for number in range(stream.num_blocks):
             yield None if number < known else read_block(stream, number, options)
@@ -202,7 +202,7 @@ def iter_blocks(
 def _iter_in_order(stream: Stream, options: ReadingSettings) -> Iterator[TextBlock]:
     source = stream.inputs[0]
     if source.format.iter_rows is not None:
-        # With what reads parquet it takes 3 ms to import, which plain text need not wait for.
+        # With the parquet reader it takes 3 ms to import, which plain text does not need.
         from lowtide.corpus.rows import iter_row_blocks
 
         rows = source.format.iter_rows(source, options)
@@ -220,7 +220,7 @@ def _iter_in_order(stream: Stream, options: ReadingSettings) -> Iterator[TextBlo
 def _until_damage(
     items: Iterator[ItemT], source: InputFile, options: ReadingSettings
 ) -> Iterator[ItemT]:
-    """Yield what can be read; damage is an error, or a notice with `skip_bad_inputs`."""
+    """Yield blocks up to damage, which is an error, or a notice with `skip_bad_inputs`."""
     try:
         yield from items
     except DataError as error:
@@ -298,7 +298,7 @@ def _cut_stream(
 def iter_documents(
     inputs: Sequence[InputFile] | Iterable[str | Path], options: ReadingSettings | None = None
 ) -> Iterator[Document]:
-    """Return every document of the inputs in order; one too large for a block comes in parts.
+    """Return every document of the inputs in order; one too large for a block in parts.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "two.txt"
@@ -322,7 +322,7 @@ def iter_documents(
 
 
 def block_documents(block: TextBlock, options: ReadingSettings, paths: Paths) -> Iterator[Document]:
-    """Take a block apart into documents; empty ones are left out."""
+    """Split a block into documents; empty ones are left out."""
     if block.kind == "jsonl":
         yield from _jsonl_documents(block, options, paths)
     elif block.kind == "rows" and block.row_ends is not None:
@@ -374,6 +374,6 @@ def _jsonl_documents(
 
 
 def _iter_numbers(column: npt.NDArray[Any]) -> Iterator[int]:
-    """Numbers as Python ints, some at a time: for many empty rows they take too much at once."""
+    """Numbers as Python ints, in chunks, because many empty rows would take too much memory."""
     for begin in range(0, len(column), _NUMBERS_AT_ONCE):
         yield from column[begin : begin + _NUMBERS_AT_ONCE].tolist()

@@ -53,7 +53,7 @@ class ReadingFlags:
     def reading(
         self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
     ) -> ReadingSettings:
-        """The part of the settings that reading takes."""
+        """The settings of reading."""
         return ReadingSettings(
             separator=self.document_separator.encode(),
             text_field=self.text_field,
@@ -66,11 +66,11 @@ class ReadingFlags:
 
 
 def check_workers(count: int | None) -> None:
-    """Refuse a number of workers that makes no sense."""
+    """Refuse an invalid number of workers."""
     if count is not None and not 1 <= count <= _MOST_WORKERS:
         raise UsageError(f"--processes {count} must be at least 1, and {_MOST_WORKERS} at most")
 
 
 def as_sequence(value: object) -> tuple[object, ...]:
-    """One path, or several, as a tuple of them."""
+    """One path, or several, as a tuple."""
     return (value,) if isinstance(value, str | Path) else tuple(value)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]

@@ -16,14 +16,14 @@ from lowtide.corpus.ranking import ScoreCut
 __all__ = ["RULES", "RULE_TEXTS", "Report"]
 
 RULES = tuple(name for name, _ in _native.CLEANING_RULES)
-"""Names of what cleaning changes and removes, as reports have them."""
+"""Names of changes and removals, as in reports."""
 RULE_TEXTS = dict(_native.CLEANING_RULES)
-"""What to call each of them before people."""
+"""A description of each for users."""
 _SAMPLES_PER_RULE = 3
 
 
 class Report:
-    """What was read, and what was removed and why: counts and bytes per rule, a few examples."""
+    """Counts of what was read and removed: documents and bytes per rule, with a few examples."""
 
     def __init__(self) -> None:
         self.documents_in = 0
@@ -34,7 +34,7 @@ class Report:
         self.languages: dict[str, list[int]] = {}
         self.cut: ScoreCut | None = None
         self.unknown_characters = 0
-        """Of what stayed: those that a tokenizer of characters does not have."""
+        """Characters of kept text that a character tokenizer does not have."""
 
     def add(
         self,
@@ -74,11 +74,11 @@ class Report:
             lines_in=state["lines_in"],
             bytes_in=state["bytes_in"],
             languages=state.get("languages"),
-            unknown_characters=state.get("unknown_characters", 0),  # of an earlier version: none
+            unknown_characters=state.get("unknown_characters", 0),  # not in earlier versions
         )
 
     def as_state(self) -> dict[str, Any]:
-        """Return what `add_state` takes, so that reports of several tasks can be added up."""
+        """Return the argument of `add_state`, so that reports of several tasks can be added up."""
         return {
             "documents_in": self.documents_in,
             "lines_in": self.lines_in,
@@ -106,7 +106,7 @@ class Report:
         }
 
     def _languages_as_json(self) -> dict[str, Any]:
-        """Documents and bytes by language, the most frequent first, where a model told them."""
+        """Documents and bytes by language, the most frequent first, if a model identifies it."""
         if not self.languages:
             return {}
         rows = sorted(self.languages.items(), key=lambda row: (-row[1][0], row[0]))

@@ -42,7 +42,7 @@ _BATCH_ROWS = 256
 _BATCH_BYTES = 2 << 20
 _ROW_GROUPS_PLANNED = 256
 _ROW_BYTES = 64
-"""The least that a row counts, so that millions of empty rows fill a block too."""
+"""The minimum bytes counted for a row, so that millions of empty rows fill a block too."""
 _SHORT_BYTES = 1 << 10
 _FEWEST_ROWS = 16
 
@@ -50,7 +50,7 @@ _FEWEST_ROWS = 16
 def iter_row_blocks(
     stream: Stream, options: ReadingSettings, rows: Iterator[tuple[Row | memoryview, int]]
 ) -> Iterator[TextBlock]:
-    """Gather rows (text, stored bytes) into blocks; a text larger than a block comes in parts."""
+    """Gather rows (text, stored bytes) into blocks; a text larger than a block is split."""
     texts: list[bytes | memoryview] = []
     held = stored = number = row = 0
     most_rows = max(options.block_bytes // _ROW_BYTES, _FEWEST_ROWS)
@@ -59,7 +59,7 @@ def iter_row_blocks(
         row += 1
         is_long = isinstance(text, StoredText) or len(text) > options.longest_bytes
         if not isinstance(text, StoredText) and not is_long:
-            # A view takes 300 bytes itself, and keeps its whole batch in memory.
+            # A view takes 300 bytes, and keeps its whole batch in memory.
             texts.append(bytes(text) if len(text) <= _SHORT_BYTES else text)
             held += len(text)
             if held < options.block_bytes and len(texts) < most_rows:
@@ -67,7 +67,7 @@ def iter_row_blocks(
         if texts:
             first = row - len(texts) - is_long
             block = _rows_block(stream, number, texts, first, stored)
-            number, held, stored, texts = number + 1, 0, 0, []  # before: not held beside the block
+            number, held, stored, texts = number + 1, 0, 0, []  # first, to free it
             yield block
             del block
         if is_long:
@@ -97,7 +97,7 @@ def _reader_of(text: Row | memoryview) -> Callable[[int], bytes]:
 
 
 def _why_held(pages: ColumnPages, chunk: Any) -> str:
-    """Why a page cannot be unpacked on the disk, for the error."""
+    """The reason why a page cannot be unpacked on disk, for the error."""
     if pages.streamed_bytes is not None:
         return ""
     kinds = ", ".join(chunk.encodings)
@@ -141,7 +141,7 @@ def iter_parquet_rows(
                     for value in batch.column(0).cast(pa.large_binary()):
                         text = value.as_buffer()
                         yield memoryview(text) if text is not None else b"", row_bytes
-        # OSError and the two after it: what cannot be unpacked
+        # OSError and the next two: the page cannot be unpacked
         except (pa.ArrowException, PageError, OSError, zlib.error, zstandard.ZstdError) as error:
             raise DataError(
                 f"damaged parquet file: {error}",
@@ -151,10 +151,10 @@ def iter_parquet_rows(
 
 
 def parquet_bytes(source: InputFile, options: ReadingSettings) -> int:
-    """What reading a parquet file holds besides its block, as its first row groups say."""
+    """Memory for reading a parquet file besides its block, by its first row groups."""
     needed = window_bytes(source)
     if source.compression is not None:
-        return needed  # what is inside is seen when it is unpacked
+        return needed  # its contents are checked when it is unpacked
     try:
         with _opened(source, options) as (file, stored):
             for group in range(min(file.metadata.num_row_groups, _ROW_GROUPS_PLANNED)):
@@ -169,11 +169,11 @@ def parquet_bytes(source: InputFile, options: ReadingSettings) -> int:
 
 @contextlib.contextmanager
 def _opened(source: InputFile, options: ReadingSettings) -> Generator[tuple[Any, BinaryIO]]:
-    """Return a file as pyarrow reads it, and as it is stored."""
+    """Return a file opened by pyarrow, and the stored file."""
     pa = _import_pyarrow(source.path)
     pq = importlib.import_module("pyarrow.parquet")
     with contextlib.ExitStack() as stack:
-        # Else what pages took, up to 30 MiB, stays with pyarrow while other inputs are read.
+        # Otherwise pyarrow keeps memory of pages, up to 30 MiB, while other inputs are read.
         stack.callback(pa.default_memory_pool().release_unused)
         stored = stack.enter_context(
             cast("BinaryIO", source.path.open("rb"))
@@ -211,7 +211,7 @@ def _find_chunk(file: Any, group: int, name: str) -> tuple[Any, bool]:
 
 @contextlib.contextmanager
 def _unpacked(source: InputFile, options: ReadingSettings) -> Generator[IO[bytes]]:
-    """Return a decompressed copy without a name: a parquet file has to be read from its end."""
+    """Return a decompressed copy without a name, because a parquet file is read from its end."""
     with scratch_file() as copy:
         with open_stream(source, replace(options, encoding="utf-8")) as stream:
             while block := stream.read(1 << 20):
@@ -232,7 +232,7 @@ def _check_column(schema: Any, path: Path, name: str) -> None:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     kinds = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary())
-    if kind not in kinds:  # binary: some programs write text without saying that it is
+    if kind not in kinds:  # binary: some programs write text without declaring it as such
         raise DataError(f"column {name!r} holds {kind}, expected text", path=path)
 
 

@@ -21,7 +21,7 @@ __all__ = ["NATIVE_OPTIONS", "CleaningSettings"]
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningSettings:
-    """What cleaning and filtering do; each field is a flag of `lowtide prepare`."""
+    """Settings of cleaning and filtering; each field is a flag of `lowtide prepare`."""
 
     # Cleaning and duplicates
     normalize: bool = True
@@ -136,7 +136,7 @@ class CleaningSettings:
 
     @property
     def models(self) -> Models | None:
-        """The models that judge documents, loaded; None where there are none."""
+        """The loaded models that judge documents; None if there are none."""
         if not (self.language_model or self.score):
             return None
         return load_models(
@@ -150,7 +150,7 @@ class CleaningSettings:
 
     @property
     def cleaning(self) -> CleaningSettings:
-        """These options alone, of settings that have others too."""
+        """Only the cleaning options, if the settings have others too."""
         names = CleaningSettings.__dataclass_fields__
         return CleaningSettings(**{name: getattr(self, name) for name in names})
 
@@ -171,4 +171,4 @@ _QUALITY = (
 NATIVE_OPTIONS = tuple(
     name for name in CleaningSettings.__dataclass_fields__ if name not in _QUALITY
 )
-"""Options that the native core has by the same name."""
+"""Options with the same name in the native core."""

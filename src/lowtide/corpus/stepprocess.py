@@ -1,4 +1,4 @@
-"""The process that runs a user's function on documents; a program that does not import lowtide.
+"""The subprocess that runs a user's function on documents; it does not import lowtide.
 
 In:      stdin: batches, each a number of documents, then the size and the bytes of each
 Out:     stdout: for each document the outcome, and the new text or an error
@@ -26,7 +26,7 @@ COUNT = struct.Struct("<Q")
 
 
 def main(path: str, name: str) -> None:
-    """Load the function, then judge batches until there are no more."""
+    """Load the function, then process batches until the end of input."""
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -45,7 +45,7 @@ def main(path: str, name: str) -> None:
 
 
 def load(path: str, name: str) -> Callable[[str], object]:
-    """The function of a file, whose folder is where it imports from."""
+    """Load the function from a file, with the file's folder on the import path."""
     sys.path.insert(0, str(Path(path).parent))
     spec = importlib.util.spec_from_file_location("lowtide_step", path)
     assert spec is not None
@@ -60,7 +60,7 @@ def load(path: str, name: str) -> Callable[[str], object]:
 
 
 def judge(function: Callable[[str], object], text: bytes, path: str) -> tuple[bytes, bytes]:
-    """What becomes of a document."""
+    """Apply the function to a document and return the outcome."""
     random.seed(text)
     try:
         result = function(text.decode())
@@ -75,18 +75,18 @@ def judge(function: Callable[[str], object], text: bytes, path: str) -> tuple[by
 
 
 def pack(kind: int, data: bytes) -> tuple[bytes, bytes]:
-    """An answer."""
+    """Encode a response."""
     return HEAD.pack(kind, len(data)), data
 
 
 def answer(file: IO[bytes], kind: int, data: bytes) -> None:
-    """Send an answer at once."""
+    """Write a response and flush it."""
     file.write(b"".join(pack(kind, data)))
     file.flush()
 
 
 def describe(error: BaseException, path: str) -> bytes:
-    """The error, and the last line of the user's file that it went through."""
+    """The error, and the last line of the user's file in its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if str(Path(frame.filename).absolute()) == path]
     line = own[-1].lineno if own else getattr(error, "lineno", None)

@@ -41,20 +41,20 @@ class ReadingSettings:
     """How inputs become documents."""
 
     separator: bytes = DEFAULT_SEPARATOR.encode()
-    """What stands between documents of a text file; empty: each file is one document."""
+    """Separator of documents in a text file; empty: each file is one document."""
     text_field: str = "text"
     """The field of a jsonl row, the column of a parquet file."""
     encoding: str = "utf-8"
     block_bytes: int = BLOCK_BYTES
     large_page_bytes: int = 8 << 20
-    """Texts of a parquet page with more than this are read where they lie, one by one."""
+    """Texts of a parquet page larger than this are streamed one by one."""
     reader_bytes: int = 1 << 30
-    """What a reader may hold besides its block: a decompressor's window, a parquet page. What needs
-    more is refused."""
+    """Memory limit of a reader besides its block: a decompressor's window, a parquet page. A file
+    that needs more is refused."""
     budget_bytes: int | None = None
-    """The whole budget, for the advice of a refusal."""
+    """The whole budget, for the error message of a refusal."""
     skip_bad: bool = False
-    """Leave out what cannot be read, and say so, instead of stopping."""
+    """Skip what cannot be read, with a notice, instead of stopping."""
     on_notice: Callable[[str], None] = field(default=lambda _: None, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,25 +65,25 @@ class ReadingSettings:
             )
 
     def noticing(self, on_notice: Callable[[str], None]) -> ReadingSettings:
-        """The same settings with another receiver of notices; they need no second check."""
+        """The same settings with another callback for notices; they are not checked again."""
         other = object.__new__(ReadingSettings)
         other.__dict__.update(self.__dict__, on_notice=on_notice)
         return other
 
     @property
     def window_bytes(self) -> int:
-        """How far past its nominal end a block looks for a document border."""
+        """How far past its nominal end a document border is searched for."""
         return self.block_bytes // 2
 
     @property
     def longest_bytes(self) -> int:
-        """The longest text that a block takes whole."""
+        """The longest text that is not split over blocks."""
         return self.block_bytes + self.window_bytes
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a block that comes from one input."""
+    """A range of a block that comes from one input."""
 
     input_index: int
     offset: int
@@ -94,14 +94,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Stream:
-    """What is read in order as one: a large file, or a handful of small ones."""
+    """Inputs that are read in order as one: a large file, or several small ones."""
 
     index: int
     inputs: Sequence[InputFile]
     random_access: bool
     """Blocks can be read by number, so several workers can share the stream."""
     num_blocks: int
-    """How many there are at most, of a random-access stream; others are read to their end."""
+    """Maximum number of blocks of a random-access stream; others are read to their end."""
 
     @property
     def size_bytes(self) -> int:
@@ -112,7 +112,7 @@ class Stream:
 
 
 class Paths(Protocol):
-    """Where inputs are, for messages."""
+    """Paths of inputs, for messages."""
 
     def get(self, index: int, /) -> Path | None:
         """The path of an input, by its number."""
@@ -143,13 +143,13 @@ class TextBlock:
     stream: int
     number: int
     kind: str
-    """text (documents between separators), jsonl (a row a line) or rows (`row_ends` says where)."""
+    """text (documents between separators), jsonl (a row per line) or rows (ends in `row_ends`)."""
     data: bytes
     segments: tuple[Segment, ...]
     row_ends: npt.NDArray[np.uint64] | None = None
     continues: bool = False
     """Its first document began in the block before."""
     continued: bool = False
-    """Its last document goes on in the next block."""
+    """Its last document continues in the next block."""
     stored_bytes: int = 0
-    """What reading this block took from the disk, for progress."""
+    """Bytes read from disk for this block, for progress."""

@@ -41,16 +41,16 @@ __all__ = [
 STEP_NOTICE = "--step calls Python for every document, which takes longer than all native rules"
 
 _BATCH_BYTES = 1 << 20
-# What the function makes of a block of texts is held as a whole: so many times their bytes at most.
+# The function's results for a block are held together: at most this many times its bytes.
 _MOST_TIMES, _MOST_SMALL_BYTES = 2, 8 << 20
-_GROWTH_BYTES = 24 << 20  # what a function may take beyond what its process holds at the start
+_GROWTH_BYTES = 24 << 20  # memory of a function beyond that of its process at the start
 
 _lock = threading.Lock()
 _idle: dict[str, list[_StepProcess]] = {}
 
 
 def canonical_step(step: str) -> str:
-    """A step as FILE:NAME with the whole path; refused where there is no such function.
+    """A step as FILE:NAME with the absolute path; an error if there is no such function.
 
     >>> canonical_step("")
     ''
@@ -84,7 +84,7 @@ def canonical_step(step: str) -> str:
 
 
 def _top_names(tree: ast.Module) -> set[str]:
-    """The names at the top of a file: its functions, and what it imports or assigns."""
+    """The top-level names of a file: functions, imports and assignments."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -97,13 +97,13 @@ def _top_names(tree: ast.Module) -> set[str]:
 
 
 def step_checksum(step: str) -> str:
-    """A checksum of a step's source and of the function's name, by which the plan knows it."""
+    """A checksum of a step's source and the function's name, which identifies it in the plan."""
     path, _, name = step.rpartition(":")
     return xxhash.xxh3_128_hexdigest(files.read_whole(Path(path)) + b"\0" + name.encode())
 
 
 def step_bytes(step: str) -> int:
-    """About what a process of a step takes: what one holds once the function is loaded."""
+    """The approximate memory of a step's process: that of one with the function loaded."""
     with _borrow(step) as process:
         return process.resident_bytes() + _GROWTH_BYTES
 
@@ -115,10 +115,10 @@ def apply_step(
     batch_bytes: int = _BATCH_BYTES,
     most_small_bytes: int = _MOST_SMALL_BYTES,
 ) -> Iterator[bytes | memoryview | None]:
-    """What the function makes of each text: as it was, another one, or None.
+    """The function's result for each text: the same text, another one, or None.
 
-    A text on which it fails is an error that says which number it has (`DataError.document`), and
-    so is the one with which it has made too much of all of them.
+    If it fails on a text, the error has the text's index (`DataError.document`); likewise if the
+    results exceed the memory limit.
     """
     with _borrow(step) as process:
         process.room_bytes = max(_MOST_TIMES * sum(text.nbytes for text in texts), most_small_bytes)
@@ -131,7 +131,7 @@ def apply_step(
 
 
 class StepError(DataError):
-    """The function failed on a document; `document` is its place among the texts."""
+    """The function failed on a document; `document` is its index among the texts."""
 
     document: int = 0
 
@@ -144,7 +144,7 @@ def _step_error(message: str, document: int) -> StepError:
 
 
 class _TooMuch(Exception):  # noqa: N818
-    """An answer that there is no room for."""
+    """A response that exceeds the memory limit."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__()
@@ -155,10 +155,10 @@ class _StepProcess:
     """One process, and the pipes to it."""
 
     def __init__(self, step: str) -> None:
-        import subprocess  # 2 ms that commands without a step do not need
+        import subprocess  # takes 2 ms, not needed by commands without a step
 
         self.room_bytes = _MOST_SMALL_BYTES
-        """What its answers may still take."""
+        """Bytes left for its responses."""
         self._path, _, name = step.rpartition(":")
         program = [sys.executable, "-u", stepprocess.__file__, self._path, name]
         self._process = subprocess.Popen(
@@ -186,11 +186,11 @@ class _StepProcess:
         return self._process.stdin, self._process.stdout
 
     def resident_bytes(self) -> int:
-        """What the process holds now."""
+        """The current memory of the process."""
         return resident_bytes(self._process.pid)
 
     def judge(self, texts: Sequence[memoryview], first: int) -> Iterator[bytes | memoryview | None]:
-        """Send texts, and read what becomes of them."""
+        """Send texts, and return the results."""
         to, _ = self._pipes
         sizes = [len(texts), *(text.nbytes for text in texts)]
         try:
@@ -249,7 +249,7 @@ class _StepProcess:
 
 @contextlib.contextmanager
 def _borrow(step: str) -> Generator[_StepProcess]:
-    """Lend a process to one worker at a time; after an error it is not used again."""
+    """Give one worker at a time a process; after an error that process is not used again."""
     key = f"{step}\0{step_checksum(step)}"
     with _lock:
         idle = _idle.setdefault(key, [])
@@ -265,7 +265,7 @@ def _borrow(step: str) -> Generator[_StepProcess]:
 
 
 def stop_steps() -> None:
-    """End all processes that are not in use."""
+    """Stop all processes that are not in use."""
     with _lock:
         unused = [process for row in _idle.values() for process in row]
         _idle.clear()

@@ -26,7 +26,7 @@ ResultT = TypeVar("ResultT")
 class WorkerPool:
     """A fixed number of threads; use it as a context manager.
 
-    While it is at work, freed memory stays with the process, for the next task.
+    While it runs, freed memory stays with the process, for the next task.
 
     >>> with WorkerPool(2) as pool:
     ...     list(pool.run((lambda n=n: n * n) for n in range(4)))
@@ -51,11 +51,11 @@ class WorkerPool:
     ) -> Iterator[ResultT]:
         """Run tasks as they come; the first error stops the rest and is raised here.
 
-        `num_waiting` tasks are made ahead. More than one keeps all workers busy where some tasks
-        take much longer than others, and is for tasks that hold nothing before they run.
+        `num_waiting` tasks are created ahead. More than one keeps all workers busy if some tasks
+        take much longer than others, and is for tasks that hold no memory before they run.
         """
         pending: deque[Future[ResultT]] = deque()
-        if not self._keeps_memory:  # giving all of it back between phases took 30 ms
+        if not self._keeps_memory:  # returning all of it to the system between phases took 30 ms
             _native.keep_freed_memory(True)
             self._keeps_memory = True
         try:
@@ -83,11 +83,11 @@ def _take_result(pending: deque[Future[ResultT]]) -> ResultT:
 
 
 class Turns:
-    """Lets concurrent tasks do one part of their work in the order of the tasks.
+    """Runs one part of concurrent tasks in the order of the tasks.
 
-    A pool starts its tasks in order, so the task whose turn it is has always started. Each waits at
-    a gate of its own: one that has had its turn wakes the next, and no others. A task with nothing
-    to do in its turn gives it up, and does not wait.
+    A pool starts its tasks in order, so the task whose turn it is has always started. Each waits on
+    its own lock, and is woken only by the task before it. A task with nothing to do in its turn
+    gives it up, without waiting.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Turns:
         self.give_up(place)
 
     def give_up(self, place: int) -> None:
-        """Let the next task have its turn when that of this one has come."""
+        """Pass this task's turn on to the next task, now or as soon as it comes."""
         with self._lock:
             self._given_up.add(place)
             while self._next in self._given_up:
@@ -130,7 +130,7 @@ class Turns:
             raise CancelledError
 
     def stop(self) -> None:
-        """Cancel all that wait: a task that failed will never take its turn."""
+        """Cancel all waiting tasks, because a failed task never takes its turn."""
         with self._lock:
             self._stopped = True
             gates = list(self._gates.values())

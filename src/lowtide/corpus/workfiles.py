@@ -32,7 +32,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class WorkFile:
-    """A finished task's file: its header, and where its sections are."""
+    """A finished task's file: its header, and the offsets of its sections."""
 
     path: Path
     header: dict[str, Any]
@@ -46,7 +46,7 @@ class WorkFile:
 
 
 def read_section(path: Path, offset: int, size: int) -> memoryview:
-    """Read a stretch of a work file whose place is known."""
+    """Read a byte range of a work file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _read_exactly(descriptor, offset, size, path)
@@ -58,7 +58,7 @@ def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> memory
     data = os.pread(descriptor, size, offset)
     if len(data) == size:
         return memoryview(data)
-    view = memoryview(bytearray(size))  # a large read comes in parts
+    view = memoryview(bytearray(size))  # a large read may return fewer bytes
     view[: len(data)] = data
     done = len(data)
     while done < size:
@@ -72,7 +72,7 @@ def _read_exactly(descriptor: int, offset: int, size: int, path: Path) -> memory
 def write_work_file(
     path: Path, header: dict[str, Any], sections: Mapping[str, memoryview]
 ) -> WorkFile:
-    """Write a task's result atomically under its final name; returns it as if it was opened."""
+    """Write a task's result atomically; returns it like `open_work_file`."""
     table: dict[str, tuple[int, int]] = {}
     position = 0
     for name, data in sections.items():
@@ -96,7 +96,7 @@ def write_work_file(
 
 
 def _partial_name(path: Path) -> str:
-    """As `files.partial_path`, for thousands of files: making a Path takes ten times as long."""
+    """Like `files.partial_path`, for thousands of files: a Path takes ten times as long."""
     folder, name = os.path.split(path)
     return f"{folder}/.{name}.partial"
 
@@ -131,13 +131,13 @@ def _damaged(path: Path) -> DataError:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a work file holds what was written into it."""
+    """True if a work file still has the contents that were written."""
     try:
         work = open_work_file(path)
         with files.open_file(path) as file:
             end = os.fstat(file.fileno()).st_size
             if any(offset + count > end for offset, count in work.sections.values()):
-                return False  # before so much is allocated
+                return False  # before that much is allocated
             _, size, expected = _PREFIX.unpack(file.read(_PREFIX.size))
             digest = xxhash.xxh3_128(_read_exactly(file.fileno(), _PREFIX.size, size, path))
             for offset, count in work.sections.values():

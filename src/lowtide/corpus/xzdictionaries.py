@@ -27,9 +27,9 @@ _PADDING_STEP = 64 << 10
 
 
 def block_dictionary_bytes(header: bytes) -> int:
-    """The dictionary that a block's header names; 0 where it has none."""
+    """The dictionary size in a block's header; 0 if it has none."""
     flags, at = header[1], 2
-    for _ in range(flags >> 6):  # sizes, where they are there
+    for _ in range(flags >> 6):  # optional sizes
         _, at = _number(header, at)
     for _ in range((flags & 3) + 1):
         kind, size = header[at], header[at + 1]
@@ -41,19 +41,19 @@ def block_dictionary_bytes(header: bytes) -> int:
 
 
 def later_dictionary_bytes(file: BinaryIO) -> int:
-    """The largest dictionary of all blocks; of those behind damage, where there is some."""
+    """The largest dictionary of all blocks; if there is damage, of the blocks after it."""
     largest = 0
     try:
         for place in _iter_blocks(file):
             file.seek(place)
             largest = max(largest, block_dictionary_bytes(file.read(_LONGEST_HEADER)))
     except (ValueError, IndexError):
-        pass  # whoever reads so far says what is wrong
+        pass  # reported when it is read
     return largest
 
 
 def _iter_blocks(file: BinaryIO) -> Iterator[int]:
-    """Where blocks begin, stream by stream from the end of the file."""
+    """The offsets of blocks, stream by stream from the end of the file."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         end = _without_padding(file, end)
@@ -71,7 +71,7 @@ def _iter_blocks(file: BinaryIO) -> Iterator[int]:
 
 
 def _without_padding(file: BinaryIO, end: int) -> int:
-    """The place before the zeros that may stand behind a stream, four at a time."""
+    """The offset before the padding after a stream (zeros, a multiple of four)."""
     while end > 0:
         begin = max(0, end - _PADDING_STEP)
         data = _read(file, begin, end - begin)
@@ -82,7 +82,7 @@ def _without_padding(file: BinaryIO, end: int) -> int:
 
 
 def _iter_sizes(index: bytes) -> Iterator[int]:
-    """Bytes of each block in the file: the index has them without what fills up to four."""
+    """Bytes of each block in the file: its size in the index, padded to a multiple of four."""
     count, at = _number(index, 1)
     for _ in range(count):
         size, at = _number(index, at)
@@ -91,7 +91,7 @@ def _iter_sizes(index: bytes) -> Iterator[int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and the place behind it."""
+    """Decode a varint (seven bits per byte), and the offset after it."""
     number = shift = 0
     while data[at] & 0x80:
         number |= (data[at] & 0x7F) << shift
