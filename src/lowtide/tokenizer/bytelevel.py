@@ -1,7 +1,7 @@
-"""Tokens as byte-level files write them: a printable character for each byte.
+"""Tokens in the notation of byte-level files: a printable character for each byte.
 
 In:      token texts with their ids, and merges, as a file has them; checked before use
-Out:     a Vocabulary, or the same texts back
+Out:     a Vocabulary; or the token texts of one
 Memory:  a few times the file
 """
 
@@ -37,7 +37,7 @@ __all__ = [
     "vocab_section",
 ]
 
-MAX_TOKENS = 1 << 24  # what the native vocabulary holds; a larger id is a damaged file
+MAX_TOKENS = 1 << 24  # limit of the native vocabulary; a larger id means a damaged file
 
 
 def _printable_table() -> list[str]:
@@ -52,14 +52,14 @@ def _printable_table() -> list[str]:
 
 _PRINTABLE = _printable_table()
 _TRANSLATION = dict(enumerate(_PRINTABLE))
-# Back again through Latin-1, which is native and quick; characters that stand for no byte must fail
-# there.
+# The inverse, through Latin-1, which is native and fast; characters that represent no byte must
+# fail there.
 _BYTES_AS_LATIN = {ord(character): chr(byte) for byte, character in enumerate(_PRINTABLE)}
 _BACK = {code: _BYTES_AS_LATIN.get(code, "\uffff") for code in range(256)} | _BYTES_AS_LATIN
 
 
 def printable(token: bytes) -> str:
-    """Return a token as byte-level files write it.
+    """Return a token in the notation of byte-level files.
 
     >>> printable(b" the")
     'Ġthe'
@@ -68,7 +68,7 @@ def printable(token: bytes) -> str:
 
 
 def unprintable(text: str) -> bytes:
-    """Return the token that a byte-level file wrote as `text`; KeyError for one it cannot have."""
+    """Return the token for the `text` of a byte-level file; KeyError for an invalid character."""
     try:
         return text.translate(_BACK).encode("latin-1")
     except UnicodeEncodeError as error:
@@ -76,7 +76,7 @@ def unprintable(text: str) -> bytes:
 
 
 def check_ids(vocab: Any, path: object) -> dict[str, int]:
-    """Return texts with their ids if that is what `vocab` is: whole numbers, each once."""
+    """Return token texts with their ids, after checking that ids are unique integers."""
     if not isinstance(vocab, dict):
         raise DataError("expected tokens with their ids", path=str(path))
     texts: dict[int, str] = {}
@@ -106,10 +106,10 @@ def split_merge(row: Any, path: object) -> tuple[str, str]:
 
 
 def package_ids(texts: Iterable[str], known: Mapping[str, int], num_words: int) -> dict[str, int]:
-    """The ids that the package tokenizers gives added tokens, whatever ids are written with them.
+    """The ids that the package tokenizers gives added tokens, whatever ids the file has.
 
-    Those of the vocabulary, of which `known` has the added tokens that are among its `num_words`;
-    new ones come behind them, one after the other.
+    Tokens in `known` keep their ids in the vocabulary; new ones get consecutive ids from
+    `num_words` on.
 
     >>> package_ids(["<s>", "<a>", "<b>"], {"<s>": 0}, 300)
     {'<s>': 0, '<a>': 300, '<b>': 301}
@@ -125,7 +125,7 @@ def package_ids(texts: Iterable[str], known: Mapping[str, int], num_words: int) 
 def require_package_ids(
     added: Mapping[str, int], known: Mapping[str, int], num_words: int, path: object
 ) -> None:
-    """Leave tokens to the package where it would give them other ids than the file says."""
+    """Raise UnknownPartError if the package would give tokens other ids than the file."""
     for text, id in package_ids(added, known, num_words).items():
         if added[text] != id:
             raise UnknownPartError(
@@ -145,9 +145,9 @@ def read_bpe_text(
 ) -> Vocabulary | None:
     """Make a vocabulary of the text of its two sections, without a Python object for each token.
 
-    A special token whose id is None has the one that `vocab` says, if any. None comes back unless
-    the text is exactly as it should be: `read_bpe` then says what is wrong with it. GPT-2's files
-    take 0.03 s so, and 0.26 s as Python's objects.
+    A special token whose id is None gets the one in `vocab`, if any. Returns None unless the text
+    has exactly the expected form: `read_bpe` then reports the error. GPT-2's files take 0.03 s this
+    way, and 0.26 s as Python objects.
     """
     encoded = [text.encode("utf-8", "surrogatepass") for text in specials]
     found = _native.read_byte_level(
@@ -191,7 +191,7 @@ def read_bpe(
     whole_pieces: bool,
     path: object,
 ) -> Vocabulary:
-    """Make a vocabulary of what a byte-level file holds."""
+    """Make a vocabulary from the contents of a byte-level file."""
     require_package_ids(specials, vocab, len(vocab), path)
     special_texts = {id: text for text, id in specials.items()}
     tokens: dict[int, bytes] = {}
@@ -223,7 +223,7 @@ def read_bpe(
 def _merge_rows(
     vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], specials: set[str], path: object
 ) -> list[tuple[int, int, int]]:
-    """Return merges as ids; files write a merged token as its two parts, one after the other."""
+    """Return merges as ids; the text of a merged token is the concatenation of its two parts."""
     merges = list(merges)
     try:
         rows = [(vocab[left], vocab[right], vocab[left + right]) for left, right in merges]
@@ -251,7 +251,7 @@ def _describe_missing(left: str, right: str, text: str, *, is_special: bool) -> 
 
 
 def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
-    """Return a vocabulary that was written from a ranked one back as what it was."""
+    """Return a vocabulary as a ranked one if it was written from one."""
     ranked = merges_by_rank(vocabulary.tokens, vocabulary.added_ids)
     if vocabulary.merges is None or not np.array_equal(vocabulary.merges, ranked):
         return vocabulary
@@ -259,7 +259,7 @@ def _recognise_ranks(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def token_texts(vocabulary: Vocabulary) -> list[str]:
-    """Return every token as files write it, by id; empty where an id is not used."""
+    """Return the text of every token in byte-level notation, by id; empty for unused ids."""
     if vocabulary.kind == "bpe":
         texts = [printable(token) for token in vocabulary.tokens]
     else:
@@ -270,7 +270,7 @@ def token_texts(vocabulary: Vocabulary) -> list[str]:
 
 
 def vocab_section(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return token texts with their ids; of equal tokens the first counts, others never occur."""
+    """Return token texts with their ids; of equal tokens the first, since others never occur."""
     section: dict[str, int] = {}
     for id, text in enumerate(token_texts(vocabulary)):
         if not text:
@@ -287,7 +287,7 @@ def vocab_section(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def merge_texts(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Return the merges as files write their two parts."""
+    """Return the two parts of each merge in byte-level notation."""
     texts = token_texts(vocabulary)
     return [(texts[left], texts[right]) for left, right, _ in vocabulary.merge_rows().tolist()]
 
@@ -321,7 +321,7 @@ def format_vocab(vocabulary: Vocabulary, *, between: str = ", ", colon: str = ":
 
 
 def format_merges(vocabulary: Vocabulary, *, as_json: bool) -> bytes:
-    """Return the merges as a JSON array, a pair a line, or as the lines of a merges.txt."""
+    """Return the merges as a JSON array, a pair per line, or as the lines of a merges.txt."""
     rows = vocabulary.merge_ids
     if rows is None:
         rows = vocabulary.merge_rows().reshape(-1)

@@ -20,7 +20,7 @@ __all__ = ["CharacterEncoder", "last_character_cut"]
 
 
 class CharacterEncoder:
-    """The ids of characters; one that is not known becomes <unk>."""
+    """The ids of characters; unknown ones become <unk>."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._specials = vocabulary.special_tokens
@@ -37,7 +37,7 @@ class CharacterEncoder:
             self._table[code] = id
 
     def encode(self, text: str, *, special: str = "text") -> npt.NDArray[np.uint32]:
-        """Return the ids of `text`; `special` is as `Tokenizer.encode` has it."""
+        """Return the ids of `text`; `special` is as in `Tokenizer.encode`."""
         if special == "text" or not self._specials:
             return self._encode_plain(text)
         parts: list[npt.NDArray[np.uint32]] = []
@@ -52,7 +52,7 @@ class CharacterEncoder:
 
     def _encode_plain(self, text: str) -> npt.NDArray[np.uint32]:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-        # The last place of the table stands for everything beyond it.
+        # The last entry of the table is used for all larger code points.
         return self._table[np.minimum(codes, len(self._table) - 1)]
 
 
@@ -62,14 +62,14 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def last_character_cut(data: bytes, specials: Sequence[bytes]) -> int:
-    """Return the last place where no character and no special token is cut, whatever follows.
+    """Return the last offset where no character or special token is cut, whatever text follows.
 
     It is 0 if there is none.
     """
     cut = max(len(data) - max(map(len, specials), default=1), 0)
     while cut > 0 and data[cut] & 0xC0 == 0x80:
         cut -= 1
-    while True:  # moving out of one special token may end inside another
+    while True:  # moving before one special token may end inside another
         before = cut
         for token in specials:
             inside = data.find(token, max(cut - len(token) + 1, 0), cut + len(token) - 1)

@@ -1,4 +1,4 @@
-"""Compare time and peak memory of training a tokenizer in the ordinary way and in lowtide's.
+"""Compare time and peak memory of training a tokenizer in the ordinary way and with lowtide.
 
 In:      text files
 Out:     a Comparison: seconds, peak of the whole process tree, and whether the merges are equal
@@ -76,7 +76,7 @@ class CompareMemorySettings:
 
     @property
     def ordinary_way(self) -> Way:
-        """Which of the ordinary ways there are will be taken."""
+        """Which of the available ordinary ways is used."""
         if self.ordinary != "auto":
             way: Way = self.ordinary
         else:
@@ -88,14 +88,14 @@ class CompareMemorySettings:
 
 @dataclass(frozen=True)
 class WayResult:
-    """What training in one way took."""
+    """Time and memory of training in one way."""
 
     name: str
     seconds: float
     peak_bytes: int
     merges: Merges = dataclasses.field(repr=False)
     failure: str | None = None
-    """Why there is no result, if there is none: usually, memory ran out."""
+    """The reason if there is no result: usually, out of memory."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Comparison:
 
     @property
     def first_difference(self) -> int | None:
-        """The first merge in which they differ; None if they are equal."""
+        """The index of the first merge that differs; None if all are equal."""
         ours, theirs = self.lowtide.merges, self.ordinary.merges
         if ours == theirs:
             return None
@@ -142,7 +142,7 @@ def compare_tokenizers(settings: CompareMemorySettings) -> Comparison:
     """Train in both ways, one after the other."""
     expand_inputs(settings.input)  # a missing file is refused before anything runs
     ordinary_way = settings.ordinary_way
-    lowtide = _run_way("lowtide", settings)  # first: a budget that is too small is told at once
+    lowtide = _run_way("lowtide", settings)  # first, to report a budget that is too small at once
     return Comparison(ordinary=_run_way(ordinary_way, settings), lowtide=lowtide)
 
 
@@ -155,7 +155,7 @@ def _run_way(way: Way, settings: CompareMemorySettings) -> WayResult:
         if settings.num_workers is not None:
             environment["RAYON_NUM_THREADS"] = str(settings.num_workers)
         started = time.monotonic()
-        # Standard error is passed on: that is where progress is shown.
+        # Standard error is inherited, because progress is shown there.
         process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(job), str(result)], env=environment
         )
@@ -174,7 +174,7 @@ def _run_way(way: Way, settings: CompareMemorySettings) -> WayResult:
     return WayResult(name, data["seconds"], data["peak_bytes"], merges)
 
 
-# What follows runs in a process of its own.
+# The following functions run in a separate process.
 
 
 def _work(job_path: Path, result_path: Path) -> int:
@@ -244,7 +244,7 @@ def _train_by_reference(settings: CompareMemorySettings) -> Merges:
 
 
 def _read_everything(settings: CompareMemorySettings) -> list[str]:
-    """Return all text in memory, as the ordinary way does, taken apart at special tokens."""
+    """Return all text in memory, as the ordinary way does, split at special tokens."""
     specials = sorted(set(settings.special_tokens), key=len, reverse=True)
     expression = re.compile("|".join(map(re.escape, specials))) if specials else None
     texts: list[str] = []

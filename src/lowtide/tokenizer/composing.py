@@ -4,8 +4,8 @@ In:      bytes, valid UTF-8 or not
 Out:     the same in NFC
 Memory:  a few times the text
 
-The package knows the combining marks of Unicode 9; Python also knows newer ones and would reorder
-them. To the package those are ordinary characters, so the text between them is normalized in parts.
+The package has the combining marks of Unicode 9; Python has newer ones too, and would reorder them.
+For the package those are ordinary characters, so the text between them is normalized in parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 
 __all__ = ["compose_nfc"]
 
-# Marks and composites that came after Unicode 9, up to 16; the last rows are whole blocks.
+# Marks and composites added after Unicode 9, up to 16; the last rows are whole blocks.
 _LATER = (
     "7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1ACE 1DF6-1DFA A82C 10D24-10D27 10EAB-10EAC "
     "10F46-10F50 10F82-10F85 11070 1133B 1145E 11839-1183A 11930 11935 11938 1193D-1193E 11943 "
@@ -41,7 +41,7 @@ def compose_nfc(data: bytes) -> bytes:
     from unicodedata import normalize  # few texts need it
 
     text = data.decode("utf-8", "surrogateescape")
-    # Every other part is a run of later characters.
+    # Parts alternate: every second one is a run of later characters.
     parts = _AT_LATER.split(text)
     parts[::2] = [normalize("NFC", part) for part in parts[::2]]
     return "".join(parts).encode("utf-8", "surrogateescape")

@@ -48,30 +48,30 @@ __all__ = [
     "refuse_stretch",
 ]
 
-_PLAIN_HOLDS, _STREAM_HOLDS = 3 << 20, 6 << 20  # stretches that the smallest tables allow
-# Of such a stretch most pairs are as frequent as others: in a few megabytes, rounds over a file
-# learn next to nothing at a time, or cannot begin (1 MiB of DNA letters in 12.5).
+_PLAIN_HOLDS, _STREAM_HOLDS = 3 << 20, 6 << 20  # stretch that the smallest tables allow
+# In such a stretch most pairs are equally frequent: within a few megabytes, rounds over a file
+# learn hardly anything at a time, or cannot begin (1 MiB of DNA letters in 12.5).
 _HARD_STRETCH, _HARD_TABLES = 256 << 10, 64 << 20
-_MARGIN_BYTES = 2 << 20  # what a window or a batch begins with, and how much is read at once
-_FILE_BYTES = 64  # of a small file besides its letters
-_ROWS_AT_ONCE = 1 << 15  # more than a block of ordinary documents has
+_MARGIN_BYTES = 2 << 20  # initial size of a window or batch, and of a read
+_FILE_BYTES = 64  # overhead of a small file besides its text
+_ROWS_AT_ONCE = 1 << 15  # more than in a block of ordinary documents
 
 
 @dataclass(frozen=True)
 class InputPlace:
-    """How far counting has come: whole inputs, then bytes (text) or blocks (rows) of the next."""
+    """The progress of counting: whole inputs, then bytes (text) or blocks (rows) of the next."""
 
     input_index: int = 0
     offset: int = 0
 
 
 class CountCheckpoints:
-    """What has been counted, on disk: a place in the corpus and the run files up to it."""
+    """Stored progress of counting: a position in the corpus and the run files up to it."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder = folder
         self.bytes_before = 0
-        self.pieces_before = 0  # counted by the runs that were interrupted, like the bytes
+        self.pieces_before = 0  # counted by interrupted runs, like the bytes
         self.contents: ContentLog | None = None
         self._journal = Journal(folder / "counting.json", verb="train-tokenizer", version=2)
         self._sums: dict[tuple[str, int, int], str] = {}  # of runs, by name, size and time
@@ -80,10 +80,9 @@ class CountCheckpoints:
     def restore(
         self, counter: _native.PieceCounter, on_notice: Callable[[str], None] = lambda _: None
     ) -> InputPlace:
-        """Return the place of the last checkpoint and hand its runs to the counter; drop the rest.
+        """Return the last checkpoint's position and load its runs into the counter; drop others.
 
-        If the content of a file has changed, all counts are dropped; a new time alone does not
-        matter.
+        If the content of a file has changed, all counts are dropped; a new time alone is ignored.
         """
         place, runs = InputPlace(), list[str]()
         state = self._read(on_notice)
@@ -102,7 +101,7 @@ class CountCheckpoints:
         return place
 
     def _read(self, on_notice: Callable[[str], None]) -> dict[str, Any] | None:
-        """The last checkpoint, if it is of this corpus and its runs are there; else None."""
+        """The last checkpoint, if it is of this corpus and its runs exist; else None."""
         state = self._journal.read(on_notice=on_notice)
         if state is None or state["key"] != self._key:
             return None
@@ -115,7 +114,7 @@ class CountCheckpoints:
         return state
 
     def _checksum(self, run: Path) -> str | None:
-        """The checksum of a run file, which is read once; None where it is not there."""
+        """The checksum of a run file, which is read once; None if it does not exist."""
         try:
             status = run.stat()
             key = run.name, status.st_size, status.st_mtime_ns
@@ -126,7 +125,7 @@ class CountCheckpoints:
         return self._sums[key]
 
     def save(self, place: InputPlace, counter: _native.PieceCounter) -> None:
-        """Move the counts to the disk and remember the place."""
+        """Write the counts to disk and store the position."""
         state = {
             "key": self._key,
             **dataclasses.asdict(place),
@@ -147,11 +146,11 @@ class _Meter:
         self._mark: int | None = None
 
     def follow(self) -> None:
-        """From now on the counter's own bytes are bytes as stored."""
+        """From now on add the counter's own bytes, which are bytes as stored."""
         self._mark = self.counter.bytes_done
 
     def settle(self, stored_bytes: int) -> None:
-        """So many stored bytes are done in all."""
+        """Set the total of stored bytes that are done."""
         self._mark = None
         self.done = stored_bytes
 
@@ -217,7 +216,7 @@ def count_inputs(
 
 
 def _starts_of(inputs: Sequence[InputFile]) -> array[int]:
-    """Where each input begins among the stored bytes of all, and where the last one ends."""
+    """The offset of each input in the stored bytes of all, and the end of the last one."""
     starts = array("q", [0])
     for source in inputs:
         starts.append(starts[-1] + source.size_bytes)
@@ -226,13 +225,13 @@ def _starts_of(inputs: Sequence[InputFile]) -> array[int]:
 
 @dataclass(frozen=True)
 class CountingNeeds:
-    """What the refusal of a text that cannot be held needs to know for good advice."""
+    """Data for the error message about a text that does not fit the memory."""
 
     inputs: Sequence[InputFile]
-    """All of them: the longest stretch may be in one that is not reached yet."""
+    """All inputs, because the longest stretch may be in one that is not reached yet."""
     specials: Sequence[str]
     other_bytes: int = 0
-    """What does not go to the tables of a larger budget: the program, all requested threads."""
+    """The part of a larger budget that tables do not get: the program, all requested threads."""
     max_token_bytes: int | None = None
 
     def find_stretch(self, options: ReadingSettings) -> Stretch:
@@ -242,11 +241,11 @@ class CountingNeeds:
 
 
 def held_bytes(stretch: Stretch, max_token_bytes: int | None = None) -> int:
-    """What tables and tokens take to count such a stretch; 0 where they can hold it in any case."""
+    """Memory of tables and tokens to count such a stretch; 0 if it fits in any case."""
     needed = 0
     if stretch.size_bytes > (_STREAM_HOLDS if stretch.in_stream else _PLAIN_HOLDS):
-        copies = 2 if stretch.in_stream else 1  # one is looked at, one is counted
-        # An eighth of the tables, which have three quarters of what is left.
+        copies = 2 if stretch.in_stream else 1  # one is scanned, one is counted
+        # An eighth of the tables, which get three quarters of the rest.
         needed = copies * (stretch.size_bytes + _MARGIN_BYTES) * 8 * 4 // 3
     if stretch.size_bytes > _HARD_STRETCH:
         needed = max(needed, min(planned_bytes(stretch.size_bytes, 1), _HARD_TABLES))
@@ -287,7 +286,7 @@ class _Job:
     contents: ContentLog | None = None
 
     def run(self, place: InputPlace, meter: _Meter, starts: Sequence[int]) -> Iterator[InputPlace]:
-        """Count input after input; after each step yield the place reached."""
+        """Count input after input; yield the position after each step."""
         index = place.input_index
         offset = place.offset
         while index < len(self.inputs):
@@ -373,7 +372,7 @@ class _Job:
                 if len(held) < self.limits.batch_bytes:
                     continue
                 cut = _native.last_cut(bytes(held), self.specials)
-                # It is held twice more: while a cut is looked for, and while it is counted.
+                # It is held twice more: in the search for a place to cut, and while it is counted.
                 largest = max(self.counter.largest_window // 2, self.limits.batch_bytes)
                 if not cut and len(held) > largest:
                     size = len(held)

@@ -1,7 +1,7 @@
 """Divide the budget of tokenizer training between fixed needs and the tables of counts.
 
 In:      the settings and the inputs
-Out:     a piece counter and how its text is read, or an error with the smallest sufficient budget
+Out:     a piece counter and how its text is read; or an error with the smallest sufficient budget
 Memory:  this module decides the shares of counting
 """
 
@@ -35,28 +35,28 @@ __all__ = [
 ]
 
 WINDOW_BYTES = 1 << 20
-_THREAD_BYTES = 6 * WINDOW_BYTES  # tables and batches of a thread, its window and what it grows by
+_THREAD_BYTES = 6 * WINDOW_BYTES  # tables and batches of a thread, its window and its growth
 SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
-_TOKEN_BYTES = 360  # of the vocabulary while it is written: 310 to 370 measured with 200,000 tokens
-_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
-_PROGRAM_BYTES = 40 << 20  # the interpreter and what it imports for this
+_TOKEN_BYTES = 360  # to write the vocabulary: 310 to 370 measured with 200,000 tokens
+_SMALL_WINDOW = 10 << 20  # enough to decompress most files
+_PROGRAM_BYTES = 40 << 20  # the interpreter and its imports for this
 
 
 def smallest_budget_bytes(num_workers: int) -> int:
-    """Return the smallest budget that plain text can be trained on with."""
+    """Return the smallest budget for training on plain text."""
     fixed = _fixed_bytes(num_workers, is_plain=True)
     return _PROGRAM_BYTES + sum(fixed.values()) + _SMALLEST_TABLES
 
 
 def needed_bytes(num_workers: int, *, is_plain: bool, reading: int, held_bytes: int) -> int:
-    """What learning takes beside the program, of text with such a stretch to be held."""
+    """Memory of learning besides the program, for text with such a stretch to be held."""
     fixed = _fixed_bytes(num_workers, is_plain=is_plain, reading=reading)
     return sum(fixed.values()) + max(_SMALLEST_TABLES, held_bytes)
 
 
 def _fixed_bytes(num_workers: int, *, is_plain: bool, reading: int = 0) -> dict[str, int]:
-    """Return what counting takes whatever the text is."""
+    """Return the memory of counting that does not depend on the text."""
     return {
         "threads": num_workers * _THREAD_BYTES,
         # Rows and compressed blocks are held twice.
@@ -74,7 +74,7 @@ class CountingPlan:
     """Makes a counter that spills into a folder."""
     options: ReadingSettings
     needs: CountingNeeds
-    """For the advice of a refusal that only becomes necessary while the text is read."""
+    """For the error message of a refusal that only becomes necessary while the text is read."""
 
 
 def plan_counting(
@@ -84,7 +84,7 @@ def plan_counting(
     progress: Progress,
     reading: int,
 ) -> CountingPlan:
-    """Divide the budget; one too small is refused with what all of the text needs."""
+    """Divide the budget; one too small is an error with the need of the whole text."""
     num_workers = settings.num_workers or usable_cores()
     is_plain = all(is_plain_text(row, encoding=settings.encoding) for row in inputs)
     fixed = _fixed_bytes(1, is_plain=is_plain, reading=reading)
@@ -93,7 +93,7 @@ def plan_counting(
     needs = CountingNeeds(inputs, settings.special_tokens, other_bytes, settings.max_token_bytes)
     smallest = {**fixed, "counting tables": _SMALLEST_TABLES}
     text_bytes = sum(row.size_bytes for row in inputs) if is_plain else settings.vocab_size
-    # What counting holds is free when the vocabulary is made.
+    # The memory of counting is free when the vocabulary is made.
     free = sum(smallest.values()) - SLACK_BYTES
     smallest["vocabulary"] = max(0, _TOKEN_BYTES * min(settings.vocab_size, text_bytes) - free)
     if sum(smallest.values()) > budget.remaining_bytes:
@@ -129,13 +129,13 @@ def plan_counting(
 
 
 def tell_unseen(unseen_bytes: int, progress: Progress) -> None:
-    """Add to a refusal that not all of the text was scanned."""
+    """Add to an error that not all of the text was scanned."""
     if unseen_bytes:
         progress.note(f"the budget named is a first one{unseen_words(unseen_bytes)}")
 
 
 def looking_options(settings: TokenizerTrainingSettings, budget: MemoryBudget) -> ReadingSettings:
-    """How text is scanned before a refusal: windows that do not fit the budget are left out."""
+    """Settings to scan text before a refusal: windows that exceed the budget are left out."""
     room = max(budget.remaining_bytes, _SMALL_WINDOW)
     return dataclasses.replace(reading_options(settings), reader_bytes=room)
 

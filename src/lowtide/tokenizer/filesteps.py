@@ -46,8 +46,9 @@ def iter_file_steps(
 ) -> Iterator[tuple[int, int]]:
     """Encode the first `size` bytes; after each step (bytes read, ids written) so far.
 
-    Ids go to the open file `out` from the byte `out_offset` on. `done` is what an earlier call came
-    to. A stretch without a place to cut that is larger than `largest_window` is a ValueError.
+    Ids are written to the open file `out` from byte `out_offset` on. `done` is the progress of an
+    earlier call. A stretch without a place to cut that is larger than `largest_window` is a
+    ValueError.
     """
     position, count = done
     while position < size:

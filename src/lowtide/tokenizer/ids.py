@@ -1,9 +1,9 @@
 """The ids that `encode` returns: a NumPy array on which `+` concatenates, as on lists.
 
-With plain arrays `encode("a") + encode("b")` would add numbers, or fail because of shapes;
-concatenation is what is meant. A list takes much more memory, and a copy for every use as an array.
-The type is int32, because embeddings of torch and JAX accept it directly (they refuse uint32), and
-because a difference of ids may be negative.
+With plain arrays `encode("a") + encode("b")` would add numbers, or fail because of shapes; users
+expect concatenation. A list takes much more memory, and a copy for every use as an array. The type
+is int32, because embeddings of torch and JAX accept it directly (they refuse uint32), and because a
+difference of ids may be negative.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lowtide.errors import UsageError
 __all__ = ["TokenIds", "checked_ids"]
 
 
-_STEP = 1 << 14  # ids that are plain numbers at once
+_STEP = 1 << 14  # ids converted to plain ints at a time
 
 
 class TokenIds(np.ndarray[tuple[int], np.dtype[np.int32]]):
-    """Ids in one row of int32; `+` joins, and single numbers are added as to any array.
+    """A one-dimensional int32 array of ids; `+` concatenates, but adds single numbers as usual.
 
     >>> ids = np.array([7, 8], dtype=np.int32).view(TokenIds)
     >>> print(ids + ids, ids + [9], [6] + ids, ids + 1, list(ids))
@@ -31,8 +31,8 @@ class TokenIds(np.ndarray[tuple[int], np.dtype[np.int32]]):
     """
 
     def __iter__(self) -> Iterator[Any]:
-        """Return plain numbers, which json and everything else takes."""
-        if self.ndim != 1:  # an array of the caller's making: its rows
+        """Yield plain ints, which json and other code accept."""
+        if self.ndim != 1:  # an array reshaped by the caller: its rows
             return super().__iter__()
         steps = range(0, len(self), _STEP)
         return (id for first in steps for id in self[first : first + _STEP].tolist())
@@ -65,7 +65,7 @@ def checked_ids(ids: Iterable[int] | npt.NDArray[Any], *, vocab_size: int) -> np
     try:
         items = ids if isinstance(ids, np.ndarray) else list(ids)
         array = np.asarray(items)
-    except (TypeError, ValueError, OverflowError):  # no list, or lists of different lengths
+    except (TypeError, ValueError, OverflowError):  # not a list, or lists of different lengths
         raise UsageError(f"these are not ids: {str(items)[:80]}; {expected}") from None
     if array.size == 0:
         return array

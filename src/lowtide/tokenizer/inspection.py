@@ -37,7 +37,7 @@ _READ_BYTES = 1 << 20
 _SAMPLE_BYTES = 64 << 20
 _SENTENCE_CHARACTERS = 240
 _LONGEST_SHOWN = 10
-_BACKGROUNDS = (153, 194, 224, 229, 189)  # pale ones of the 256 colours; text on them is black
+_BACKGROUNDS = (153, 194, 224, 229, 189)  # light ones of the 256 colours, for black text
 
 _KINDS = (
     "words with leading whitespace",
@@ -51,7 +51,7 @@ _KINDS = (
 
 
 def is_tokenizer(path: Path) -> bool:
-    """Return whether a path is a tokenizer, and not a dataset that has one."""
+    """True if a path is a tokenizer, not a dataset that contains one."""
     if path.is_dir():
         has_tokenizer = any((path / name).is_file() for name in (TOKENIZER_NAME, MERGES_NAME))
         return has_tokenizer and not (path / METADATA_NAME).exists()
@@ -68,7 +68,7 @@ def inspect_tokenizer(
 ) -> str:
     """Describe the tokenizer that is in `source`.
 
-    `sample` is a file to measure it on, `text` what to take apart.
+    `sample` is a file to measure it on, `text` the text to show as tokens.
     """
     lines = [*_describe(tokenizer, source), "", *_describe_kinds(tokenizer)]
     lines += ["", *_describe_longest(tokenizer)]
@@ -80,7 +80,7 @@ def inspect_tokenizer(
     num_bytes = len(sentence.encode("utf-8", "replace"))
     lines += ["", f"{counted(len(ids), 'token')} of {counted(num_bytes, 'byte')}:"]
     shown = show_tokens([tokenizer.token_bytes(int(id)) for id in ids], color=color)
-    return "\n".join([*map(printable, lines), shown])  # colours are ours, the rest is not
+    return "\n".join([*map(printable, lines), shown])  # only colours may be control sequences
 
 
 def _describe(tokenizer: Tokenizer, source: str | Path) -> list[str]:
@@ -151,7 +151,7 @@ def _shorten(token: bytes) -> str:
 
 @dataclass(frozen=True)
 class SampleMeasure:
-    """How a tokenizer does on a text."""
+    """Measurements of a tokenizer on a text."""
 
     num_bytes: int
     num_tokens: int
@@ -160,17 +160,17 @@ class SampleMeasure:
 
     @property
     def bytes_per_token(self) -> float:
-        """The larger, the shorter the text becomes."""
+        """Compression: a larger number means fewer tokens."""
         return self.num_bytes / max(self.num_tokens, 1)
 
 
 def measure_sample(tokenizer: Tokenizer, path: Path) -> SampleMeasure:
-    """Encode a file, at most 64 MiB of it, and count what comes out."""
+    """Encode a file, at most 64 MiB of it, and count the tokens."""
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     num_bytes = 0
 
     def windows() -> Iterator[bytes]:
-        """Text up to a token border; after a long stretch without one, it is cut anyway."""
+        """Yield text up to token borders; a long stretch without one is cut anyway."""
         nonlocal num_bytes
         held = b""
         with open_file(path) as file:
@@ -183,7 +183,7 @@ def measure_sample(tokenizer: Tokenizer, path: Path) -> SampleMeasure:
         yield held
 
     try:
-        # A package finds its own places in a stream; in native code each window is encoded alone.
+        # The package cuts a stream itself; native code encodes each window separately.
         streams = [windows()] if tokenizer.package is not None else ([text] for text in windows())
         for stream in streams:
             for ids in tokenizer.iter_encoded(stream):
@@ -223,7 +223,7 @@ def _first_lines(sample: Path) -> str:
 
 
 def show_tokens(tokens: list[bytes], *, color: bool) -> str:
-    r"""Show tokens one after the other, told apart by bars or by colours.
+    r"""Show consecutive tokens, separated by bars or by colours.
 
     >>> show_tokens([b"The", b" cat", b"\n"], color=False)
     'The| cat|\\n'

@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-# ASCII that NFC makes of other characters: a Kelvin sign, a Greek question mark, a Greek varia.
+# ASCII that NFC produces from other characters: Kelvin sign, Greek question mark, Greek varia.
 _FROM_OTHERS = frozenset("K;`")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What decides ids besides vocab and merges."""
+    """The parts besides vocab and merges that decide ids."""
 
     pattern: Pattern
     normalizer: Normalizer
@@ -55,7 +55,7 @@ class Parts:
 
     @property
     def is_plain(self) -> bool:
-        """True if all added tokens are plain special tokens, found in the text as it is."""
+        """True if all added tokens are plain special tokens, matched in the unnormalized text."""
         normalized = {token.normalized for token in self.added}
         return (
             self.normalizer == "none"
@@ -65,7 +65,7 @@ class Parts:
 
 
 def name_section(section: Any) -> str:
-    """What a section is, in a few words.
+    """A short description of a section.
 
     >>> name_section({"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]})
     'Sequence(NFKC, Lowercase)'
@@ -88,7 +88,7 @@ def read_parts(data: Mapping[str, Any], path: Path) -> Parts:
 
 
 def _is_safe(content: str) -> bool:
-    """True if NFC neither changes the text nor makes it of other text: found either way."""
+    """True if NFC neither changes the text nor produces it from other text."""
     return content.isascii() and not _FROM_OTHERS & set(content)
 
 
@@ -125,8 +125,8 @@ def read_added(rows: Any, path: Path) -> tuple[AddedToken, ...]:
 def _read_pattern(section: Any, path: Path) -> Pattern:
     """Find which pattern a pre_tokenizer section describes.
 
-    Bytes come last. Before them is their own expression (gpt2), digits one by one and then that
-    expression, or one Split.
+    The byte-level step is last. Before it is its own expression (gpt2), digits one by one and then
+    that expression, or one Split.
     """
     steps: Any = [section]
     if isinstance(section, dict) and section.get("type") == "Sequence":
@@ -153,8 +153,8 @@ def _read_pattern(section: Any, path: Path) -> Pattern:
 def split_expression(step: Mapping[str, Any], unknown: DataError) -> str:
     """The expression of a Split whose matches are the pieces.
 
-    Isolated keeps them and what is between them; Removed, inverted, takes away what is between.
-    Where every character is a part of a match, as in all patterns here, that is the same.
+    Isolated keeps matches and the text between them; inverted Removed drops the text between. If
+    every character is part of a match, as in all patterns here, both are the same.
     """
     pattern = step.get("pattern")
     expression = pattern.get("Regex") if isinstance(pattern, dict) else None
@@ -175,7 +175,7 @@ def split_step(expression: str) -> dict[str, Any]:
 
 
 def pre_tokenizer_section(pattern: Pattern) -> dict[str, Any]:
-    """How files write a pattern."""
+    """The pre_tokenizer section of a pattern."""
     if pattern == "gpt2":
         return {**_BYTE_LEVEL, "use_regex": True}
     if pattern == "digits":
@@ -189,12 +189,12 @@ def _sequence(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def normalizer_section(vocabulary: Vocabulary) -> dict[str, Any] | None:
-    """How files write a normalizer."""
+    """The normalizer section."""
     return {"type": "NFC"} if vocabulary.normalizer == "nfc" else None
 
 
 def added_section(vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """How files write special and added tokens."""
+    """The section of special and added tokens."""
     tokens = vocabulary.added_tokens or [
         AddedToken(text, id) for text, id in vocabulary.special_tokens.items()
     ]

@@ -33,17 +33,17 @@ TieBreak = Literal["huggingface", "cs336"]
 Learner = _native.MergeLearner | _native.RoundLearner
 
 _LONG_PIECE = 256 << 10
-_SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol has 2 bytes
-# At full speed words are known by 32 bits of where they begin; of two bytes a symbol, the count and
-# the length of a word are four symbols more.
+_SHORT_SYMBOLS = 65000  # with fewer tokens, a symbol takes 2 bytes
+# At full speed words are identified by 32-bit offsets; at two bytes per symbol, the count and the
+# length of a word take four more symbols.
 _MOST_SYMBOLS, _HEAD_SYMBOLS = 1 << 32, 4
 _LIMITS = CountingLimits()
 _MUCH_WRITTEN = 8 << 20
-# Of learning at full speed: two threads take a sixth more processor time, and gain little.
+# For learning at full speed: two threads take a sixth more processor time, and gain little.
 _FEWEST_THREADS, _MOST_THREADS = 4, 8
 _THREAD_BYTES = 4 << 20
-# Bytes of memory for a symbol of a segment in rounds: 148 for three, in three quarters of what they
-# get, which is seven eighths (native/tokenizer/learning/round_learner.cpp).
+# Memory for a symbol of a segment in rounds: 148 bytes for three, in three quarters of their share,
+# which is seven eighths (native/tokenizer/learning/round_learner.cpp).
 _SEGMENT_TIMES = 80
 
 
@@ -52,19 +52,19 @@ class LearnedMerges:
     """Merges in the order they were learned."""
 
     tokens: list[bytes]
-    """Bytes, then what each merge makes."""
+    """The 256 bytes, then the token of each merge."""
     numbers: memoryview
-    """Left, right and token of each merge."""
+    """Ids of the left part, right part and token of each merge."""
 
     def __len__(self) -> int:
         return len(self.numbers) // 3
 
 
 def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
-    """Return the memory that learning merges takes at full speed, for so many distinct pieces.
+    """Return the memory for learning merges at full speed, for this many distinct pieces.
 
-    Measured at 13 to 16 bytes a byte on English text, and at 24 on text in 16 languages with 70,000
-    tokens, whose symbols have four bytes.
+    Measured: 13 to 16 bytes per byte on English text, and 24 on text in 16 languages with 70,000
+    tokens, whose symbols take four bytes.
     """
     return 28 * distinct_bytes + 24 * num_pieces
 
@@ -72,19 +72,19 @@ def planned_bytes(distinct_bytes: int, num_pieces: int) -> int:
 def repeated_bytes(
     stretch_bytes: int, *, text_bytes: int, max_token_bytes: int | None = None
 ) -> int:
-    """The memory that learning from one stretch takes which repeats itself, in so much text.
+    """The memory for learning from one repetitive stretch, in this much text.
 
-    Its tokens double until one has half its length, and what is left over is joined to it: 2.9
-    times the stretch in all, of megabytes of one letter and of one word, and each byte takes some
-    to write; little where tokens have a limit. Where the text is too much for full speed, a segment
-    of a round has to hold the stretch, since no pair in it is rare.
+    Its tokens double until one has half its length, and the rest is merged into it: 2.9 times the
+    stretch in total, for megabytes of one letter or one word, and each byte takes memory to write;
+    little if token lengths are limited. If the text is too large for full speed, a segment of a
+    round has to hold the stretch, since no pair in it is rare.
     """
     written = 4 * _LIMITS.written_byte_bytes * stretch_bytes if max_token_bytes is None else 0
     return max(written, min(planned_bytes(text_bytes, 0), _SEGMENT_TIMES * stretch_bytes))
 
 
 def file_bytes(distinct_bytes: int, num_pieces: int, *, num_tokens: int) -> int:
-    """Bytes of the file that rounds go over: a symbol a byte, and a count and an end a piece."""
+    """Bytes of the file that rounds read: a symbol per byte, and a count and an end per piece."""
     symbol_bytes = 2 if num_tokens < _SHORT_SYMBOLS else 4
     return symbol_bytes * (distinct_bytes + 2 * num_pieces)
 
@@ -103,13 +103,13 @@ def learn_merges(
     limits: CountingLimits = _LIMITS,
     first_id: int = 0,
 ) -> LearnedMerges:
-    """Learn `target` merges, or as many as there are; takes the pieces out of the counter.
+    """Learn up to `target` merges; removes the pieces from the counter.
 
-    Ids of bytes begin with `first_id`.
+    Ids of bytes start at `first_id`.
     """
     limit = {} if max_token_bytes is None else {"longest_token": max_token_bytes}
     numbers, with_ids = _learn(
-        # Held by nobody else: it may take all of the budget, and writing the tokenizer needs some.
+        # The only reference: it may take the whole budget, and writing the tokenizer needs memory.
         _pick_learner(counter, target, tie_break, limit, budget, progress, work_dir, num_workers),
         counter,
         target=target,
@@ -121,7 +121,7 @@ def learn_merges(
     )
     _require_room(numbers, budget, limits.written_byte_bytes)
     tokens = [bytes([byte]) for byte in range(256)]
-    for left, right in zip(numbers[::3], numbers[1::3], strict=True):  # each makes the next token
+    for left, right in zip(numbers[::3], numbers[1::3], strict=True):  # each creates the next token
         tokens.append(tokens[left] + tokens[right])
     return LearnedMerges(tokens, with_ids)
 
@@ -147,7 +147,7 @@ def _learn(
     ):
         try:
             while learner.learn(target, merges_per_call, min_frequency):
-                pass  # returns to Python now and then, so that Ctrl-C works
+                pass  # returns to Python regularly, so that Ctrl-C works
         except MemoryError:
             needed = budget.total_bytes - budget.remaining_bytes + planned_bytes(*sizes)
             raise BudgetError(
@@ -160,9 +160,9 @@ def _learn(
 
 
 def _require_room(merges: memoryview, budget: MemoryBudget, byte_bytes: int) -> None:
-    """Refuse tokens that could not be written within the budget, before they are made.
+    """Refuse tokens that could not be written within the budget, before they are created.
 
-    A text that repeats itself without a place to cut has tokens nearly as long as itself.
+    A repetitive text without a place to cut has tokens nearly as long as itself.
     """
     sizes = [1] * 256
     for left, right in zip(merges[::3], merges[1::3], strict=True):
@@ -174,7 +174,7 @@ def _require_room(merges: memoryview, budget: MemoryBudget, byte_bytes: int) -> 
     raise BudgetError(
         f"the text repeats itself without a place to cut: a token has "
         f"{format_size(max(sizes))}, and writing all of them takes {format_size(written)}",
-        # A larger budget has larger tables: some of them are there when this is looked at.
+        # A larger budget has larger tables, some of which exist when this is checked.
         next_step=f"{smallest_budget(used + written + written // 8)}, or put blanks or line ends "
         "into the text",
     )
@@ -196,7 +196,7 @@ def _pick_learner(
     needed = planned_bytes(*sizes)
     is_short = 256 + target < _SHORT_SYMBOLS
     if needed <= available and sizes[0] + _HEAD_SYMBOLS * sizes[1] < _MOST_SYMBOLS:
-        # Beside what each thread holds, pieces of a quarter of the tables are there twice.
+        # Besides the memory of each thread, pieces of a quarter of the tables are held twice.
         spare = available - needed - counter.distinct_bytes - 16 * counter.distinct
         threads = min(num_workers, _MOST_THREADS, spare // _THREAD_BYTES)
         threads = threads if threads >= _FEWEST_THREADS else 1
@@ -218,7 +218,7 @@ def _pick_learner(
     kind = _native.RoundLearner if is_short else _native.WideRoundLearner
     memory_bytes = available - available // 8
     if counter.longest_piece > _LONG_PIECE:
-        # Rounds that hold more of one long piece find no place to cut it in the end: 3 MiB of DNA
+        # Rounds that hold more of one long piece finally find no place to cut in it: 3 MiB of DNA
         # letters were learned in up to 0.56 of the memory of full speed, and not in 0.60 to 0.81.
         memory_bytes = min(memory_bytes, needed // 2)
     return kind(tie_break, file_dir=str(work_dir), memory_bytes=memory_bytes, **limit)

@@ -19,18 +19,18 @@ class CountingLimits:
     batch_bytes: int = 8 << 20
     """Text of small files, rows and archives that is counted at once."""
     round_bytes: int = 256 << 20
-    """Of a plain file between two checks of clock, signals and disk."""
+    """Bytes of a plain file between two checks of clock, signals and disk."""
     small_file_bytes: int = 1 << 20
-    """Files up to this size are counted many at a time."""
+    """Files up to this size are counted in batches."""
     checkpoint_seconds: float = 30.0
-    """Between two checkpoints of the counts."""
+    """Interval between two checkpoints of the counts."""
     hash_part_bytes: int = PART_BYTES
-    """The parts of an input that are hashed separately; hashes on the disk depend on it."""
+    """Size of the separately hashed parts of an input; hashes on disk depend on it."""
     merges_per_call: int = 256
-    """Learned by native code before it returns, so that Ctrl-C works."""
+    """Merges learned by native code per call, so that Ctrl-C works."""
     written_byte_bytes: int = 11
     """Memory for a byte of a token while it is written: as text, as JSON, in the vocabulary and in
-    merges. Measured on megabytes of one letter and of one word, whose last tokens are as long."""
+    merges. Measured on megabytes of one letter and of one word, whose last tokens are that long."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class EncodingLimits:
     """Sizes of steps. The ids do not depend on them."""
 
     window_bytes: int = 1 << 20
-    """Of a stream or a file, held at a time."""
+    """Bytes of a stream or a file that are held at a time."""
     cache_bytes: int = 16 << 20
-    """Ids of pieces that a thread remembers."""
+    """Cache of a thread for the ids of pieces."""
     native_characters: int = 1 << 18
-    """Of a text whose tokenizer's rules native code follows, encoded at a time: it takes 3 MB."""
+    """Part of a text encoded at a time natively by tokenizer rules (PieceRules): it takes 3 MB."""
     piece_characters: int = 32 << 10
-    """Of a text for the package tokenizers, encoded at a time; a place to cut is looked for up to
-    half as far from there."""
+    """Part of a text encoded at a time by the package tokenizers; a place to cut is searched for up
+    to half as far from there."""
     most_characters: int = 16 << 20
     """The longest text without a place to cut."""

@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 PIECE_BYTES = 16 << 20
-"""What the package holds of a text while it encodes it; 3 to 12 MB measured."""
+"""Memory of the package while it encodes a part of a text; 3 to 12 MB measured."""
 USUAL_BYTES = 20 << 20
-"""Of a vocabulary of 50,000 tokens, which verbs that read text count for any."""
-_CHARACTER_BYTES = 3 << 20  # tables of characters beyond ASCII, made when text has some: 2.2 MiB
+"""Memory of a vocabulary of 50,000 tokens, which verbs that read text assume for any tokenizer."""
+_CHARACTER_BYTES = 3 << 20  # tables for non-ASCII characters, made when text has some: 2.2 MiB
 _TABLE_TIMES = 24  # bytes of its tables for each byte of tokenizer.json; 10 to 21 measured
 _PROGRAM_BYTES = 8 << 20  # the package itself
-# Bytes for each byte of a vocabulary's files, as it is read, used and written: 4 (of tokens of
-# megabytes) to 6 measured for tokenizer.json, 10.7 for vocab.json and merges.txt, 24 for .tiktoken.
+# Memory per byte of a vocabulary's files to read, use and write it: measured 4 (for tokens of
+# megabytes) to 6 for tokenizer.json, 10.7 for vocab.json and merges.txt, 24 for .tiktoken.
 _JSON_TIMES, _PARTS_TIMES, _RANKS_TIMES = 7, 11, 25
-# The same: 10 measured for tekken.json, of which half is Python's, 65 for SentencePiece's files.
+# The same: 10 measured for tekken.json, half of it Python objects, 65 for SentencePiece files.
 _TEKKEN_TIMES, _PIECES_TIMES = 11, 75
 
 
 @dataclass(frozen=True)
 class TokenizerNeeds:
-    """Memory that a vocabulary of 50,000 words in native code would not take."""
+    """Memory beyond that of a native vocabulary of 50,000 tokens."""
 
     table_bytes: int = 0
     thread_bytes: int = 0
@@ -57,7 +57,7 @@ NO_MORE = TokenizerNeeds()
 
 
 def tokenizer_needs(source: str | Path) -> TokenizerNeeds:
-    """What the tokenizer that `source` names takes beyond what verbs count for any.
+    """The memory of tokenizer `source` beyond what verbs assume for any tokenizer.
 
     >>> tokenizer_needs("gpt2")
     TokenizerNeeds(table_bytes=0, thread_bytes=0, by_package=False)
@@ -69,9 +69,9 @@ def tokenizer_needs(source: str | Path) -> TokenizerNeeds:
 
 
 def vocabulary_bytes(source: str | Path) -> int:
-    """What the vocabulary takes that `source` names, by the size of its files; 0 without any.
+    """The memory of vocabulary `source`, by the size of its files; 0 without files.
 
-    Of words, 360 bytes a token say the same; how long tokens are, only the files know.
+    For word-like tokens, 360 bytes per token is equivalent; long tokens only show in file sizes.
     """
     paths = _files(Path(source))
     size = sum(path.stat().st_size for path in paths if path.is_file())
@@ -90,7 +90,7 @@ def _times(path: Path) -> int:
 
 
 def _files(path: Path) -> list[Path]:
-    """The files that are read where a tokenizer is loaded from `path`."""
+    """The files that are read when a tokenizer is loaded from `path`."""
     if path.is_dir() and (path / TOKENIZER_NAME).is_file():
         return [path / TOKENIZER_NAME]
     if path.is_dir() and not (path / VOCABULARY_NAME).is_file():

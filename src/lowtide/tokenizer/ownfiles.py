@@ -23,7 +23,7 @@ __all__ = ["require_own_files"]
 def require_own_files(tokenizer: Tokenizer, out_dir: Path, record: Mapping[str, Any]) -> None:
     """Refuse a finished folder in which a file has changed.
 
-    `tokenizer` is the current content of tokenizer.json; the files beside it are written once more,
+    `tokenizer` is the current content of tokenizer.json; the other files are written again from it
     and compared.
     """
     changed = _find_changed(tokenizer, out_dir, record)

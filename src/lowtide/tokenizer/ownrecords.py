@@ -22,7 +22,7 @@ from lowtide.tokenizer.vocabulary import Vocabulary
 __all__ = ["require_recorded"]
 
 _PART_BYTES = 1 << 16
-# At the end of the one, and before the lists of the other: neither is read whole, they may be long.
+# At the end of one, and before the lists of the other; neither is read whole, as they may be long.
 _LEARNED = re.compile(rb'\n  "fingerprint": "([0-9a-f]+)"\n}\s*\Z')
 _OF_DATASET = re.compile(
     rb'\A{\n  "format_version".*?\n  "tokenizer_fingerprint": "([0-9a-f]+)"', re.S
@@ -30,7 +30,7 @@ _OF_DATASET = re.compile(
 
 
 def require_recorded(vocabulary: Vocabulary, path: Path) -> None:
-    """Refuse a tokenizer.json that a record beside it does not know; without one it is taken."""
+    """Refuse a tokenizer.json that differs from a record beside it; accept one without a record."""
     if path.name != TOKENIZER_NAME:
         return
     folder = path.parent

@@ -51,12 +51,12 @@ _MOST_TRIES = 64
 
 
 def load_with_package(path: Path, reason: str) -> Vocabulary:
-    """Read a tokenizer.json that native code does not know, and say why it does not."""
+    """Read a tokenizer.json that native code does not support, and report why."""
     return package_vocabulary(path.read_bytes(), path, reason)
 
 
 def package_vocabulary(source: bytes, path: Path, reason: str) -> Vocabulary:
-    """The vocabulary of the text of a tokenizer.json, which `path` is named for in errors."""
+    """The vocabulary of a tokenizer.json's text; `path` is for errors."""
     contents = _parse(source, path, reason)
     texts = TokenTexts.of(contents)
     rules = PieceRules.of(contents)
@@ -92,20 +92,20 @@ def _parse(source: bytes, path: Path, reason: str) -> dict[str, Any]:
 
 
 def _open(source: bytes, path: object, reason: str) -> Any:
-    """The package's own tokenizer, without what would cut or fill up texts."""
-    # Its threads would add to ours, and it warns about every fork after they start.
+    """The package's tokenizer, without truncation and padding."""
+    # Its threads would be added to ours, and it warns about every fork after they start.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizers = import_package("tokenizers", f"a tokenizer with {reason}", path=str(path))
     try:
         tokenizer = tokenizers.Tokenizer.from_str(source.decode())
-    except Exception as error:  # the package raises nothing narrower
+    except Exception as error:  # the package raises no narrower class
         raise DataError(
             f"{reason}, and the package tokenizers cannot read it either: {error}", path=str(path)
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):
-        tokenizer.model.dropout = None  # merges left out at random: no two runs would be equal
+        tokenizer.model.dropout = None  # random dropout of merges: no two runs would be equal
     return tokenizer
 
 
@@ -123,7 +123,7 @@ def tell_once(reason: str) -> None:
 
 
 class PackageEncoder:
-    """A tokenizer of the package; any number of threads may use it."""
+    """A tokenizer of the package; thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary, limits: EncodingLimits = _LIMITS) -> None:
         self._limits = limits
@@ -132,7 +132,7 @@ class PackageEncoder:
         self._reason = vocabulary.reason
         self._specials = tuple(vocabulary.special_tokens)
         self._lock = threading.Lock()
-        # By whether special tokens in a text become their ids: a setting of the whole object.
+        # Two objects, because whether special tokens become their ids is a setting of the object.
         self._by_mode: dict[bool, Any] = {}
         self._pieces: PieceEncoder | None = None
         if self._reason:
@@ -157,7 +157,7 @@ class PackageEncoder:
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.uint32), *parts])
 
     def encode_bytes(self, data: bytes) -> Ids:
-        """The ids of a document, as native code asks for them."""
+        """The ids of a document; called by native code."""
         return self.encode(data.decode("utf-8", "replace"))
 
     def encode_batch(
@@ -175,7 +175,7 @@ class PackageEncoder:
             return list(pool.map(encode, texts))
 
     def iter_encoded(self, texts: Iterable[str | bytes], *, special: str = "text") -> Iterator[Ids]:
-        """The ids of a stream of strings that are one text, an array a piece."""
+        """The ids of a stream of strings that form one text, an array per part."""
         strings = _iter_strings(texts, self._limits.piece_characters)
         if special == "forbid":
             strings = self._iter_refusing(strings)
@@ -184,9 +184,9 @@ class PackageEncoder:
         return self._iter_pieces(strings, self._mode(special == "allow"))
 
     def _iter_refusing(self, strings: Iterable[str]) -> Iterator[str]:
-        """Pass strings on that hold no special token, alone or together."""
+        """Yield strings, and refuse special tokens in them, also across string borders."""
         longest = max(map(len, self._specials), default=1)
-        begin, seen = 0, ""  # where in the text what was seen last begins
+        begin, seen = 0, ""  # offset of the kept end in the text
         for text in strings:
             seen += text
             for token in self._specials:
@@ -202,9 +202,9 @@ class PackageEncoder:
 
     def _iter_pieces(self, texts: Iterable[str], tokenizer: Any) -> Iterator[Ids]:
         context, held, begin = "", "", 0
-        looked = 0  # characters from `begin` on in which there is no place to cut
+        looked = 0  # characters from `begin` on that have no place to cut
         size = self._limits.piece_characters
-        reach = size // 2  # how far from the wanted place a cut is looked for
+        reach = size // 2  # how far from the target a place to cut is searched for
         for text in texts:
             held, begin = held[begin:] + text, 0
             while len(held) - begin - looked >= 2 * size:
@@ -225,7 +225,7 @@ class PackageEncoder:
 def _iter_natively(
     pieces: PieceEncoder, texts: Iterable[str], limits: EncodingLimits, *, allow: bool
 ) -> Iterator[Ids]:
-    """The ids of a text, encoded in pieces between borders that no merge crosses."""
+    """The ids of a text, encoded natively in parts between borders that no merge crosses."""
     held, wanted, is_first = "", limits.native_characters, True
     for text in texts:
         held += text
@@ -243,9 +243,9 @@ def _iter_natively(
 
 
 def _iter_strings(texts: Iterable[str | bytes], least: int) -> Iterator[str]:
-    """Strings of at least so many characters, but for the last one.
+    """Strings of at least this many characters, except the last one.
 
-    A character that two strings of bytes share stays whole.
+    A character that is split over two byte strings is joined.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     held: list[str] = []
@@ -260,18 +260,18 @@ def _iter_strings(texts: Iterable[str | bytes], least: int) -> Iterator[str]:
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
-    # A batch of one: the package lets other threads run meanwhile, and makes no offsets.
+    # A batch of one: the package releases the GIL, and computes no offsets.
     return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def _encode_behind(tokenizer: Any, context: str, text: str) -> Ids:
-    """The ids of a piece that stands behind `context`."""
+    """The ids of a part that follows `context`."""
     before = len(_encode(tokenizer, context)) if context else 0
     return np.array(_encode(tokenizer, context + text)[before:], dtype=np.uint32)
 
 
 def _find_cut(tokenizer: Any, text: str, start: int, reach: int) -> int | None:
-    """A place after `start` up to which ids do not depend on what follows; None if none is near."""
+    """An offset after `start` up to which ids do not depend on later text; None if none is near."""
     for place in _iter_places(text, start, reach):
         left = text[max(0, place - _CONTEXT) : place]
         ids = _encode(tokenizer, left)
@@ -281,7 +281,7 @@ def _find_cut(tokenizer: Any, text: str, start: int, reach: int) -> int | None:
 
 
 def _iter_places(text: str, start: int, reach: int) -> Iterator[int]:
-    """Candidate cuts: around line ends, then before spaces."""
+    """Candidate places to cut: around line ends, then before spaces."""
     stop = min(start + reach, len(text) - _CONTEXT)
     for sign in ("\n", " "):
         at = text.find(sign, start, stop)

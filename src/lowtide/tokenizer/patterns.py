@@ -50,8 +50,9 @@ EXPRESSIONS: dict[Pattern, str] = {
     # Qwen 2 to 3: cl100k, numbers one by one; Qwen 3.5: marks are parts of words.
     "qwen2": _by_words(numbers=r"\p{N}"),
     "qwen35": _by_words(letters=r"[\p{L}\p{M}]", marks=r"\p{M}", numbers=r"\p{N}"),
-    # SmolLM, StarCoder: numbers one by one, and gpt2 in each part between them. Files write it as
-    # two steps; as one, blanks before a number are taken as those at the end of a text.
+    # SmolLM, StarCoder: numbers one by one, and gpt2 in each part between them. Files have two
+    # steps for it; as one expression, blanks before a number are treated like those at the end of a
+    # text.
     "digits": (
         r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
     ),
@@ -59,7 +60,7 @@ EXPRESSIONS: dict[Pattern, str] = {
     "tekken": _by_case(ending="", numbers=r"\p{N}"),
 }
 
-# Other ways to write the same, found in published files.
+# Other spellings of the same patterns, found in published files.
 _OTHER_SPELLINGS: dict[str, Pattern] = {
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
@@ -71,7 +72,7 @@ _OTHER_SPELLINGS: dict[str, Pattern] = {
 
 
 def pattern_of_expression(expression: str, *, path: object = None) -> Pattern:
-    """Return the pattern that a regular expression spells; an unknown one is an error."""
+    """Return the pattern of a regular expression; an unknown one is an error."""
     for name, known in EXPRESSIONS.items():
         if expression == known:
             return name

@@ -24,7 +24,7 @@ __all__ = ["is_piece_file", "tokenizer_json_of_pieces"]
 
 _BLANK = "▁"
 _BPE = 2
-_FIXED_BYTES = {1: 8, 5: 4}  # by the kind of a field
+_FIXED_BYTES = {1: 8, 5: 4}  # by wire type
 _UNKNOWN, _CONTROL, _ADDED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _CONVERT = (
     'convert it: python -c "from transformers import AutoTokenizer as T; '
@@ -34,7 +34,7 @@ _CONVERT = (
 
 @dataclass
 class _Pieces:
-    """What a file says."""
+    """The contents of a file."""
 
     texts: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
@@ -53,7 +53,7 @@ def is_piece_file(path: Path) -> bool:
 
 
 def tokenizer_json_of_pieces(path: Path) -> bytes:
-    """The tokenizer.json of a SentencePiece file; one of another kind is refused."""
+    """The tokenizer.json of a SentencePiece file; other kinds of models are refused."""
     try:
         pieces = _read(path.read_bytes())
     except (ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
@@ -134,7 +134,7 @@ def _begin(token: str, vocab: dict[str, int]) -> dict[str, Any]:
 
 
 def _merges(pieces: _Pieces, vocab: dict[str, int]) -> list[list[str]]:
-    """All ways to cut a piece into two, the highest score first."""
+    """All splits of a piece into two pieces, the highest score first."""
     joined = {
         text: score
         for text, score, kind in zip(pieces.texts, pieces.scores, pieces.kinds, strict=True)
@@ -153,7 +153,7 @@ def _merges(pieces: _Pieces, vocab: dict[str, int]) -> list[list[str]]:
 
 
 def _read(data: bytes) -> _Pieces:
-    """Read the message of a file: pieces, how they were trained, and how text is changed."""
+    """Read the message of a file: pieces, trainer settings, and normalizer settings."""
     pieces = _Pieces()
     for number, value in _fields(data):
         if number == 1:
@@ -191,7 +191,7 @@ def _number(value: int | bytes) -> int:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: their numbers, and what they hold."""
+    """The fields of a message: their numbers and values."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)

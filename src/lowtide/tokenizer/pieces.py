@@ -42,12 +42,12 @@ __all__ = ["PieceEncoder", "PieceRules", "open_pieces"]
 
 BLANK = "▁"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-# Whether a blank is put before a text, as native code numbers it.
+# When a blank is put before a text, by the numbers of native code.
 _NEVER, _EACH, _EACH_WITHOUT, _FIRST_WITHOUT = range(4)
 _SCHEMES = {"never": _NEVER, "always": _EACH_WITHOUT, "first": _FIRST_WITHOUT}
 _REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 _PREPEND = {"type": "Prepend", "prepend": BLANK}
-# Gemma's: there are no blanks left that it could split at.
+# Gemma's: there are no blanks left to split at.
 _IDLE_SPLIT = {
     "type": "Split",
     "pattern": {"String": " "},
@@ -55,24 +55,24 @@ _IDLE_SPLIT = {
     "invert": False,
 }
 _NAME = Path(TOKENIZER_NAME)
-_MOST_LOOKS = 4096  # places that are looked at for one to cut
+_MOST_LOOKS = 4096  # positions that are tried as places to cut
 
 
 @dataclass(frozen=True)
 class PieceEncoder:
-    """A vocabulary of pieces at work; any number of threads may use it."""
+    """An encoder for a SentencePiece-style vocabulary; thread-safe."""
 
     native: _native.Vocabulary
     pairs: frozenset[str]
-    """Characters that stand side by side in a token, blanks as spaces."""
+    """Pairs of characters that are adjacent in a token, blanks as spaces."""
     added: tuple[AddedToken, ...]
 
     def encode(self, text: str, *, allow: bool, is_first: bool = True) -> Ids:
-        """Return the ids of a text, or of the part of one that begins at a cut."""
+        """Return the ids of a text, or of a part that begins at a place to cut."""
         return self.native.encode(text.encode("utf-8", "replace"), allow, is_first)
 
     def last_cut(self, text: str) -> int:
-        """The last offset near the end where text can be cut; 0 if there is none."""
+        """The last place to cut near the end of a text; 0 if there is none."""
         end = len(text)
         while (end := text.rfind(" ", 1, end)) > 0:
             if self._is_cut(text, end):
@@ -111,7 +111,7 @@ class PieceRules:
 
     @classmethod
     def of(cls, contents: Mapping[str, Any]) -> PieceRules | None:
-        """Read a tokenizer.json; None where only the package knows it."""
+        """Read a tokenizer.json; None if only the package supports it."""
         model, before = contents.get("model"), _blank_before(contents)
         if before is None or not isinstance(model, dict) or not _is_plain(model):
             return None
@@ -156,7 +156,7 @@ def _is_plain(model: Mapping[str, Any]) -> bool:
 
 
 def _blank_before(contents: Mapping[str, Any]) -> int | None:
-    """Return whether a blank is put before a text; None if it is changed in other ways too."""
+    """When a blank is put before a text; None if the text is changed in other ways too."""
     normalizer, splits = contents.get("normalizer"), contents.get("pre_tokenizer")
     steps = [normalizer]
     if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence":
@@ -194,7 +194,7 @@ def _merge_rows(vocab: Mapping[str, int], merges: list[Any]) -> list[tuple[int, 
             return None
         left, right = pair
         if " " in left or " " in right:
-            continue  # no text has a space any more when it is merged
+            continue  # spaces are replaced before merging
         if any(_BYTE.fullmatch(text) for text in (left, right, left + right)):
             return None
         if left not in vocab or right not in vocab or left + right not in vocab:
@@ -204,7 +204,7 @@ def _merge_rows(vocab: Mapping[str, int], merges: list[Any]) -> list[tuple[int, 
 
 
 def _pairs_of(texts: Mapping[int, str], rows: list[tuple[int, int, int]]) -> frozenset[str] | None:
-    """Return the characters that merges bring together; None if a blank comes behind another."""
+    """The pairs of characters that merges join; None if a blank follows another character."""
     pairs = {texts[left][-1] + texts[right][0] for left, right, _ in rows}
     return None if any(pair[1] == " " != pair[0] for pair in pairs) else frozenset(pairs)
 

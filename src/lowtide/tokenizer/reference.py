@@ -27,8 +27,8 @@ __all__ = [
 
 Pair = tuple[bytes, bytes]
 
-# tiktoken and tokenizers know Unicode 16; `regex` knows a newer one. What it puts into another
-# class, as native/tokenizer/splitting/generate_character_ranges.py prints it: letters, marks and
+# tiktoken and tokenizers use Unicode 16; `regex` uses a newer version. These have another class in
+# it, as printed by native/tokenizer/splitting/generate_character_ranges.py: letters, marks and
 # numbers that are unassigned in Unicode 16, and U+0295, a small letter there.
 NEWER_CHARACTERS = """
     558 58B-58C 5C8-5C9 88F B53-B54 C5C CDC 1ACF-1AF0 208F 209D-209F A7CE-A7CF A7D2 A7D4 A7DD A7E2
@@ -43,7 +43,7 @@ _SMALL_IN_UNICODE_16 = 0x295
 
 
 def split_pieces(text: bytes, pattern: Pattern) -> list[bytes]:
-    """Split text into pieces; a byte that is not UTF-8 is a character of its own."""
+    """Split text into pieces; each invalid UTF-8 byte is a separate character."""
     regex = import_package("regex", "the reference tokenizer")
     decoded = text.decode("utf-8", "surrogateescape")
     seen = decoded.translate(_stand_ins())
@@ -55,17 +55,17 @@ def split_pieces(text: bytes, pattern: Pattern) -> list[bytes]:
 
 @cache
 def _stand_ins() -> dict[int, str]:
-    """Characters of the class that each newer character has for tiktoken: (code point, other)."""
+    """A replacement for each newer character with its class in tiktoken: (code point, other)."""
     found = {_SMALL_IN_UNICODE_16: "z"}
     for word in NEWER_CHARACTERS.split():
         first, _, last = word.partition("-")
         codes = range(int(first, 16), int(last or first, 16) + 1)
-        found |= dict.fromkeys(codes, "\ue000")  # for private use, in every Unicode
+        found |= dict.fromkeys(codes, "\ue000")  # private use in all Unicode versions
     return found
 
 
 def split_specials(text: bytes, specials: Iterable[str]) -> list[tuple[bytes, bool]]:
-    """Take text apart at special tokens: (part, is special); leftmost first, then longest."""
+    """Split text at special tokens: (part, is special); leftmost first, then longest."""
     tokens = sorted({special.encode() for special in specials}, key=len, reverse=True)
     parts: list[tuple[bytes, bool]] = []
     begin = position = 0
@@ -108,7 +108,7 @@ def learn_merges(
 def _learn_afresh(
     counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: float
 ) -> list[Pair]:
-    """Count all pairs anew for every merge; of the most frequent take the greatest bytes."""
+    """Recount all pairs for every merge; of the most frequent take the greatest bytes."""
     words = [([bytes([byte]) for byte in piece], count) for piece, count in counts.items()]
     merges: list[Pair] = []
     while len(merges) < target:
@@ -148,7 +148,7 @@ def _merge(word: list[bytes], pair: Pair) -> tuple[list[bytes], list[tuple[Pair,
 
 @dataclass
 class _Entry:
-    """A pair in the queue, with the count it had when last looked at and the words it is in."""
+    """A pair in the queue, with its count when last checked and the words it is in."""
 
     count: int
     pair: Pair
@@ -158,11 +158,11 @@ class _Entry:
 def _learn_with_queue(
     counts: Mapping[bytes, int], target: int, min_frequency: int, longest_token: float
 ) -> list[Pair]:
-    """Follow Hugging Face's trainer step by step, down to what it does when a token recurs.
+    """Follow Hugging Face's trainer step by step, including its behaviour when a token recurs.
 
-    Its `max_token_length` is one more than `longest_token`. Entries of the queue know the words
-    they were made for; a pair that gains words later gets a second entry, and counts are adjusted,
-    never taken anew.
+    Its `max_token_length` is one more than `longest_token`. Queue entries store the words they were
+    created for; a pair that gains words later gets a second entry, and counts are adjusted, never
+    recomputed.
     """
     words = [[bytes([byte]) for byte in piece] for piece in counts]
     amounts = list(counts.values())

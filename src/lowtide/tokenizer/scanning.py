@@ -30,13 +30,13 @@ from lowtide.tokenizer.stretches import look_through
 __all__ = ["CHARACTER_BYTES", "ScannedCharacters", "count_characters", "scan_characters"]
 
 CHARACTER_BYTES = 400
-"""Of a character in a vocabulary, as it is made, used and written; 340 to 360 measured."""
+"""Memory of a character to make, use and write the vocabulary; 340 to 360 measured."""
 _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class ScannedCharacters:
-    """What a corpus is made of."""
+    """The characters of a corpus, and its size."""
 
     characters: frozenset[str]
     num_bytes: int
@@ -52,7 +52,7 @@ def scan_characters(
 ) -> ScannedCharacters:
     """Read everything once and return every character that occurs outside special tokens.
 
-    Bytes that are no UTF-8 count as U+FFFD.
+    Invalid UTF-8 bytes count as U+FFFD.
     """
     tokens = sorted({text.encode() for text in specials}, key=len, reverse=True)
     expression = re.compile(b"|".join(map(re.escape, tokens))) if tokens else None
@@ -77,7 +77,7 @@ def scan_characters(
 def count_characters(inputs: Sequence[InputFile], *, options: ReadingSettings) -> tuple[int, int]:
     """Count the characters of inputs before a refusal names a budget.
 
-    Returns also how many bytes of the inputs could not be looked at.
+    Also returns how many bytes of the inputs could not be scanned.
     """
     seen = np.zeros(0x110000, dtype=np.bool_)
 
@@ -100,7 +100,7 @@ def _iter_texts(
     options: ReadingSettings,
     read_bytes: int = _READ_BYTES,
 ) -> Iterator[tuple[bytes, int]]:
-    """Return text with how far reading is; no character and no special token is cut."""
+    """Yield text and the reading position; no character or special token is cut."""
     if source.format.block_kind == "text":
         held, is_first = b"", True
         on_damage = partial(_tell_damage, source, options) if options.skip_bad else None

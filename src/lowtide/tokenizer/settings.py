@@ -92,7 +92,7 @@ class TokenizerTrainingSettings:
         for text in self.special_tokens:
             if not text:
                 raise UsageError("a special token cannot be empty")
-            if len(text) == 1:  # in files it would look like the ordinary token
+            if len(text) == 1:  # in files it would be identical to the ordinary token
                 raise UsageError(f"special token {text!r} is a single character")
         check_encoding(self.encoding)
         if self.min_frequency < 1:

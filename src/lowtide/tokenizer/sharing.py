@@ -25,7 +25,7 @@ from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_in_phases
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.errors import DataError
 from lowtide.progress import Progress
 from lowtide.quickclasses import dataclass
@@ -100,8 +100,8 @@ class SharedCounting:
     make_counter: Callable[[Path], _native.PieceCounter]
     """Makes a counter that spills into a folder."""
 
-    def count(self, index: int) -> None:
-        """Count a part and commit its counts."""
+    def count(self, index: int) -> Uncommitted:
+        """Count a part and write its counts."""
         part = self.parts[index]
         with self.records.scratch_folder() as folder:
             counter = self.make_counter(folder)
@@ -115,10 +115,10 @@ class SharedCounting:
             }
             ends = array("Q", counter.save(str(counts)))
             task = Task(COUNT_STAGE, index)
-            self.records.commit(task, partial(_write, counts, ends), facts=lambda: facts)
+            return self.records.write(task, partial(_write, counts, ends), facts=lambda: facts)
 
     def _count_part(self, counter: _native.PieceCounter, part: CountPart) -> list[list[str] | None]:
-        """Count a part; return the hashes of what each input's file holds there."""
+        """Count a part; return the hashes of each input's content in it."""
         if part.end is None:
             inputs = self.inputs[part.first : part.last]
             count_inputs(counter, inputs, self.options, needs=self.needs, limits=self.limits)
@@ -145,9 +145,9 @@ class SharedCounting:
             raise refuse_stretch(size, source, self.options, self.needs) from None
 
     def add_up(self, counter: _native.PieceCounter, folder: Path) -> dict[str, Any]:
-        """Add the counts of all parts to a counter; return how much text they are of.
+        """Add the counts of all parts to a counter; return the bytes of their text.
 
-        `folder` is for copies of counts that lie in a store.
+        `folder` is for local copies of counts in an object store.
         """
         totals = {"bytes": 0, "pieces": 0}
         copies = LocalCopies(folder)
@@ -197,9 +197,9 @@ class _CountStage:
         """One for each part."""
         return len(self.counting.parts)
 
-    def run(self, index: int) -> None:
+    def run(self, index: int) -> Uncommitted:
         """Count a part."""
-        self.counting.count(index)
+        return self.counting.count(index)
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def count_together(
     is_finished: Callable[[], bool],
     lease_seconds: float,
 ) -> None:
-    """Count with others until all is counted; one worker learns, the others wait for it."""
+    """Count with other workers until all is counted; one learns, the others wait for it."""
     run_in_phases(
         [_CountStage(counting), _LearnStage(counting, learn)],
         counting.records,

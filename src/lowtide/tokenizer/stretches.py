@@ -4,7 +4,7 @@ In:      input files of plain text, whose stretches have to be in memory as a wh
 Out:     Stretch: its length, and whether it repeats itself; files that could not be read
 Memory:  a part of 64 KiB
 
-Only the text itself shows how much of it has to be in memory at once. When a budget is refused, the
+How much text has to be in memory at once is only known from the text. When a budget is refused, the
 whole text is scanned for this, however long that takes, so that the advised budget is enough. In
 all other cases nothing is scanned beforehand.
 """
@@ -27,14 +27,14 @@ from lowtide.quickclasses import dataclass
 
 __all__ = ["LastCut", "Stretch", "find_stretch", "look_through", "unseen_words"]
 
-_QUIET_SECONDS = 3.0  # a look that takes longer shows how far it is
+_QUIET_SECONDS = 3.0  # a longer scan shows its progress
 _PART_BYTES = 64 << 10
 _TAIL_BYTES = 1 << 12
-_EDGE_BYTES = 1 << 10  # at a window's start, which may be inside a special token
-_SHRINKS = 50  # text that compresses this far repeats the same few bytes
+_EDGE_BYTES = 1 << 10  # of a window's start, which may be inside a special token
+_SHRINKS = 50  # text that compresses this much repeats the same few bytes
 
 LastCut = Callable[[bytes], int]
-"""Returns the last place in a text where it can be cut, 0 if there is none."""
+"""Returns the last place to cut in a text, 0 if there is none."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Stretch:
 
     size_bytes: int = 0
     in_stream: bool = False
-    """It is in a compressed or re-encoded file, where more of it is held at once."""
+    """True if it is in a compressed or re-encoded file, where more of it is held at once."""
     repeats: bool = False
-    """It is the same few bytes again and again, and its tokens become as long as itself."""
+    """True if it repeats the same few bytes, so that its tokens become as long as itself."""
     text_bytes: int = 0
-    """All text that was looked at."""
+    """Bytes of all scanned text."""
     unseen_bytes: int = 0
-    """Of the inputs as stored, what was not looked at."""
+    """Stored bytes of inputs that were not scanned."""
 
 
 def find_stretch(
@@ -59,7 +59,7 @@ def find_stretch(
     *,
     streams: bool = True,
 ) -> Stretch:
-    """Look through all inputs; with `streams`, compressed ones too.
+    """Scan all inputs; with `streams`, compressed ones too.
 
     >>> find_stretch([], ReadingSettings(), len).size_bytes
     0
@@ -85,10 +85,10 @@ def find_stretch(
 
 
 def look_through(inputs: Sequence[InputFile], look: Callable[[InputFile], Iterator[int]]) -> int:
-    """Look at all inputs; return how many of their bytes, as stored, could not be looked at.
+    """Scan all inputs; return how many of their stored bytes could not be scanned.
 
-    `look` yields how far it is in a file. There is no time limit, because advice based on a part of
-    the text could be refused again after hours of work; progress is shown meanwhile.
+    `look` yields its position in a file. There is no time limit, because a budget advised by a part
+    of the text could be refused again after hours of work; progress is shown meanwhile.
     """
     unseen = start = 0
     total = sum(source.size_bytes for source in inputs)
@@ -135,13 +135,13 @@ def unseen_words(unseen_bytes: int) -> str:
 
 
 def _held(stretch: Stretch) -> int:
-    """The memory that stretches are compared by: double in a stream, more if it repeats."""
+    """The memory of a stretch, for comparison: double in a stream, more if it repeats."""
     return stretch.size_bytes * (4 if stretch.repeats else 2 if stretch.in_stream else 1)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A part of a text, and what lies behind the last cut when it is read."""
+    """A part of a text, and the text after the last cut when it is read."""
 
     text_bytes: int
     size: int
@@ -158,7 +158,7 @@ def _iter_stretches(
         while part := reader.read(_PART_BYTES):
             window = tail + part
             cut = last_cut(window)
-            if tail and cut <= _EDGE_BYTES:  # the part before saw it with what stands before it
+            if tail and cut <= _EDGE_BYTES:  # the part before scanned it with its preceding text
                 cut = 0
             size = len(window) - cut if cut else size + len(part)
             repeats = not cut and (repeats or _is_same(part))

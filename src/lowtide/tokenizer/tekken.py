@@ -19,7 +19,7 @@ from lowtide.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["is_tekken", "load_tekken"]
 
-# Files before version 11 do not name them.
+# Files before version 11 do not contain their names.
 _FIRST_SPECIALS = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
@@ -62,7 +62,7 @@ def load_tekken(data: dict[str, Any], path: Path) -> Vocabulary:
 
 
 def _specials(rows: Any, count: int) -> dict[str, int]:
-    """The special tokens by name; ids that have none get the name that mistral-common gives."""
+    """The special tokens by name; ids without one get the name given by mistral-common."""
     if rows is None:
         found = {text: rank for rank, text in enumerate(_FIRST_SPECIALS[:count])}
     else:

@@ -41,7 +41,7 @@ _SPECIAL_MODES = ("text", "allow", "forbid")
 
 
 class Tokenizer:
-    """A vocabulary at work.
+    """A vocabulary with its encoder and decoder.
 
     >>> tokenizer = Tokenizer.from_merges([(b"h", b"i")], special_tokens=["<|endoftext|>"])
     >>> tokenizer.encode("hi!").tolist()
@@ -179,7 +179,7 @@ class Tokenizer:
 
     @property
     def end_of_text_id(self) -> int | None:
-        """The id of what stands between documents: <|endoftext|>, or what it is called here."""
+        """The id of the token between documents: <|endoftext|>, or this tokenizer's name for it."""
         text = self.end_of_text
         return None if text is None else self.data.special_tokens[text]
 
@@ -200,14 +200,14 @@ class Tokenizer:
 
     @property
     def native(self) -> _native.Vocabulary:
-        """What native code takes to encode by itself; BPE only."""
+        """The native vocabulary, for encoding in native code; BPE only."""
         if self._native is None:
             raise UsageError("a character tokenizer has no native vocabulary")
         return self._native
 
     @property
     def package(self) -> PackageEncoder | None:
-        """What runs the tokenizer where native code does not know it."""
+        """The encoder of the package tokenizers, if native code does not support the tokenizer."""
         return self._package
 
     def token_bytes(self, id: int) -> bytes:
@@ -382,7 +382,7 @@ def _as_bytes(text: str | bytes) -> bytes:
         return text
     try:
         return text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 cannot hold
+    except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 cannot represent
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
@@ -395,7 +395,7 @@ def _open_package(vocabulary: Vocabulary, limits: EncodingLimits) -> PackageEnco
 
 
 def _as_ids(found: np.ndarray[Any, Any]) -> TokenIds:
-    # Its module needs NumPy, which preparing text goes without.
+    # Its module imports NumPy, which preparing text does not need.
     from lowtide.tokenizer.ids import TokenIds
 
     return found.view(np.int32).view(TokenIds)

@@ -24,18 +24,18 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """The steps of a decoder that make the text of a single token."""
+    """The steps of a decoder that produce the text of a single token."""
 
     is_byte_level: bool = False
     has_bytes: bool = False
     """A token <0x0A> is that byte."""
     replaced: tuple[tuple[str, str], ...] = ()
     inner_prefix: str = ""
-    """Prefix of tokens that continue a word; others get a blank before them."""
+    """Prefix of tokens that continue a word; others are preceded by a blank."""
     word_suffix: str = ""
     """Suffix of tokens that end a word."""
     is_joined: bool = True
-    """Tokens follow each other directly; else there is a blank between them."""
+    """True if tokens are concatenated directly; else there is a blank between them."""
 
     @classmethod
     def of(cls, contents: dict[str, Any]) -> TokenTexts:
@@ -66,7 +66,7 @@ class TokenTexts:
         )
 
     def bytes_of(self, token: str) -> bytes:
-        """What one token adds to a text."""
+        """The bytes that one token adds to a text."""
         if self.has_bytes and (byte := _BYTE.fullmatch(token)):
             return bytes([int(byte[1], 16)])
         if self.is_byte_level:

@@ -38,13 +38,13 @@ __all__ = [
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """A tokenizer and what its training found."""
+    """A tokenizer and the record of its training."""
 
     tokenizer: Tokenizer
     record: dict[str, Any]
-    """The settings, the inputs and the counts, as training.json has them."""
+    """The settings, the inputs and the counts, as in training.json."""
     was_there: bool = False
-    """True if `out_dir` held it already, made with the same settings from the same files."""
+    """True if `out_dir` had it already, made with the same settings from the same files."""
 
 
 def keep_trained(
@@ -54,7 +54,7 @@ def keep_trained(
     vocabulary: Vocabulary,
     counts: dict[str, Any],
 ) -> TrainedTokenizer:
-    """Write what was learned, if it is kept."""
+    """Write the learned tokenizer, unless nothing is to be written."""
     _require_unchanged(settings, inputs, contents)
     record = {
         "settings": decisive_settings(settings),
@@ -70,7 +70,7 @@ def keep_trained(
 
 
 def describe_trained(trained: TrainedTokenizer, out_dir: Path) -> str:
-    """Return what came out in a few lines."""
+    """Return a summary of the result in a few lines."""
     try:
         return _describe(trained, out_dir)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -109,9 +109,9 @@ def decisive_settings(settings: TokenizerTrainingSettings) -> dict[str, Any]:
 def _require_unchanged(
     settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], contents: list[str | None]
 ) -> None:
-    """Refuse what was overwritten while it was read; a file that was only touched is fine."""
+    """Refuse inputs that were overwritten while they were read; files only touched are accepted."""
     for source, content in zip(inputs, contents, strict=True):
-        # What was counted may be neither the old nor the new text. Characters are read before the
+        # The counted text may be neither the old nor the new one. Characters are read before the
         # file is hashed, so for them the hash proves nothing.
         if has_changed(source) and (settings.kind == "char" or not is_unchanged(source, content)):
             raise changed_input(source)
@@ -132,7 +132,7 @@ def load_finished(
                 )
         return None
     if not (out_dir / TOKENIZER_NAME).exists():
-        return None  # killed while it wrote its files
+        return None  # it was it was it was killed while it wrote its files
     record = read_long_json(out_dir / LEARNED_NAME, ("input_files",))
     difference = _find_difference(settings, inputs, record, out_dir)
     if difference is None:
@@ -153,7 +153,7 @@ def _refusal(kind: type[LowtideError], reason: str, out_dir: Path) -> LowtideErr
 def _find_difference(
     settings: TokenizerTrainingSettings, inputs: Sequence[InputFile], record: Any, out_dir: Path
 ) -> str | None:
-    """The setting or input in which a finished tokenizer differs; None if there is none."""
+    """The first setting or input that differs from a finished tokenizer's; None if none does."""
     known = record.get("settings") if isinstance(record, dict) else None
     rows = record.get("input_files") if isinstance(record, dict) else None
     if not isinstance(known, dict) or not isinstance(rows, list | Rows):

@@ -50,8 +50,8 @@ from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = ["FILE_BYTES", "learn_from", "train_tokenizer"]
 
-_SCAN_BYTES = 24 << 20  # a block, its documents, and their characters as 32 bits each
-FILE_BYTES = 450  # of an input, beside its row in the list: its hash, and that in the checkpoint
+_SCAN_BYTES = 24 << 20  # a block, its documents, and their characters with 32 bits each
+FILE_BYTES = 450  # per input, besides its row in the list: its hash, and that in the checkpoint
 
 
 @takes_keywords(TokenizerTrainingSettings)
@@ -69,7 +69,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
     if settings.out_dir is not None:
         finished = load_finished(settings, inputs)
         if finished is not None:
-            # Left by a run that was killed after its last file, before it cleaned up.
+            # Left by a run that was killed after writing its last file, before the cleanup.
             shutil.rmtree(settings.out_dir / WORK_NAME, ignore_errors=True)
             return finished
     if settings.engine != "threads":
@@ -78,13 +78,13 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
         on_ray = settings.engine == "ray"
         train = sharedtraining.train_on_ray if on_ray else sharedtraining.train_together
         return train(settings, inputs)
-    needed = reader_bytes(inputs, reading_options(settings))  # first: what it imports is program
+    needed = reader_bytes(inputs, reading_options(settings))  # first: its imports count as program
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
     with contextlib.ExitStack() as stack:
         if settings.out_dir is not None:
             stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
-            finished = load_finished(settings, inputs)  # by a command that ended just now
+            finished = load_finished(settings, inputs)  # by a command that has just ended
             if finished is not None:
                 return finished
         work_dir = stack.enter_context(_work_folder(settings.out_dir))
@@ -97,7 +97,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
                 contents = _hash_inputs(settings, inputs)
             else:
                 checkpoints = CountCheckpoints(work_dir, _counting_key(settings, inputs))
-                if settings.out_dir is not None:  # inputs are recognised by their content later
+                if settings.out_dir is not None:  # inputs are identified by their content later
                     checkpoints.contents = ContentLog(
                         inputs, part_bytes=settings.limits.hash_part_bytes
                     )
@@ -113,7 +113,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
 def _hash_inputs(
     settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]
 ) -> list[str | None]:
-    """The hash of each input, by which it is known again; None where nothing is written."""
+    """The hash of each input, to identify it later; None if nothing is written."""
     if settings.out_dir is None:
         return [None] * len(inputs)
     part_bytes = settings.limits.hash_part_bytes
@@ -121,7 +121,7 @@ def _hash_inputs(
 
 
 def _counting_key(settings: TokenizerTrainingSettings, inputs: Sequence[InputFile]) -> str:
-    """A key of what has to be the same to resume counting; checkpoints detect changed files."""
+    """A hash of all that must be equal to resume counting; checkpoints detect changed files."""
     digest = xxhash.xxh3_128(json.dumps(decisive_settings(settings), sort_keys=True).encode())
     for source in inputs:
         digest.update(json.dumps([str(source.path), source.size_bytes]).encode())
@@ -130,7 +130,7 @@ def _counting_key(settings: TokenizerTrainingSettings, inputs: Sequence[InputFil
 
 @contextlib.contextmanager
 def _work_folder(out_dir: Path | None) -> Generator[Path]:
-    """Return a folder for what does not fit memory; it goes when the job ends well."""
+    """Return a folder for data that does not fit memory; it is removed when the job succeeds."""
     if out_dir is None:
         with scratch_folder("tokenizer") as folder:
             yield folder
@@ -149,7 +149,7 @@ def learn_from(
     progress: Progress,
     work_dir: Path,
 ) -> Vocabulary:
-    """Learn a vocabulary from counted pieces; `counts` get what was found."""
+    """Learn a vocabulary from counted pieces; statistics are added to `counts`."""
     specials = tuple(dict.fromkeys(settings.special_tokens))
     budget.release("counting tables")
     merges = learn_merges(
@@ -161,7 +161,7 @@ def learn_from(
         budget=budget,
         progress=progress,
         work_dir=work_dir,
-        # More threads than cores would wait for each other: they look out for work.
+        # More threads than cores would slow each other down: they busy-wait for work.
         num_workers=min(settings.num_workers or usable_cores(), usable_cores()),
         limits=settings.limits,
         first_id=len(specials),
@@ -185,8 +185,8 @@ def _number(
     specials: tuple[str, ...],
     merges: LearnedMerges,
 ) -> Vocabulary:
-    """Number tokens: special tokens, bytes, merges; no merge makes a token that is there."""
-    assert len(set(merges.tokens)) == len(merges.tokens)  # decision 12 has the proof
+    """Number tokens: special tokens, bytes, merges; no merge creates an existing token."""
+    assert len(set(merges.tokens)) == len(merges.tokens)  # proof in decision 12
     return Vocabulary(
         kind="bpe",
         tokens=(*(text.encode() for text in specials), *merges.tokens),
@@ -234,7 +234,7 @@ def _scan_characters(
     specials = tuple(dict.fromkeys([*settings.special_tokens, UNKNOWN]))
     total = sum(row.size_bytes for row in inputs)
     shares = {"blocks of text": _SCAN_BYTES, "reading": reading, "slack": SLACK_BYTES}
-    if sum(shares.values()) > budget.remaining_bytes:  # refused, with what the text itself needs
+    if sum(shares.values()) > budget.remaining_bytes:  # refused, with the budget it needs
         found, unseen = count_characters(inputs, options=looking_options(settings, budget))
         tell_unseen(unseen, progress)
         more = found * CHARACTER_BYTES - _SCAN_BYTES - reading

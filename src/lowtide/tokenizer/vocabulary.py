@@ -40,9 +40,9 @@ Normalizer = Literal["none", "nfc"]
 
 END_OF_TEXT = "<|endoftext|>"
 END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
-"""What ends a document, by the names that published vocabularies have for it; the first counts."""
+"""Names of the end-of-document token in published vocabularies; the first one found is used."""
 UNKNOWN = "<unk>"
-_MOST_UNUSED = 1 << 18  # the special tokens of o200k begin at 199,999, however few others there are
+_MOST_UNUSED = 1 << 18  # the special tokens of o200k begin at 199,999, even if others are few
 
 
 def find_end(special_tokens: Mapping[str, int]) -> str | None:
@@ -60,7 +60,7 @@ def id_bytes(vocab_size: int) -> int:
 
 
 def require_dense(highest_id: int, num_tokens: int) -> None:
-    """Refuse ids so large that most of the table would be empty, before the table is made.
+    """Refuse ids so large that most of the table would be empty, before the table is allocated.
 
     Published vocabularies leave some ids unused, but one id of 2^24 among a few hundred tokens
     would take a gigabyte here, and an embedding of as many rows.
@@ -76,23 +76,23 @@ def require_dense(highest_id: int, num_tokens: int) -> None:
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is found in text before it is split, by the rules of Hugging Face."""
+    """A token that is matched in text before it is split, by the rules of Hugging Face."""
 
     content: str
     id: int
     special: bool = True
-    """A special token: ordinary text where these are text. Others are found in any case."""
+    """True for a special token, which may be treated as plain text; others are always matched."""
     lstrip: bool = False
     """Absorbs the blanks before it."""
     rstrip: bool = False
     """Absorbs the blanks after it."""
     normalized: bool = False
-    """Found in the normalized text, not in the text as it is."""
+    """Matched in the normalized text, not in the original."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id and how text becomes them."""
+    """Tokens by id, and the rules to encode text."""
 
     kind: Literal["bpe", "char", "package"]
     tokens: tuple[bytes, ...]
@@ -105,15 +105,15 @@ class Vocabulary:
     ranks, and any two tokens that together spell a token merge into it, the lowest id first
     (tiktoken's rule)."""
     whole_pieces: bool = False
-    """A piece that is a token is that token, whatever the merges say."""
+    """A piece that is a token is encoded as that token, regardless of merges."""
     normalizer: Normalizer = "none"
-    """What text goes through before it is split."""
+    """The normalization of text before it is split."""
     added_tokens: tuple[AddedToken, ...] = ()
     """All added tokens, special ones included, if any has rules beyond a plain special token's."""
     source: bytes | None = None
     """Kind package: the tokenizer.json as it was read, packed by zstandard."""
     reason: str = ""
-    """Kind package: what native code does not know of it."""
+    """Kind package: the part that native code does not support."""
 
     def __post_init__(self) -> None:
         for text, id in self.special_tokens.items():
@@ -122,19 +122,19 @@ class Vocabulary:
 
     @property
     def has_rules(self) -> bool:
-        """True if more is found in text than special tokens as they are."""
+        """True if added tokens have rules beyond those of plain special tokens."""
         return self.normalizer != "none" or bool(self.added_tokens)
 
     @property
     def added_ids(self) -> Mapping[str, int]:
-        """Special and added tokens with their ids: what no merge makes."""
+        """Special and added tokens with their ids, which no merge creates."""
         if not self.added_tokens:
             return self.special_tokens
         return {token.content: token.id for token in self.added_tokens}
 
     @property
     def merges(self) -> npt.NDArray[np.uint32] | None:
-        """Rows (left id, right id, token id), where there are any."""
+        """Rows (left id, right id, token id), if there are any."""
         return None if self.merge_ids is None else np.asarray(self.merge_ids).reshape(-1, 3)
 
     @property
@@ -271,9 +271,9 @@ class Vocabulary:
 
 
 def source_fingerprint(source: bytes) -> str:
-    """A digest of the parts of a packed tokenizer.json that decide ids, however it is spelled.
+    """A digest of the parts of a packed tokenizer.json that decide ids, however it is formatted.
 
-    The decoder and what is put around a text (BOS, padding) have no part in it.
+    The decoder and what is put around a text (BOS, padding) are not included.
     """
     import zstandard  # few tokenizers need it
 
@@ -288,7 +288,7 @@ def source_fingerprint(source: bytes) -> str:
 
 
 def describe_merge(left: bytes, right: bytes, token: bytes, *, is_special: bool) -> str:
-    """What is wrong with a merge that has to do with a token which is special, or not there."""
+    """The error for a merge that involves a special or missing token."""
     if is_special:
         return (
             f"{token!r} is a special token, and an ordinary one of the merge of {left!r} and "
