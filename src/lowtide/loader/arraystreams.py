@@ -31,7 +31,7 @@ class ArrayStream:
         inputs: npt.NDArray[Any],
         targets: npt.NDArray[Any],
     ) -> None:
-        """Copy a window from each start into its row; targets are one token further."""
+        """Copy the window at each start into its row; targets are shifted by one token."""
         length = inputs.shape[1]
         for place, start in enumerate(starts.tolist()):
             row = place if rows is None else int(rows[place])
@@ -39,12 +39,12 @@ class ArrayStream:
             inputs[row], targets[row] = window[:-1], window[1:]
 
     def read(self, first: int, out: npt.NDArray[Any], /) -> None:
-        """Copy ids from place `first` on."""
+        """Copy ids from position `first` on."""
         out[:] = self._checked(first, len(out))
 
     def _checked(self, first: int, count: int) -> npt.NDArray[Any]:
         found = self._ids[first : first + count]
-        # As an unsigned number an id below 0 is beyond every limit.
+        # As an unsigned number a negative id exceeds every limit.
         unsigned = found.view(f"u{found.dtype.itemsize}")
         if count and int(unsigned.max()) >= self._limit:
             place = int(np.argmax(unsigned >= self._limit))

@@ -64,7 +64,7 @@ def planned_bytes(
     item_bytes: int = 8,
     segments: bool = False,
 ) -> int:
-    """Return the memory the batches of one loader take: inputs and targets, delivered and ahead.
+    """Return the memory of one loader's batches: inputs and targets, delivered and prefetched.
 
     >>> planned_bytes(batch_size=64, seq_len=1024)
     5242880
@@ -85,19 +85,19 @@ class Share(NamedTuple):
 def rank_share(
     first: int, *, batch_size: int, rank: int, world_size: int, end: int | None = None
 ) -> Share | None:
-    """Return the batch that begins with sample `first`, None where it would begin at `end`."""
+    """Return the batch that begins with sample `first`; None if `first` is `end`."""
     count = batch_size * world_size
     if end is not None:
         count = min(count, end - first)
     if count <= 0:
         return None
-    # A last, smaller batch is divided evenly, so that no rank waits for rows that never come.
+    # A smaller last batch is divided evenly, so that no rank waits for missing rows.
     begin, stop = count * rank // world_size, count * (rank + 1) // world_size
     return Share(first, first + count, first + begin, stop - begin)
 
 
 def make_state(dataset: SampleSource, *, order: Order, seed: int, samples: int) -> dict[str, Any]:
-    """Return the state of a run that has been given `samples` samples."""
+    """Return the state of a run after `samples` samples."""
     return {
         "version": STATE_VERSION,
         "samples": samples,
@@ -109,7 +109,7 @@ def make_state(dataset: SampleSource, *, order: Order, seed: int, samples: int) 
 
 
 def check_state(state: Mapping[str, Any], dataset: SampleSource, *, order: Order, seed: int) -> int:
-    """Return the samples a state counts; refuse one of other data, another order or seed."""
+    """Return the samples of a state; refuse a state of other data, another order or seed."""
     if state.get("version") != STATE_VERSION:
         raise DataError(
             f"loader state of version {state.get('version')!r}, this lowtide reads {STATE_VERSION}"
@@ -139,7 +139,7 @@ def check_rank(rank: int, world_size: int) -> None:
 
 @dataclass(frozen=True)
 class _BatchMaker:
-    """What a thread needs to make a batch; without the loader, which may be deleted meanwhile."""
+    """What a thread needs to make a batch, without the loader, which may be deleted meanwhile."""
 
     dataset: SampleSource
     order: Order
@@ -166,21 +166,21 @@ class _BatchMaker:
         return TokenWindows(inputs, targets, segment_ids, positions)
 
 
-# SimpleQueue and plain threads instead of an executor: its futures cost 60 us a batch, as much as
-# reading it does.
+# SimpleQueue and plain threads instead of an executor, whose futures cost 60 us per batch, as much
+# as reading it.
 Outcome = tuple[Any, BaseException | None]
 
 
 @dataclass(frozen=True)
 class _Order:
-    """A batch that was asked for: what it is, and where it will be put."""
+    """A requested batch, and the queue for its result."""
 
     share: Share
     outcome: SimpleQueue[Outcome] = field(default_factory=SimpleQueue)
 
 
 class _Workers:
-    """Threads that make the batches they are asked for."""
+    """Threads that make requested batches."""
 
     def __init__(self, maker: _BatchMaker, num_workers: int) -> None:
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
@@ -194,24 +194,24 @@ class _Workers:
             thread.start()
 
     def ask(self, share: Share) -> _Order:
-        """Ask for a batch."""
+        """Request a batch."""
         order = _Order(share)
         self._orders.put(order)
         return order
 
     def drop(self) -> None:
-        """Drop orders that no thread has started."""
+        """Drop requests that no thread has started."""
         while not self._orders.empty():
             with contextlib.suppress(Empty):
                 self._orders.get_nowait()
 
     def stop(self) -> None:
-        """End the threads; each finishes the batch it is at."""
+        """End the threads; each finishes its current batch."""
         self.drop()
         for _ in self._threads:
             self._orders.put(None)
         for thread in self._threads:
-            if thread is not threading.current_thread():  # where the garbage collector ran
+            if thread is not threading.current_thread():  # called by the garbage collector
                 thread.join()
 
 
@@ -224,7 +224,7 @@ def _work(maker: _BatchMaker, orders: SimpleQueue[_Order | None]) -> None:
 
 
 class BatchLoader:
-    """An iterator over batches whose order depends on nothing but the data, the order and the seed.
+    """An iterator over batches, whose order depends only on the data, the order and the seed.
 
     Samples are numbered over the whole run. Batch after batch takes the next
     `batch_size * world_size` of them, and each rank its `batch_size` rows; so the batches of all
@@ -274,7 +274,7 @@ class BatchLoader:
         self.world_size = world_size
         self.segments = segments
         self._samples = 0  # delivered, over all ranks
-        self._planned = 0  # asked for, of which the queue holds those not delivered
+        self._planned = 0  # requested; those not delivered are in the queue
         self._end = None if num_epochs is None else num_epochs * len(dataset)
         self._prefetch_batches = prefetch_batches
         self._num_workers = num_workers
@@ -308,7 +308,7 @@ class BatchLoader:
             batch = self._maker.make(share)
             self._samples = self._planned = share.end
             return batch
-        if self._failure is not None:  # asked again: the batch is still not there
+        if self._failure is not None:  # called again: the batch is still missing
             raise self._failure
         self._fill_queue()
         if not self._queue:
@@ -345,7 +345,7 @@ class BatchLoader:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on after the last delivered batch."""
+        """Return the state needed to resume after the last delivered batch."""
         return make_state(self.dataset, order=self.order, seed=self.seed, samples=self._samples)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -378,7 +378,7 @@ class BatchLoader:
 
 
 def _pinned_allocator() -> Allocate:
-    with naming_missing_packages("pinned memory"):  # the only way to torch, only on request
+    with naming_missing_packages("pinned memory"):  # the only import of torch, on request
         from lowtide.loader.torchloaders import empty_pinned
 
     return empty_pinned

@@ -2,13 +2,13 @@
 
 In:      files of ids, each with its recorded checksum
 Out:     a line for each large intact file, in the user's cache folder
-Memory:  a record of 4 MiB at most for each folder of files, and about 410 bytes a line of it
+Memory:  a record of at most 4 MiB for each folder of files, and about 410 bytes per line of it
 
     ~/.cache/lowtide/checked/FOLDER.jsonl   [name, size, mtime, ctime, inode, checksum]
 
-A file that was copied, or written to in any way, has another ctime, and is read again. A change by
-a failing disk is only noticed after its line is removed (`lowtide verify` always reads every
-byte). Lines are only appended, so several processes may share the folder.
+A file that was copied or written to has another ctime, and is read again. A change by a failing
+disk is only noticed after its line is removed (`lowtide verify` always reads every byte). Lines are
+only appended, so several processes may share the folder.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lowtide.stores.extents import default_cache_dir
 
 __all__ = ["CheckedFiles"]
 
-_LEAST_BYTES = 8 << 20  # a smaller file is read as quickly as its line is found
-_MOST_RECORD_BYTES = 4 << 20  # some 32,000 files; beyond that the record begins anew
+_LEAST_BYTES = 8 << 20  # reading a smaller file takes no longer than finding its line
+_MOST_RECORD_BYTES = 4 << 20  # some 32,000 files; after that the record is started anew
 
 
 class CheckedFiles:
-    """The lines of all folders, each read when a file of it is asked for."""
+    """The lines of all folders, each read when one of its files is requested."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CheckedFiles:
         self._records: dict[Path, tuple[int, dict[str, list[Any]]]] = {}
 
     def holds(self, path: Path, checksum: str) -> bool:
-        """True if this very file was whole when it was last read."""
+        """True if this file, unchanged, was intact when it was last read."""
         status = path.stat()
         if status.st_size < self._least_bytes:
             return False
@@ -54,9 +54,9 @@ class CheckedFiles:
         return row == _describe(status, checksum)
 
     def add(self, path: Path, checksum: str, status: os.stat_result) -> None:
-        """Note that a file is whole; `status` is from before it was read.
+        """Record that a file is intact; `status` is from before it was read.
 
-        A folder that may not be written to, or is on a full disk, keeps no lines.
+        Nothing is recorded if the cache folder is read-only or its disk is full.
         """
         if status.st_size < self._least_bytes:
             return
@@ -78,7 +78,7 @@ class CheckedFiles:
         return self._folder / f"{xxhash.xxh3_64_hexdigest(place)}.jsonl"
 
     def _read(self, record: Path) -> dict[str, list[Any]]:
-        """The lines by the name of the file; read again where another process has added some."""
+        """The lines by file name; read again if another process has added some."""
         try:
             size = record.stat().st_size
             known = self._records.get(record)
@@ -89,7 +89,7 @@ class CheckedFiles:
             return {}
         rows: dict[str, list[Any]] = {}
         for line in lines:
-            with contextlib.suppress(ValueError, TypeError):  # cut off by a full disk
+            with contextlib.suppress(ValueError, TypeError):  # truncated by a full disk
                 name, *row = json.loads(line)
                 rows[str(name)] = row
         self._records[record] = size, rows

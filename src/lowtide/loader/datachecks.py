@@ -34,7 +34,7 @@ from lowtide.stores.extents import ExtentCache
 __all__ = ["FINISH_SECONDS", "DataCheck"]
 
 FINISH_SECONDS = 5.0
-"""How long a command waits at its end for what is left to compare."""
+"""How long a command waits at its end for the remaining files."""
 _BUFFER_BYTES = 1 << 18
 _SLICE_SECONDS = 0.01
 _PAUSES_PER_SLICE = 9
@@ -86,10 +86,11 @@ class _StoredFile:
 
 
 class DataCheck:
-    """Files that are compared beside a run, from `start` on; within it the thread is alive.
+    """Verification of files during a run, from `start` on; its thread lives within the context.
 
-    One process of each machine does it, because disks may be shared by machines or not; where they
-    are, and the user's cache folder is, each begins elsewhere and leaves out what others have done.
+    One process per machine does it, because disks may be shared by machines or not. If they are,
+    and the user's cache folder too, each machine starts at another file and skips files that others
+    have verified.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class DataCheck:
         self._stopped = False
         self._slice_began = 0.0
         self.problem: LowtideError | None = None
-        """What is wrong with the first damaged file."""
+        """The error for the first damaged file."""
 
     def __enter__(self) -> DataCheck:
         return self
@@ -119,16 +120,16 @@ class DataCheck:
         self._stopped = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(_LOOK_AGAIN_SECONDS)  # a disk that does not answer is not waited for
+            self._thread.join(_LOOK_AGAIN_SECONDS)  # do not wait for a disk that does not respond
 
     def start(self) -> None:
-        """Begin to compare; without files there is nothing to do."""
+        """Start the thread; without files nothing is done."""
         if self._files and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="lowtide-check", daemon=True)
             self._thread.start()
 
     def finish(self, seconds: float) -> str | None:
-        """Go on without pauses for so long at most; say what could not be compared by then."""
+        """Continue without pauses for a limited time; report what could not be verified by then."""
         self.start()
         self._wake.set()
         if self._thread is not None:
@@ -142,7 +143,7 @@ class DataCheck:
         )
 
     def require_whole(self, group: _Group | None = None) -> None:
-        """Raise what was found; in all processes of a group, if it is one that found it."""
+        """Raise the error that was found; in all processes of a group, if one of them found it."""
         found = self.problem is not None
         if found if group is None else group.any(found):
             raise self.problem or DataError(
@@ -159,7 +160,7 @@ class DataCheck:
                 pending = [file for file in pending if not self._check(file, buffer)]
                 if pending and self._wake.is_set():
                     return
-                # Looking at very many objects takes a moment too.
+                # The status of very many objects takes a moment too.
                 looked = (time.perf_counter() - began) * _PAUSES_PER_SLICE
                 self._wake.wait(max(_LOOK_AGAIN_SECONDS, looked) if pending else 0)
         except OSError as error:
@@ -168,7 +169,7 @@ class DataCheck:
             self.problem = error
 
     def _check(self, file: _LocalFile | _StoredFile, buffer: memoryview) -> bool:
-        """Compare a file; False if it is not all there yet, or there is no time left for it."""
+        """Verify a file; False if it is not complete yet, or there is no time left for it."""
         if self._stopped or not file.is_there():
             return False
         if isinstance(file, _LocalFile) and self._known.holds(file.path, file.checksum):
@@ -196,7 +197,7 @@ class DataCheck:
 
 
 def _files_of(datasets: Iterable[Any]) -> Iterable[_LocalFile | _StoredFile]:
-    """The files of datasets, mixtures and loaders that have checksums, each once."""
+    """The files with checksums of datasets, mixtures and loaders, each once."""
     found: dict[Path | str, _LocalFile | _StoredFile] = {}
     for data in datasets:
         data = getattr(data, "dataset", data)  # of a loader

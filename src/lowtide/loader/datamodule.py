@@ -21,24 +21,24 @@ from lowtide.loader.torchloaders import TokenDataLoader, create_dataloaders
 __all__ = ["LocalDataModule"]
 
 PathLike = str | os.PathLike[str]
-_PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # one program under two names
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # the same library under two names
 
 
 class _Hooks:
-    """What trainers call besides the loaders; nothing is to be done in any of them."""
+    """Hooks that trainers call besides the loaders; all do nothing."""
 
     def prepare_data(self) -> None:
         """Called once on each machine, before `setup`."""
 
     def teardown(self, stage: str) -> None:
-        """Called when a stage is over."""
+        """Called at the end of a stage."""
 
     def on_exception(self, exception: BaseException) -> None:
         """Called when the trainer stops on an error."""
 
 
 def _data_module_class() -> type[Any]:
-    """Lightning's class, from a package that is imported already or can be; else our own."""
+    """Lightning's class, from a package that is already imported or can be; else our own."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name).LightningDataModule
@@ -54,7 +54,7 @@ else:
 
 
 class LocalDataModule(_Base):
-    """Both loaders under the names data modules have; made once, at first use.
+    """Both loaders with the interface of data modules; created once, at first use.
 
     With Lightning installed it is a LightningDataModule: `trainer.fit(model, datamodule=module)`.
     """
@@ -68,7 +68,7 @@ class LocalDataModule(_Base):
         self._loaders: tuple[TokenDataLoader, TokenDataLoader] | None = None
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the data; wrong paths and settings are found here."""
+        """Open the data; raises errors for wrong paths and settings."""
         if self._loaders is None:
             self._loaders = create_dataloaders(*self._paths, **self._options)
 
@@ -90,5 +90,5 @@ class LocalDataModule(_Base):
         return self.train_dataloader().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with training where `state` was taken."""
+        """Resume training where `state` was taken."""
         self.train_dataloader().load_state_dict(state)

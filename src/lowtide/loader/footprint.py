@@ -8,13 +8,13 @@ from lowtide.tokenizer.limits import EncodingLimits
 
 __all__ = ["estimate_memory_usage", "planned_bytes"]
 
-# A block of text of up to 6 MiB as it is read, cut and encoded; its ids, if it has no place to cut
-# that they could be made in parts by (measured: 42 MiB, ordinary text 22).
+# A block of text of up to 6 MiB while it is read, cut and encoded; all of its ids, if it has no
+# place to cut to encode it in parts (measured: 42 MiB, ordinary text 22).
 _TEXT_BYTES = 46 << 20
 
 
 def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None = None) -> int:
-    """The memory streaming takes: the block in use and the next, each held twice while cut.
+    """The memory of streaming: the current block and the next, each held twice while it is cut.
 
     >>> planned_bytes(seq_len=128, shuffle_buffer_size=10_000)
     102268928
@@ -26,7 +26,7 @@ def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None 
 def estimate_memory_usage(
     num_sequences: int, seq_len: int, batch_size: int
 ) -> dict[str, float | str]:
-    """Compare all sequences in memory with one batch of them: inputs and targets, 4 bytes an id.
+    """Compare all sequences in memory with one batch of them: inputs and targets, 4 bytes per id.
 
     >>> estimate_memory_usage(num_sequences=100_000, seq_len=128, batch_size=32)
     {'full_load_mb': 97.66, 'streaming_mb': 0.03, 'memory_savings': '99.97%'}

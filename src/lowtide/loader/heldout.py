@@ -4,10 +4,10 @@ In:      a TextSource; the share to hold out
 Out:     the texts to train on, or the documents held out, each in the order of the source
 Memory:  as the source
 
-The hash of its bytes decides, so its position, the order of files, the number of processes and the
-point of resuming make no difference; copies of the document are held out too. A document that is
-too large for one text is read in parts and is always trained on, because a run that resumes inside
-it does not know its beginning.
+Only the hash of a document's bytes decides, not its position, the order of files, the number of
+processes or the point of resuming; copies of the document are held out too. A document that is too
+large for one text is read in parts and is always trained on, because a run that resumes inside it
+does not know its beginning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["KeptTexts", "is_held_out"]
 
 
 def is_held_out(text: Text, fraction: float) -> bool:
-    """True if a text is a whole document that the share `fraction` takes for validation.
+    """True if a text is a whole document among the share `fraction` for validation.
 
     >>> [is_held_out(Text(word.encode(), ()), 0.5) for word in ("low", "tide", "water")]
     [False, True, False]
@@ -48,7 +48,7 @@ class KeptTexts:
 
     @property
     def text_bytes(self) -> int | None:
-        """Bytes of the texts that stay, by the share."""
+        """Estimated bytes of the remaining texts, by the share."""
         total = self.source.text_bytes
         return None if total is None else int(total * (1 - self.fraction))
 

@@ -1,7 +1,7 @@
 """Inspect a dataset, a tokenizer or a file of ids.
 
 In:      InspectSettings
-Out:     Inspection: text to print, and the same as names and values
+Out:     Inspection: text to print, and the same as a dict
 Memory:  the requested window, and a tokenizer
 """
 
@@ -32,14 +32,14 @@ __all__ = ["Inspection", "inspect"]
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found."""
+    """The result of an inspection."""
 
     kind: str
     """dataset, work, loading, tokens, or the kind of a tokenizer."""
     text: str
-    """As the command prints it."""
+    """The output of the command."""
     facts: Mapping[str, Any]
-    """The same for programs, as `--json` prints it."""
+    """The same for programs, the output with `--json`."""
 
     def __str__(self) -> str:
         return self.text
@@ -62,7 +62,7 @@ def inspect(settings: InspectSettings) -> Inspection:
             return _show_tokens(settings)
         if is_tokenizer(path):
             return _show_tokenizer(settings)
-        if is_work_folder(path):  # asked once: it goes as soon as the work is done
+        if is_work_folder(path):  # checked once, because it is removed as soon as the work is done
             text = printable(describe_work(path))
             return Inspection("work", text, {"kind": "work", "description": text})
         text = printable(inspect_dataset(settings))

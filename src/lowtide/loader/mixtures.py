@@ -26,9 +26,9 @@ _MAX_TOTAL = 1 << 40
 
 
 def exact_weights(weights: Mapping[str, float]) -> dict[str, int]:
-    """Turn weights into the smallest whole numbers of the same proportions.
+    """Convert weights to the smallest whole numbers in the same proportions.
 
-    Numbers are taken as they are written: 0.1 is a tenth, not the nearest binary fraction.
+    Numbers are read as decimals: 0.1 is a tenth, not the nearest binary fraction.
 
     >>> exact_weights({"domain": 0.9, "general": 0.1})
     {'domain': 9, 'general': 1}
@@ -52,10 +52,10 @@ def exact_weights(weights: Mapping[str, float]) -> dict[str, int]:
 
 
 class Mixture:
-    """Datasets mixed by weight: after any number of samples each has had its share, to within one.
+    """Datasets mixed by weight: after any number of samples each has its share, to within one.
 
-    A dataset that is used up starts its next epoch, in another order, on its own. `len` and the
-    epoch of a mixture are those of its first dataset: one epoch is when that has been seen once.
+    A dataset that ends starts its own next epoch, in another order. `len` and the epoch of a
+    mixture are those of its first dataset: one epoch is when that has been seen once.
 
     Example: nine windows of the domain for each one of general text.
 
@@ -87,10 +87,10 @@ class Mixture:
             self._check_alike(self._names[0], name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Mixture, (self.datasets, self.weights)  # the schedule is made anew from the weights
+        return Mixture, (self.datasets, self.weights)  # the schedule is recomputed from the weights
 
     def _check_alike(self, first_name: str, name: str) -> None:
-        """Refuse datasets whose rows cannot stand in one batch, or whose ids mean other things."""
+        """Refuse datasets whose windows differ in length or type, or whose tokenizers differ."""
         first, other = self.datasets[first_name], self.datasets[name]
         for what in ("seq_len", "output_dtype", "vocab_size", "tokenizer_fingerprint"):
             one, two = getattr(first, what), getattr(other, what)
@@ -113,13 +113,13 @@ class Mixture:
 
     @property
     def vocab_size(self) -> int | None:
-        """The size of the vocabulary, where one of the datasets knows it."""
+        """The size of the vocabulary, if one of the datasets records it."""
         known = [data.vocab_size for data in self.datasets.values() if data.vocab_size is not None]
         return known[0] if known else None
 
     @property
     def tokenizer_dir(self) -> str | None:
-        """The folder of the tokenizer, where one of the datasets knows it."""
+        """The folder of the tokenizer, if one of the datasets records it."""
         known = [data.tokenizer_dir for data in self.datasets.values() if data.tokenizer_dir]
         return known[0] if known else None
 
@@ -136,7 +136,7 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a dataset, a name or a weight does."""
+        """A hash of the datasets, their names and weights."""
         parts = [f"{name} {self.weights[name]} {data.fingerprint}" for name, data in self._items()]
         return checksum_bytes("\n".join(parts).encode())
 
@@ -144,7 +144,7 @@ class Mixture:
         return list(self.datasets.items())
 
     def __len__(self) -> int:
-        """Return the samples after which the first dataset has been seen once."""
+        """Return the number of samples after which the first dataset has been read once."""
         first = self._names[0]
         total = sum(self.weights.values())
         return -(-len(self.datasets[first]) * total // self.weights[first])
@@ -166,7 +166,7 @@ class Mixture:
         return self.samples_taken(samples)[first] // len(self.datasets[first])
 
     def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]:
-        """For each dataset, the windows that it gives to samples `first` to `first + count`."""
+        """For each dataset, its windows among samples `first` to `first + count`."""
         sources = np.empty(count, dtype=np.uint32)
         taken = np.empty(len(self._names), dtype=np.uint64)
         self._schedule.slots(first, sources, taken)

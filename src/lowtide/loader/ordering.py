@@ -40,8 +40,8 @@ def check_order(order: str) -> None:
 def order_indices(order: Order, *, seed: int, size: int, first: int, count: int) -> Indices:
     """Return the indices of samples `first` to `first + count`.
 
-    `shuffle` takes every index once per epoch, each epoch in another order, and so does `shifted`;
-    `random` draws with replacement; `sequential` counts.
+    `shuffle` and `shifted` take every index once per epoch, each epoch in another order; `random`
+    draws with replacement; `sequential` counts up.
 
     >>> order_indices("shuffle", seed=1, size=5, first=0, count=5)
     array([2, 3, 1, 0, 4], dtype=uint64)
@@ -59,10 +59,10 @@ def order_indices(order: Order, *, seed: int, size: int, first: int, count: int)
 
 
 def epoch_shifts(*, seed: int, size: int, stride: int, first: int, count: int) -> Indices:
-    """By how many tokens the windows of samples `first` to `first + count` are moved, below stride.
+    """The shift in tokens, below stride, of the windows of samples `first` to `first + count`.
 
-    One number for all windows of an epoch; none in the first epoch, so that data seen once is cut
-    as it always was.
+    One number for all windows of an epoch; 0 in the first epoch, so that data seen once is cut as
+    without shifts.
     """
     first_epoch, last_epoch = first // size, max(first, first + count - 1) // size
     drawn = order_indices(
@@ -78,17 +78,17 @@ def epoch_shifts(*, seed: int, size: int, stride: int, first: int, count: int) -
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Return an independent seed for something that has a name, such as a source of a mixture."""
+    """Return an independent seed for a name, such as a source of a mixture."""
     return int(checksum_bytes(f"{seed}\n{name}".encode())[:16], 16)
 
 
 def permuted_index(index: int, *, seed: int, epoch: int, size: int) -> int:
-    """Return the item at place `index` of an epoch: the reference, slow and plain."""
+    """Return the item at position `index` of an epoch: the slow, simple reference."""
     key = _mix(_mix(seed + _GOLDEN) ^ _mix(epoch + 2 * _GOLDEN))
     if size <= _TABLE_SIZE:
         return _shuffled_table(key, size)[index]
     index = _encrypt(index, key, size)
-    while index >= size:  # outside: go on along the cycle, which comes back inside
+    while index >= size:  # out of range: follow the cycle until it is in range again
         index = _encrypt(index, key, size)
     return index
 
@@ -102,7 +102,7 @@ def _mix(value: int) -> int:
 
 
 def _shuffled_table(key: int, size: int) -> list[int]:
-    """Shuffle a small range by Fisher and Yates, with draws that depend on the key alone."""
+    """Shuffle a small range (Fisher-Yates), with random numbers that depend only on the key."""
     table = list(range(size))
     for last in range(size - 1, 0, -1):
         draw = (_mix(key + _GOLDEN * last) * (last + 1)) >> 64
@@ -111,7 +111,7 @@ def _shuffled_table(key: int, size: int) -> list[int]:
 
 
 def _encrypt(index: int, key: int, size: int) -> int:
-    """Permute the numbers of as many bits as `size` needs, by a Feistel network."""
+    """Permute the numbers with as many bits as `size` needs, by a Feistel network."""
     bits = max(_MIN_BITS, (size - 1).bit_length())
     right_bits = bits // 2
     left_bits = bits - right_bits

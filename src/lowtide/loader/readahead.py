@@ -1,10 +1,10 @@
-"""Prefetch blocks of windows in a thread, and make batches of them.
+"""Prefetch blocks of windows in a thread, and make batches from them.
 
 In:      blocks (of texts being tokenized, or of tokens stored on disk), in order
 Out:     rows of batches; which block the next window is in
 Memory:  the blocks of the current batch, and one more
 
-A thread prepares the next block while batches are made of the current ones.
+A thread prepares the next block while batches are made from the current ones.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Block = TokenBlock | StoredBlock
 
 
 class BlockReader:
-    """The blocks that batches are being made of, and one more that a thread prepares.
+    """The blocks of the current batch, and one more that a thread prepares.
 
-    Windows are counted from the beginning of the `for`.
+    Windows are counted from the beginning of the `for` loop.
     """
 
     def __init__(self, blocks: Iterator[tuple[Block, int]]) -> None:
@@ -65,7 +65,7 @@ class BlockReader:
         return self._pool.submit(next, self._blocks, None)
 
     def available(self, *, until: int) -> int:
-        """Open blocks until there are `until` windows or no more; return how many there are."""
+        """Open blocks up to `until` windows or the end; return the number of windows."""
         while self.seen_windows < until and (found := self._ahead.result()) is not None:
             block, skipped = found
             self._open.append((self.seen_windows, skipped, block))
@@ -85,15 +85,15 @@ class BlockReader:
                 row += count
 
     def drop(self, *, until: int) -> None:
-        """Forget blocks that end before window `until`, but keep the last: it says where we are."""
+        """Drop blocks that end before window `until`, but keep the last one for the position."""
         while len(self._open) > 1 and self._open[1][0] <= until:
             del self._open[0]
 
     def position(self, window: int) -> tuple[BlockStart, int]:
-        """Return the block that window is in, and how many windows of it come before."""
+        """Return the block of a window, and the window's index in it."""
         begin, skipped, block = self._open[0]
         return block.start, window - begin + skipped
 
     def close(self) -> None:
-        """Wait for the thread, which is never far from the end of a block."""
+        """Wait for the thread, which ends after at most one block."""
         self._pool.shutdown(wait=True, cancel_futures=True)

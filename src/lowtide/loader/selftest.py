@@ -29,7 +29,7 @@ _CHUNK_WINDOWS = 1 << 16
 
 @dataclass(frozen=True)
 class LoadingReport:
-    """What the self-test saw; a check that fails raises instead."""
+    """Results of the self-test; a failed check raises instead."""
 
     description: str
     num_tokens: int
@@ -38,7 +38,7 @@ class LoadingReport:
     first_batch_seconds: float
     tokens_per_second: float
     checked_windows: int
-    """Windows of an epoch that were seen to come exactly once."""
+    """Windows of an epoch that were each read exactly once."""
     read_tokens: int
     read_seconds: float
     memory_growth_bytes: int
@@ -71,7 +71,7 @@ def check_loading(
 ) -> LoadingReport:
     """Load from `path` as training would, for about `seconds`, and report.
 
-    Windows are shortened where the data holds less than one of them.
+    Windows are shortened if the data has less than one of them.
     """
     started = time.perf_counter()
     data = _open(path, split, seq_len, options)
@@ -101,7 +101,7 @@ def describe_tokens(
 ) -> str:
     """Describe a file of tokens, with `count` ids of a split from `first` on."""
     data = TokenDataset(path, split=split, seq_len=1, **options)
-    lines = data.describe().splitlines()[:-1]  # without the windows, which nobody chose
+    lines = data.describe().splitlines()[:-1]  # without the windows, which the user did not choose
     first = min(max(0, first), data.num_tokens)
     ids = data.read_tokens(first, min(max(0, count), data.num_tokens - first))
     if len(ids):
@@ -130,14 +130,14 @@ def _check_order(
     chunk_windows: int = _CHUNK_WINDOWS,
     most_windows: int = _MAX_CHECKED_WINDOWS,
 ) -> int:
-    """See that an epoch takes every window once, by marking each as it comes."""
+    """Check that an epoch has every window once, by marking each one."""
     if len(data) > most_windows:
         return 0
     seen = np.zeros(-(-len(data) // 8), dtype=np.uint8)
     for first in range(0, len(data), chunk_windows):
         count = min(chunk_windows, len(data) - first)
         (plan,) = data.plan_rows("shuffle", seed=0, first=first, count=count)
-        indices = -(-plan.starts.astype(np.int64) // data.stride)  # the last window may begin early
+        indices = -(-plan.starts.astype(np.int64) // data.stride)  # the last one may overlap
         bits = (1 << (indices & 7)).astype(np.uint8)
         if np.any(seen[indices >> 3] & bits) or len(np.unique(indices)) != count:
             raise DataError("a window came twice in one epoch", path=data.source.path)
@@ -146,7 +146,7 @@ def _check_order(
 
 
 def _check_ranks_and_resume(data: TokenDataset, batch_size: int) -> None:
-    """See that two ranks, started from a saved state, give what one loader gives."""
+    """Check that two ranks, started from a saved state, give the batches of one loader."""
     with BatchLoader(data, batch_size=2 * batch_size) as whole:
         next(whole)
         state = whole.state_dict()
@@ -161,7 +161,7 @@ def _check_ranks_and_resume(data: TokenDataset, batch_size: int) -> None:
 
 
 def _measure(loader: BatchLoader, batch_tokens: int, seconds: float) -> tuple[int, float, int]:
-    """Read shuffled batches for a while: tokens, seconds, growth of memory."""
+    """Read shuffled batches for some time: tokens, seconds, growth of memory."""
     for _ in range(3):
         next(loader)
     before = tree_resident_bytes()

@@ -1,7 +1,7 @@
 """The order `blocks`, for data read in large ranges: a two-level shuffle of blocks and windows.
 
 In:      seed, number of windows, windows of a block, sample numbers
-Out:     indices of windows, every one once an epoch; which windows a run reads next
+Out:     indices of windows, each once per epoch; which windows a run reads next
 Memory:  only the requested indices
 
 Blocks of neighbouring windows are permuted; each GROUP_BLOCKS consecutive blocks of that order are
@@ -24,7 +24,7 @@ from lowtide.quickclasses import dataclass
 __all__ = ["BLOCK_TOKENS", "GROUP_BLOCKS", "BlockOrder", "Group"]
 
 BLOCK_TOKENS = 1 << 22
-"""Tokens of a block: 8 MiB of 16-bit ids, so that what is read at its borders is little."""
+"""Tokens of a block: 8 MiB of 16-bit ids, so that little extra is read at its borders."""
 GROUP_BLOCKS = 8
 
 
@@ -35,7 +35,7 @@ class Group:
     first_sample: int
     """The number of its first sample in the run."""
     runs: tuple[tuple[int, int], ...]
-    """Its windows as neighbours: the first one, and how many."""
+    """Its windows as runs of neighbours: the first one, and how many."""
 
     @property
     def num_windows(self) -> int:
@@ -53,7 +53,7 @@ class BlockOrder:
 
     @classmethod
     def of(cls, *, seed: int, size: int, stride: int) -> BlockOrder:
-        """The order of `size` windows that begin every `stride` tokens."""
+        """Make the order of `size` windows that begin every `stride` tokens."""
         return cls(seed, size, max(1, BLOCK_TOKENS // stride))
 
     @property
@@ -63,7 +63,7 @@ class BlockOrder:
 
     @property
     def num_groups(self) -> int:
-        """Groups of an epoch, at least one."""
+        """Number of groups of an epoch, at least one."""
         return max(1, -(-self.num_blocks // GROUP_BLOCKS))
 
     def group(self, number: int) -> Group:
@@ -79,7 +79,7 @@ class BlockOrder:
         return Group(epoch * self.size + first_block * self.block_windows, tuple(runs))
 
     def permuted_blocks(self, epoch: int, first: int = 0, count: int | None = None) -> Indices:
-        """The blocks of an epoch in its order, from place `first` on."""
+        """The blocks of an epoch in its order, from position `first` on."""
         return order_indices(
             "shuffle",
             seed=derive_seed(self.seed, "blocks"),
@@ -95,7 +95,7 @@ class BlockOrder:
         return epoch * self.num_groups + min(inside // full, self.num_groups - 1)
 
     def groups_from(self, sample: int) -> Iterator[Group]:
-        """The group of a sample, and those after it, without end."""
+        """The group of a sample, and all groups after it, endlessly."""
         number = self.group_of(sample)
         while True:
             yield self.group(number)

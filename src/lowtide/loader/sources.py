@@ -37,31 +37,31 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True)
 class TokenSource:
-    """Files that are read one after the other as one stream of tokens."""
+    """Files that are read consecutively as one stream of tokens."""
 
     path: Path
     split: Split
     shards: tuple[TokenFile, ...]
     dtype: np.dtype[Any]
     fingerprint: str
-    """Changes when the data does: checksums of shards where known, else sizes and samples."""
+    """A hash of the data: checksums of shards if known, else sizes and samples."""
     first_token: int = 0
-    """Where this split begins in the whole, for a file that holds both splits."""
+    """Offset of this split in a file that holds both splits."""
     total_tokens: int = 0
     """Tokens of all splits together."""
     vocab_size: int | None = None
     tokenizer_fingerprint: str | None = None
     tokenizer_dir: Path | None = None
     notice: str | None = None
-    """What could not be checked."""
+    """Notes on what could not be checked."""
     array: npt.NDArray[Any] | None = None
-    """The ids of this split, where they are in memory."""
+    """The ids of this split, if they are in memory."""
     stored: StoredTokens | None = None
-    """Where the shards are if they lie in an object store; `path` is the copy of its metadata."""
+    """The shards if they are in an object store; `path` is then the local copy of the metadata."""
 
     @property
     def place(self) -> str:
-        """The path or URL its user gave."""
+        """The path or URL given by the user."""
         return str(self.path if self.stored is None else self.stored.url)
 
     @property
@@ -80,11 +80,11 @@ def find_tokens(
     eval_only: bool = False,
     cache: CacheSettings | None = None,
 ) -> TokenSource:
-    """Describe the tokens at `path`; nothing is read but names, sizes and headers.
+    """Describe the tokens at `path`; only names, sizes and headers are read.
 
-    `path` may be an array of ids too; one that is mapped from a file is read as that file. A single
-    file, or an array, is cut in two: the first part is "train", the last `val_fraction` of it, or
-    its last `val_tokens` tokens, is "val"; "all" takes it whole.
+    `path` may also be an array of ids; one that is mapped from a file is read as that file. A
+    single file or array is split in two: the first part is "train", the last `val_fraction` of it,
+    or its last `val_tokens` tokens, is "val"; "all" is the whole.
     """
     if split not in get_args(Split):
         raise UsageError(f"split {split!r} is not one of {', '.join(get_args(Split))}")
@@ -106,7 +106,7 @@ def find_tokens(
 
 
 def _from_array(given: npt.ArrayLike) -> TokenSource:
-    """Describe an array: as the file that it is mapped from, or as it is."""
+    """Describe an array: as the file that it is mapped from, or as an array in memory."""
     ids = given if isinstance(given, np.ndarray) else np.asarray(given)
     dtype = ids.dtype
     if ids.ndim != 1 or dtype.kind not in "iu" or not dtype.isnative or dtype.byteorder == ">":
@@ -128,13 +128,13 @@ def _from_array(given: npt.ArrayLike) -> TokenSource:
 
 
 def _place_in_file(ids: npt.NDArray[Any]) -> tuple[Path, int] | None:
-    """The file and the byte where a mapped array begins; None where only the array has the ids."""
+    """The file and byte offset of a mapped array; None if the ids are only in memory."""
     mapped: Any = ids
     while isinstance(mapped.base, np.ndarray):  # views, of which the first is the map itself
         mapped = mapped.base
     if type(mapped) is not np.memmap or not ids.flags.c_contiguous:
         return None
-    if mapped.mode not in ("r", "r+"):  # what is copied on writing may differ from its file
+    if mapped.mode not in ("r", "r+"):  # a copy-on-write map may differ from its file
         return None
     if mapped.filename is None or not Path(mapped.filename).is_file():
         return None
@@ -143,7 +143,7 @@ def _place_in_file(ids: npt.NDArray[Any]) -> tuple[Path, int] | None:
 
 
 def _array_fingerprint(ids: npt.NDArray[Any]) -> str:
-    """As `sample_fingerprint`, of ids in memory."""
+    """Like `sample_fingerprint`, for ids in memory."""
     count = _SAMPLE_BYTES // ids.dtype.itemsize
     places = sorted({len(ids) * i // 15 for i in range(15)} | {max(0, len(ids) - count)})
     samples = [ids[place : place + count].tobytes() for place in places]
@@ -153,7 +153,7 @@ def _array_fingerprint(ids: npt.NDArray[Any]) -> str:
 def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     try:
         result = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError):  # SyntaxError: NumPy takes "1,2" for a program
+    except (TypeError, ValueError, SyntaxError):  # SyntaxError: NumPy parses "1,2" as an expression
         raise UsageError(
             f"{dtype!r} is not a type of numbers", next_step="give uint16, uint32 or int32"
         ) from None
@@ -280,7 +280,7 @@ def _describe_file(path: Path, *, dtype: np.dtype[Any] | None) -> TokenSource:
 
 
 def _require_recorded(path: Path, known: Provenance, num_tokens: int, dtype: np.dtype[Any]) -> None:
-    """Refuse a file that is not the one its record was written with."""
+    """Refuse a file that is not the one its record was written for."""
     if (num_tokens, dtype.name) != (known.num_tokens, known.dtype):
         raise DataError(
             f"{path.name} holds {num_tokens} tokens of {dtype.name}, {record_path(path).name} says "
@@ -303,7 +303,7 @@ def _count_documents(path: Path) -> int:
 
 
 def sample_fingerprint(descriptor: int, size: int) -> str:
-    """Hash a file's size, its ends and 14 samples between: cheap, and the same for any copy."""
+    """Hash a file's size, its ends and 14 samples between: cheap, and equal for any copy."""
     places = sorted({size * i // 15 for i in range(15)} | {max(0, size - _SAMPLE_BYTES)})
     samples = [os.pread(descriptor, _SAMPLE_BYTES, place) for place in places]
     return checksum_bytes(b"".join([str(size).encode(), *samples]))
@@ -312,7 +312,7 @@ def sample_fingerprint(descriptor: int, size: int) -> str:
 def _take_portion(
     source: TokenSource, split: Split, *, val_fraction: float, val_tokens: int | None
 ) -> TokenSource:
-    """Cut a single file in two: training first, validation from the end."""
+    """Split a single file in two: training first, validation from the end."""
     total = source.num_tokens
     if split == "all":
         return source

@@ -35,12 +35,12 @@ _owners = itertools.count()
 
 @dataclass(frozen=True)
 class WindowPlaces:
-    """How the windows of a dataset lie in its tokens."""
+    """The positions of a dataset's windows in its tokens."""
 
     seq_len: int
     stride: int
     reach: int
-    """By how many tokens a window may begin after its place."""
+    """By how many tokens a window may begin after its position."""
     num_windows: int
 
 
@@ -72,7 +72,7 @@ class ReadAhead:
 
     @functools.cached_property
     def split_bytes(self) -> int:
-        """What the whole split takes in the cache."""
+        """Bytes of the whole split in the cache."""
         sizes = [shard.tokens.info.size for shard in self._row.shards]
         return sum(size + (-(-size // EXTENT_BYTES)) * 4096 for size in sizes)
 
@@ -110,17 +110,17 @@ class ReadAhead:
         return None
 
     def _spare_bytes(self) -> int:
-        """What the cache holds besides extents, and what is being fetched."""
+        """Bytes of the cache besides extents, and of extents being fetched."""
         cache = self._cache.folder
         fetched = 2 * FETCH_THREADS * disk_bytes(EXTENT_BYTES)
         return cache.used_bytes() - cache.removable_bytes() + fetched
 
     def _holds_split(self, spare_bytes: int) -> bool:
-        """True if the whole split fits into the cache: it is asked for once then."""
+        """True if the whole split fits into the cache, so that it is fetched only once."""
         return self._cache.folder.max_bytes >= self.split_bytes + spare_bytes
 
     def _count_extents(self) -> int:
-        """Requests of an epoch in blocks: every extent, and those at borders of blocks twice."""
+        """Requests of an epoch in blocks: every extent once, those at block borders twice."""
         sizes = (shard.tokens.info.size for shard in self._row.shards)
         extents = sum(-(-size // EXTENT_BYTES) for size in sizes)
         return extents + self._block_order(0).num_blocks
@@ -131,12 +131,12 @@ class ReadAhead:
         )
 
     def look_ahead(self, order: Order, *, seed: int, first: int, count: int) -> None:
-        """Fetch ahead what a run in this order reads from sample `first` on."""
+        """Prefetch what a run in this order reads from sample `first` on."""
         with self._lock:
             if order != self._order:
                 self.require_cache(order, seed=seed)
                 self._order, self._planned = order, None
-                self._fits = self._holds_split(self._spare_bytes())  # once: it looks at the disk
+                self._fits = self._holds_split(self._spare_bytes())  # once: it reads the disk
             if order == "blocks":
                 self._plan_blocks(self._block_order(seed), first, count)
             elif order == "sequential":
@@ -148,11 +148,11 @@ class ReadAhead:
 
     @property
     def is_direct(self) -> bool:
-        """True where each window should be a request of its own."""
+        """True if each window should be a separate request."""
         return self._order in _ANY_ORDER and not self._fits
 
     def _plan_blocks(self, order: BlockOrder, first: int, count: int) -> None:
-        """Plan this group and the next: when it begins, and when the one before it is really over.
+        """Plan this group and the next: when it begins, and when the one before it is finished.
 
         Batches are made by several threads, so the last group is read a little longer.
         """
@@ -171,7 +171,7 @@ class ReadAhead:
         self._cache.plan(self._owner, first, wanted.items())
 
     def _group_extents(self, group: Group, order: BlockOrder | None = None) -> dict[Extent, float]:
-        """The extents of a group, each with the sample that wants it in the next epoch."""
+        """The extents of a group, each with the sample that needs it in the next epoch."""
         extents: dict[Extent, float] = {}
         for run in group.runs:
             again = float("inf") if order is None else self._next_use(order, group, run[0])
@@ -180,7 +180,7 @@ class ReadAhead:
         return extents
 
     def _next_use(self, order: BlockOrder, group: Group, window: int) -> float:
-        """The sample of the next epoch at which a block comes again; unknown for very many."""
+        """The sample of the next epoch that needs a block again; unknown with very many blocks."""
         epoch = group.first_sample // order.size + 1
         count = order.num_blocks
         if window >= count * order.block_windows:
@@ -195,7 +195,7 @@ class ReadAhead:
         return float(epoch * order.size + rank * order.block_windows)
 
     def _plan_sequence(self, first: int, count: int) -> None:
-        """Plan the extents from here on, as many as threads may fetch twice over."""
+        """Plan the extents from here on, twice as many as threads may fetch."""
         windowing = self._windowing
         place = first % windowing.num_windows
         extents = itertools.islice(

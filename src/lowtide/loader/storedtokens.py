@@ -45,12 +45,12 @@ class CacheSettings:
     """The cache on this machine's disk."""
 
     folder: Path | None = None
-    """Where it is; lowtide's folder in the user's cache if not given."""
+    """Its folder; default: lowtide's folder in the user's cache."""
     size: str | int = DEFAULT_CACHE_SIZE
-    """How much it may take."""
+    """Its size limit."""
 
     def open(self) -> ExtentCache:
-        """Open it."""
+        """Open the cache."""
         return open_cache(self.folder, parse_size(self.size))
 
 
@@ -61,26 +61,26 @@ class StoredShard:
     tokens: CachedObject
     num_tokens: int
     documents: CachedObject | None
-    """Where its documents end, if it is known."""
+    """The object with the ends of its documents, if there is one."""
     num_documents: int
 
 
 @dataclass(frozen=True)
 class ShardRow:
-    """Shards one after the other, as one stream of tokens."""
+    """Consecutive shards, as one stream of tokens."""
 
     shards: tuple[StoredShard, ...]
     ends: tuple[int, ...]
-    """Where each ends in the stream."""
+    """The end of each shard in the stream."""
 
     @classmethod
     def of(cls, shards: Iterable[StoredShard]) -> ShardRow:
-        """Shards in this order; those without tokens are left out."""
+        """Make a row of shards in this order; those without tokens are left out."""
         kept = tuple(shard for shard in shards if shard.num_tokens)
         return cls(kept, tuple(itertools.accumulate(shard.num_tokens for shard in kept)))
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[StoredShard, int, int]]:
-        """The tokens from `begin` to `end`, shard by shard: from where to where in each."""
+        """The tokens from `begin` to `end`, as a range within each shard."""
         number = bisect_right(self.ends, begin)
         while begin < end:
             shard = self.shards[number]
@@ -90,7 +90,7 @@ class ShardRow:
             begin, number = stop, number + 1
 
     def extents(self, begin: int, end: int, item_bytes: int) -> Iterator[Extent]:
-        """The extents that the tokens from `begin` to `end` are in."""
+        """The extents with the tokens from `begin` to `end`."""
         for shard, first, stop in self.spans(begin, end):
             yield from shard.tokens.extents(first * item_bytes, stop * item_bytes)
 
@@ -106,7 +106,7 @@ class StoredTokens:
 
 @dataclass(frozen=True)
 class StoredDataset:
-    """A dataset in a store: what it says of itself, and its objects by split."""
+    """A dataset in a store: its metadata, and its objects by split."""
 
     info: DatasetInfo
     """Its root is the copy of its small files in the cache."""
@@ -114,7 +114,7 @@ class StoredDataset:
 
 
 def open_stored_dataset(url: StoreURL, settings: CacheSettings) -> StoredDataset:
-    """Copy the dataset's metadata and tokenizer, and compare the objects with what it says."""
+    """Copy the dataset's metadata and tokenizer, and compare the objects with the metadata."""
     if url.key.endswith((".npy", ".bin")):
         raise UsageError(
             f"{url} is a file of ids; only prepared datasets are read from an object store",
@@ -137,7 +137,7 @@ def open_stored_dataset(url: StoreURL, settings: CacheSettings) -> StoredDataset
 def fetch_tokenizer(url: StoreURL, settings: CacheSettings) -> Path | None:
     """Copy a dataset's tokenizer; return its folder, None if the dataset has none.
 
-    The copy of its metadata, which names the tokenizer, is brought up to date with it.
+    The copy of its metadata, which names the tokenizer, is updated too.
     """
     store, cache = open_store(url), settings.open()
     _keep_metadata(store, cache, url)

@@ -37,7 +37,7 @@ _Request = tuple[Callable[[], None], SimpleQueue[BaseException | None]]
 
 
 class StoreStream:
-    """The tokens of a split in a store; made anew in each process."""
+    """The tokens of a split in a store; opened separately in each process."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class StoreStream:
         self.ahead = ReadAhead(
             self._row, self._cache, url=stored.url, windowing=windowing, item_bytes=dtype.itemsize
         )
-        """Must be told what will be read (`look_ahead`) before windows are asked for."""
+        """Its `look_ahead` must be called before windows are requested."""
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class StoreStream:
         inputs: npt.NDArray[Any],
         targets: npt.NDArray[Any],
     ) -> None:
-        """Read a window from each start into rows of arrays that are there."""
+        """Read the window at each start into rows of existing arrays."""
         length = inputs.shape[1] + 1
         data = np.empty((len(starts), length * self._dtype.itemsize), dtype=np.uint8)
         self._read_windows(starts, length, data)
@@ -77,7 +77,7 @@ class StoreStream:
         targets[where] = ids[:, 1:]
 
     def read(self, first: int, out: npt.NDArray[Any]) -> None:
-        """Read the tokens from place `first` on."""
+        """Read the tokens from position `first` on."""
         data = np.empty((1, len(out) * self._dtype.itemsize), dtype=np.uint8)
         starts = np.array([first], dtype=np.uint64)
         self._read_windows(starts, len(out), data)
@@ -158,7 +158,7 @@ class StoreStream:
         segment_ids: npt.NDArray[np.int32],
         positions: npt.NDArray[np.int32],
     ) -> None:
-        """Write which document each token of a window is in, and where in it."""
+        """Write the document of each token of a window, and the position in it."""
         length = segment_ids.shape[1]
         for number, start in enumerate(starts.tolist()):
             row = number if rows is None else int(rows[number])
@@ -177,13 +177,13 @@ class StoreStream:
             if begin >= before:
                 return
             for end in self._ends_beyond(shard, after - begin):
-                # the end of the last document begins none
+                # no document begins at the end of the last one
                 if begin + end > before or begin + end >= self._row.ends[-1]:
                     return
                 yield begin + end
 
     def _ends_beyond(self, shard: StoredShard, place: int) -> Iterator[int]:
-        """The ends of a shard's documents beyond a place in it."""
+        """The ends of a shard's documents after a position in it."""
         if shard.documents is None:
             return
         low, high = 0, shard.num_documents
@@ -217,10 +217,10 @@ class StoreStream:
 
 
 class _Requests:
-    """Threads that wait for a store, so that many requests are under way at once.
+    """Threads that wait for a store, so that many requests run concurrently.
 
-    No ThreadPoolExecutor: the interpreter joins its threads at exit, and a command that was
-    interrupted would wait for a store that does not answer, ten attempts of a minute each.
+    No ThreadPoolExecutor: the interpreter joins its threads at exit, so an interrupted command
+    would wait for a store that does not respond, ten attempts of a minute each.
     """
 
     def __init__(self, count: int) -> None:
@@ -233,7 +233,7 @@ class _Requests:
             thread.start()
 
     def close(self) -> None:
-        """Let the threads end, each when its request is over."""
+        """Stop the threads, each after its current request."""
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -245,13 +245,13 @@ class _Requests:
                 job()
             except BaseException as raised:
                 error = raised
-            del request, job  # holds the stream, which would never end
+            del request, job  # holds the stream, which would never be freed
             done.put(error)
             error = None  # its traceback holds the stream too
             del done
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Do all of them, and raise the first error."""
+        """Run all requests, and raise the first error."""
         done: SimpleQueue[BaseException | None] = SimpleQueue()
         for job in jobs:
             self._jobs.put((job, done))

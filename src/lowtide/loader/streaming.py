@@ -129,7 +129,7 @@ class StreamingDataLoader:
         self._drop_last = drop_last
         self._dtype = np.dtype(output_dtype)
         self._epoch = 0
-        self._start = BlockStart()  # of the block the next window is in
+        self._start = BlockStart()  # of the block of the next window
         self._delivered = 0  # windows of that block
         self._resumed = False
         self._stored: TokenDataset | None = None
@@ -137,12 +137,12 @@ class StreamingDataLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next `for`, or of the one that runs."""
+        """The epoch of the next or current `for` loop."""
         return self._epoch
 
     @property
     def memory_bytes(self) -> int:
-        """The memory it takes: what `planned_bytes` says, and what reading its files holds."""
+        """Its memory: `planned_bytes`, and the memory of reading its files."""
         if not self.streaming:
             return 0
         windowing = self._windowing
@@ -157,18 +157,18 @@ class StreamingDataLoader:
 
     @property
     def end_of_text_id(self) -> int | None:
-        """What stands between documents; None if the tokenizer has no such token."""
+        """The id between documents; None if the tokenizer has no such token."""
         return self._encoder.end_of_text_id
 
     def bound_ids(self, count: int) -> None:
-        """Refuse ids from `count` on: at once where the tokenizer tells how many it has, else as
-        batches are made."""
+        """Refuse ids from `count` on: at once if the tokenizer has a known size, else when batches
+        are made."""
         self._encoder.require_ids_below(count)
         self._most_ids = count
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with the texts, the tokenizer, and how windows are cut and ordered."""
+        """A hash of the texts, the tokenizer, and how windows are cut and ordered."""
         parts = (
             self._source.fingerprint,
             self._encoder.fingerprint,
@@ -181,14 +181,14 @@ class StreamingDataLoader:
 
     @cached_property
     def estimated_windows(self) -> int | None:
-        """Windows of an epoch, as `estimate_windows` finds them; None where nobody knows."""
+        """Windows of an epoch, by `estimate_windows`; None if unknown."""
         return self.estimate_windows()
 
     def estimate_windows(self, *, sample_bytes: int = _SAMPLE_BYTES) -> int | None:
-        """Windows of an epoch, by the size of the texts and a sample of their beginning.
+        """Estimate the windows of an epoch by the size of the texts and a sample of them.
 
-        A function of texts and tokenizer alone, so that a run that goes on finds the same; None
-        where nobody knows how much text there is.
+        Depends only on texts and tokenizer, so that a resumed run gets the same result; None if the
+        size of the texts is unknown.
         """
         if not self.streaming:
             return len(self._store_tokens())
@@ -212,9 +212,9 @@ class StreamingDataLoader:
         return max(1, self._windowing.count_windows(int(min(wanted))))
 
     def epochs_done(self, state: Mapping[str, Any]) -> float:
-        """How often the texts were read at a state: whole epochs, and a share of the one that runs.
+        """How often the texts were read at a state: whole epochs, and a share of the current one.
 
-        The share is an estimate, below 1 until the epoch is really over.
+        The share is an estimate, below 1 until the epoch has ended.
         """
         epoch = int(state["epoch"])
         if self.estimated_windows is None:
@@ -235,7 +235,7 @@ class StreamingDataLoader:
             while share is not None:
                 batch = self._make_batch(share, blocks)
                 following = self._next_share(share.end, blocks)
-                if following is None:  # known now, so a state taken after this batch can tell
+                if following is None:  # known now, so a state after this batch contains it
                     self._finish_epoch()
                 else:
                     blocks.drop(until=share.end)
@@ -262,7 +262,7 @@ class StreamingDataLoader:
         self._start, self._delivered = BlockStart(), 0
 
     def _next_share(self, first: int, blocks: BlockReader) -> Share | None:
-        """Return the next batch's windows, counted from where this `for` began."""
+        """Return the next batch's windows, counted from the beginning of this `for` loop."""
         wanted = self.batch_size * self.world_size
         available = blocks.available(until=first + wanted)
         if self._drop_last and available < first + wanted:
@@ -284,7 +284,7 @@ class StreamingDataLoader:
         return {"input_ids": inputs, "targets": targets}
 
     def _iter_blocks(self) -> Iterator[tuple[Block, int]]:
-        """Return the epoch's blocks from where we are, each with its windows already given."""
+        """The epoch's blocks from the current position on, each with its delivered windows."""
         if not self.streaming:
             yield (
                 StoredBlock(
@@ -310,7 +310,7 @@ class StreamingDataLoader:
             skip = 0
 
     def _store_tokens(self) -> TokenDataset:
-        """Tokenize everything into a temporary file, once; it goes when the loader does."""
+        """Tokenize everything into a temporary file, once; it is removed with the loader."""
         if self._stored is not None:
             return self._stored
         folder = ScratchFolder("tokens")
@@ -333,11 +333,11 @@ class StreamingDataLoader:
         return self._stored
 
     def endless(self) -> EndlessBatches:
-        """Return (inputs, targets) epoch after epoch, as a BatchLoader does."""
+        """Return (inputs, targets) epoch after epoch, like a BatchLoader."""
         return EndlessBatches(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on after the last delivered batch: a place, a few counts."""
+        """Return the state to resume after the last delivered batch: a position, a few counts."""
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
@@ -347,7 +347,7 @@ class StreamingDataLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next `for` go on where `state` was taken; batch size and ranks may differ."""
+        """Resume with the next `for` where `state` was taken; batch size and ranks may differ."""
         if state.get("version") != STATE_VERSION:
             raise DataError(
                 f"loader state of version {state.get('version')!r}, this lowtide reads "
@@ -366,7 +366,7 @@ class StreamingDataLoader:
 
 
 class EndlessBatches:
-    """An iterator over (inputs, targets) without end, with the state of the loader behind it."""
+    """An endless iterator over (inputs, targets), with the state of its loader."""
 
     def __init__(self, loader: StreamingDataLoader) -> None:
         self._loader = loader
@@ -388,11 +388,11 @@ class EndlessBatches:
         return batch["input_ids"], batch["targets"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it takes to go on after the last delivered batch."""
+        """Return the state needed to resume after the last delivered batch."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Resume where `state` was taken."""
         self.close()
         self._loader.load_state_dict(state)
 

@@ -58,9 +58,9 @@ __all__ = [
 ]
 
 ENCODING_THREADS = 2
-"""Each holds a cache, so there are only two, which are far faster than any training."""
+"""Threads of the tokenizer. Each has a cache, so only two; they are far faster than training."""
 _PART_BYTES = 1 << 20
-_TEXT_BYTES = 512  # of a text in a group besides its letters: its objects, and those of its ids
+_TEXT_BYTES = 512  # overhead of a text in a group: its Python objects, and those of its ids
 Place = tuple[int, ...]
 Ids = npt.NDArray[np.int32]
 
@@ -71,31 +71,31 @@ class Text:
 
     data: bytes
     place: Place
-    """Where to begin reading to get this text first again."""
+    """The position from which reading starts with this text."""
     ends_document: bool = True
     begins_document: bool = True
 
 
 class TextSource(Protocol):
-    """Where texts come from."""
+    """A source of texts."""
 
     @property
     def fingerprint(self) -> str: ...
     @property
     def text_bytes(self) -> int | None:
-        """Bytes of all texts, estimated where files are packed; None where nobody knows."""
+        """Bytes of all texts, estimated for compressed files; None if unknown."""
         ...
 
     def iter_texts(self, *, seed: int | None, place: Place | None = None) -> Iterator[Text]:
-        """Return the texts from `place` on; the seed orders files, None leaves them as they are."""
+        """Return the texts from `place` on; the seed shuffles files, None keeps their order."""
         ...
 
 
 class FileTexts:
     """Text, jsonl or parquet files, plain or compressed.
 
-    A window or a page of more than `reader_bytes` is refused; `budget_bytes` is the budget that
-    these are a part of, for the advice then.
+    A window or a page of more than `reader_bytes` is refused; `budget_bytes` is the whole budget,
+    for the error message.
     """
 
     @takes_second_names
@@ -120,7 +120,7 @@ class FileTexts:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a file does."""
+        """A hash of the files."""
         digest = xxhash.xxh3_128(self._options.text_field.encode())
         for source in self._inputs:
             digest.update(b"\n" + _file_fingerprint(source).encode("utf-8", "surrogateescape"))
@@ -128,7 +128,7 @@ class FileTexts:
 
     @property
     def reading_bytes(self) -> int:
-        """What reading them holds: windows of compressed files, pages of parquet."""
+        """Memory for reading them: windows of compressed files, pages of parquet."""
         return reader_bytes(self._inputs, self._options)
 
     @property
@@ -165,7 +165,7 @@ class FileTexts:
 
 
 def _file_fingerprint(source: InputFile) -> str:
-    if is_stored(source.path):  # its ETag, which samples would cost fifteen requests to replace
+    if is_stored(source.path):  # its ETag; samples instead would take fifteen requests
         return f"{source.path.name} {source.size_bytes} {source.modified_ns}"
     try:
         with source.path.open("rb", buffering=0) as file:
@@ -187,7 +187,7 @@ class HubTexts:
         config_name: str | None = None,
         streaming: bool = True,
     ) -> None:
-        if dataset_id.startswith(HUB_PREFIX):  # as prepare and train-tokenizer take it
+        if dataset_id.startswith(HUB_PREFIX):  # as in prepare and train-tokenizer
             dataset_id, split = parse_hub_name(dataset_id, split=split)
         self._identity = f"{dataset_id}\n{config_name}\n{split}\n{text_field}"
         self._dataset_id = dataset_id
@@ -199,12 +199,12 @@ class HubTexts:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the names; what the hub holds under them is not looked at."""
+        """A hash of the names; the contents on the hub are not checked."""
         return checksum_bytes(self._identity.encode())
 
     @property
     def text_bytes(self) -> int | None:
-        """Bytes of the split, where the dataset says it."""
+        """Bytes of the split, if the dataset records them."""
         splits: Any = getattr(getattr(self._rows, "info", None), "splits", None) or {}
         size = getattr(splits.get(self._split), "num_bytes", None)
         return int(size) if size else None
@@ -214,7 +214,7 @@ class HubTexts:
         first = place[0] if place else 0
         rows = self._rows
         if seed is not None and hasattr(rows, "num_shards") and rows.num_shards > 1:
-            # A buffer of one: files are put in another order, rows stay as they are in them.
+            # A buffer of one shuffles the files, but not the rows in them.
             rows = rows.shuffle(seed=seed % (1 << 32), buffer_size=1)
         rows = rows.skip(first)
         name, column = self._dataset_id, self._text_field
@@ -231,14 +231,14 @@ class TextEncoder:
     end_of_text_id: int | None
     fingerprint: str
     iter_parts: Callable[[bytes], Iterator[Ids]] | None = None
-    """The ids of one long text in parts, where a tokenizer knows places that it can be cut at."""
+    """Encodes one long text in parts, if the tokenizer can find places to cut."""
     part_bytes: int = _PART_BYTES
-    """About what such a part takes; a text that is no longer is encoded at once."""
+    """Approximate bytes of such a part; a text up to this size is encoded at once."""
     vocab_size: int | None = None
-    """The number of ids, where a tokenizer tells it."""
+    """The number of ids, if known from the tokenizer."""
 
     def require_ids_below(self, count: int, *given: npt.NDArray[Any]) -> None:
-        """Refuse ids from `count` on, which a model lacks: those given, or all there are."""
+        """Refuse ids from `count` on, which a model lacks: in those given, or in the vocabulary."""
         most = max((int(ids.max()) + 1 for ids in given if ids.size), default=self.vocab_size or 0)
         if most > count:
             raise DataError(
@@ -286,7 +286,7 @@ def make_encoder(
 
 
 def _iter_parts(tokenizer: Tokenizer, text: bytes, part_bytes: int) -> Iterator[Ids]:
-    """The ids of a long text in parts: the same as those of all of it at once."""
+    """The ids of a long text in parts, equal to those of encoding it at once."""
     if tokenizer.package is not None:
         yield from tokenizer.iter_encoded([text], special="text")
         return
@@ -328,9 +328,9 @@ def iter_encoded(
 ) -> Iterator[tuple[Text, Ids]]:
     """Each text with its ids, the end-of-text id after each document.
 
-    Texts are encoded in groups of about `group_bytes`, which a threaded tokenizer likes. A longer
-    one comes several times, each time with some of its ids, where it can be cut: all of them at
-    once would take four times its size and more.
+    Texts are encoded in groups of about `group_bytes`, for threaded tokenizers. A longer text that
+    can be cut is yielded several times, each time with some of its ids, because all of them at once
+    would take four times its size or more.
     """
     texts = source.iter_texts(seed=seed, place=place)
     if max_documents is not None:
@@ -361,7 +361,7 @@ def iter_encoded(
 
 
 def _iter_long(text: Text, parts: Iterator[Ids], end: Ids) -> Iterator[tuple[Text, Ids]]:
-    """The ids of one text in parts; only with the last come its bytes, and the document's end."""
+    """The ids of one text in parts; only the last part has its bytes, and the document's end."""
     last: Ids | None = None
     for ids in parts:
         if last is not None:

@@ -37,7 +37,7 @@ class Windowing:
     """Windows that are shuffled together; 1 or less leaves them in order."""
 
     def count_windows(self, num_tokens: int) -> int:
-        """Return the windows over so many tokens; the last one ends with the last token."""
+        """The number of windows of this many tokens; the last one ends with the last token."""
         last_start = num_tokens - self.seq_len - 1
         return 0 if last_start < 0 else -(-last_start // self.stride) + 1
 
@@ -48,9 +48,9 @@ class BlockStart:
 
     number: int = 0
     place: Place | None = None
-    """The text its first token is in; None is the beginning."""
+    """The text of its first token; None for the beginning."""
     skip_tokens: int = 0
-    """Tokens of that text that earlier blocks have had."""
+    """Tokens of that text that are in earlier blocks."""
     documents: int = 0
     """Documents that ended before that text."""
 
@@ -61,7 +61,7 @@ class BlockStart:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> BlockStart:
-        """Make it from what `as_json` gave."""
+        """Make it from the result of `as_json`."""
         place = values["place"]
         return cls(
             number=int(values["number"]),
@@ -73,7 +73,7 @@ class BlockStart:
 
 @dataclass(frozen=True)
 class TokenBlock:
-    """Some windows over tokens in memory."""
+    """Windows over tokens in memory."""
 
     start: BlockStart
     tokens: Ids
@@ -112,8 +112,8 @@ def iter_token_blocks(
 ) -> Iterator[TokenBlock]:
     """Cut the texts of one epoch into blocks, from `start` on.
 
-    A block is finished only when a whole window is there for the next one; what is left at the end
-    belongs to the last, so no tail is lost.
+    A block is finished only if there is a whole window for the next one; the rest at the end
+    belongs to the last block, so no tail is lost.
     """
     here = start or BlockStart()
     held = _HeldTokens(here)
@@ -151,14 +151,14 @@ def _block_windows(windowing: Windowing, seed: int, held: _HeldTokens) -> int:
 
 
 def windows_before(number: int, windowing: Windowing, *, seed: int) -> int:
-    """Windows of an epoch before its block `number`; `seed` is the epoch's."""
+    """Number of windows of an epoch before its block `number`; `seed` is the epoch's."""
     windows = max(1, windowing.buffer_windows)
     first = 1 + derive_seed(seed, "first block") % windows
     return 0 if number == 0 else first + (number - 1) * windows
 
 
 class _HeldTokens:
-    """Tokens that are read but in no block yet, and which texts they are of."""
+    """Tokens that were read but are in no block yet, and their texts."""
 
     def __init__(self, start: BlockStart) -> None:
         self.start = start
@@ -180,7 +180,7 @@ class _HeldTokens:
         self.num_tokens += len(ids)
 
     def cut(self, windowing: Windowing, *, seed: int, num_windows: int | None) -> TokenBlock:
-        """Take the next block off; without a number it takes all that is left."""
+        """Remove and return the next block; without a number, of all remaining tokens."""
         tokens = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
         if num_windows is None:
             windows = windowing.count_windows(len(tokens))

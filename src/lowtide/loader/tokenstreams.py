@@ -32,7 +32,7 @@ _MAX_OPEN_FILES = 256
 
 @dataclass(frozen=True)
 class Expected:
-    """Which ids a reader can take."""
+    """The ids that a reader accepts."""
 
     id_limit: int
     vocab_size: int | None
@@ -56,7 +56,7 @@ def open_tokens(source: TokenSource, *, id_limit: int, places: WindowPlaces) -> 
 def explain_read_error(
     source: TokenSource, expected: Expected, kind: str, path: str, position: int, value: int
 ) -> LowtideError:
-    """Return the error for what the native reader met: its kind, the file, where, and what."""
+    """Return the error for a failure of the native reader: its kind, file, position and value."""
     name = os.path.basename(path)  # noqa: PTH119
     again = (
         "write or copy the file again" if source.path.is_file() else f"lowtide verify {source.path}"
@@ -95,7 +95,7 @@ def _stream_row(shard: TokenFile) -> tuple[str, int, int, str, int]:
 
 
 def _max_open_files() -> int:
-    """Return how many shards stay open at once: many are quick, few leave others room."""
+    """How many shards are kept open: many are faster, few leave file descriptors to others."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed == resource.RLIM_INFINITY:
         return _MAX_OPEN_FILES

@@ -44,9 +44,9 @@ _READ_AHEAD_WINDOWS = 64
 
 
 def empty_pinned(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
-    """Make an array in page-locked memory, from which CUDA copies without waiting.
+    """Make an array in page-locked memory, for asynchronous copies by CUDA.
 
-    `torch.from_numpy(array)` is pinned too. Where there is no CUDA the memory is ordinary.
+    `torch.from_numpy(array)` is pinned too. Without CUDA the memory is ordinary.
     """
     pinned = torch.cuda.is_available()
     return torch.empty(shape, dtype=_TORCH_TYPES[dtype.name], pin_memory=pinned).numpy()
@@ -80,18 +80,18 @@ class LocalTokenizedDatasetFixed(Dataset[Batch]):
         return _as_tensors(*self.data[index])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
-        """Read a whole batch in one call; torch's DataLoader prefers this where it is there."""
+        """Read a whole batch in one call; torch's DataLoader uses this if it exists."""
         inputs, targets = _as_tensors(*self.data.get_batch(indices))
         return list(zip(inputs, targets, strict=True))
 
 
 class LocalTokenizedDataset(IterableDataset[Batch]):
-    """An iterable dataset: each pass gives every window once, shuffled anew, shared by the workers.
+    """An iterable dataset: each pass has every window once, reshuffled, divided among the workers.
 
     Without `batch_size` items are windows, and workers take turns window by window. With it items
     are whole batches and workers take turns batch by batch, so that `DataLoader(dataset,
-    batch_size=None, num_workers=n)` gives the same batches for any n. Passes count by themselves,
-    with workers that stay and workers that do not; `set_epoch` sets the next one.
+    batch_size=None, num_workers=n)` gives the same batches for any n. Passes are counted
+    automatically, with and without persistent workers; `set_epoch` sets the next one.
     """
 
     @takes_second_names
@@ -118,8 +118,8 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
-        # One counter of passes per worker, in memory all of them share: a worker that is started
-        # anew for each pass must still know which pass it is.
+        # One counter of passes per worker, in shared memory, because a worker that is restarted for
+        # each pass must know which pass it is.
         self._passes = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
 
     @property
@@ -180,14 +180,14 @@ def _read_range(data: TokenDataset, order: Order, seed: int, first: int, count: 
 
 @contextlib.contextmanager
 def _many_workers_allowed() -> Generator[None, None, None]:
-    """Let more workers than cores pass without a warning: they are what the user asked for."""
+    """Suppress the warning about more workers than cores, which the user requested."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
 
 
 class _RangeDataset(Dataset[Batch]):
-    """What workers of a TokenDataLoader hold: the way from a range of samples to a batch."""
+    """The dataset in workers of a TokenDataLoader: reads a range of samples as a batch."""
 
     def __init__(self, data: TokenDataset, order: Order, seed: int) -> None:
         self.data = data
@@ -199,7 +199,7 @@ class _RangeDataset(Dataset[Batch]):
 
 
 class _RangeSampler(Sampler[tuple[int, int]]):
-    """The ranges of samples of the batches left in the epoch; it stays in the main process."""
+    """The sample ranges of the remaining batches of the epoch; used in the main process only."""
 
     def __init__(self, size: int, *, batch_size: int, rank: int, world_size: int) -> None:
         self.size = size
@@ -232,7 +232,7 @@ class TokenDataLoader(DataLoader[Batch]):
 
     The order is that of BatchLoader: it depends on the seed and the data alone, so batches are the
     same for any number of workers. `state_dict()` counts the batches that were delivered. A `for`
-    that was left early is not gone on with: the next one is the next epoch, unless a state was
+    loop that was left early is not continued: the next one is the next epoch, unless a state was
     loaded in between.
     """
 
@@ -290,11 +290,11 @@ class TokenDataLoader(DataLoader[Batch]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on after the last delivered batch."""
+        """Return the state needed to resume after the last delivered batch."""
         return make_state(self._data, order=self._order, seed=self._seed, samples=self._samples)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next `for` go on where `state` was taken, with any number of workers."""
+        """Let the next `for` loop resume where `state` was taken, with any number of workers."""
         self._samples = check_state(state, self._data, order=self._order, seed=self._seed)
         self._resumed = True
 
@@ -318,8 +318,8 @@ def create_dataloaders(
 ) -> tuple[TokenDataLoader, TokenDataLoader]:
     """Make a shuffled loader of the training tokens and a sequential one of the validation tokens.
 
-    With two files each is taken whole; with one, or a prepared dataset, its own two parts are.
-    `pin_memory` defaults to whether there is CUDA.
+    Two files are each used whole; of one file or a prepared dataset, its two splits. `pin_memory`
+    defaults to whether CUDA is available.
     """
 
     def make(path: PathLike, split: Split, order: Order) -> TokenDataLoader:
@@ -354,7 +354,7 @@ def create_dataloaders(
 
 
 def __getattr__(name: str) -> Any:
-    """Load LocalDataModule when it is asked for: Lightning, where it is there, takes seconds."""
+    """Load LocalDataModule on access, because importing Lightning takes seconds."""
     if name == "LocalDataModule":
         from lowtide.loader.datamodule import LocalDataModule
 

@@ -37,8 +37,8 @@ Tokens = npt.NDArray[Any]
 _OUTPUT_LIMITS = {"int64": 1 << 63, "int32": 1 << 31, "uint16": 1 << 16}
 
 
-class RowPlan(NamedTuple):  # one per batch: made in a third of a dataclass's time
-    """Where some rows of a batch come from."""
+class RowPlan(NamedTuple):  # one per batch: created in a third of the time of a dataclass
+    """The source of some rows of a batch."""
 
     dataset: TokenDataset
     starts: Indices
@@ -48,14 +48,14 @@ class RowPlan(NamedTuple):  # one per batch: made in a third of a dataclass's ti
 
 @dataclass(frozen=True)
 class TokenWindows:
-    """Windows with their documents: attention may stop where `segment_ids` change."""
+    """Windows with their documents: attention may be limited to equal `segment_ids`."""
 
     inputs: Tokens
     targets: Tokens
     segment_ids: npt.NDArray[np.int32]
     """The number of the document within the window, from 0."""
     positions: npt.NDArray[np.int32]
-    """The place within the document, from 0 where the document or the window begins."""
+    """The position within the document, from 0 where the document or the window begins."""
 
 
 class TokenDataset:
@@ -124,8 +124,8 @@ class TokenDataset:
         self._check_windows()
 
     def bound_ids(self, count: int) -> None:
-        """Refuse ids from `count` on, which a model has no rows for: at once where the vocabulary
-        is known, else as they are read."""
+        """Refuse ids from `count` on, which a model has no rows for: at once if the vocabulary is
+        known, else when they are read."""
         self._agreed_vocab_size(count, self.vocab_size)
         if self.vocab_size is None and self._most_ids != count:
             self._most_ids, self._stream = count, None
@@ -161,7 +161,7 @@ class TokenDataset:
 
     @property
     def split(self) -> Split:
-        """Which part of the data this is."""
+        """The name of this split."""
         return self.source.split
 
     @property
@@ -176,7 +176,7 @@ class TokenDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the tokens do, or the way they are cut into windows."""
+        """A hash of the tokens and how they are cut into windows."""
         parts = (
             self.source.fingerprint,
             self.split,
@@ -212,7 +212,7 @@ class TokenDataset:
         return self.gather(self.window_starts(indices))
 
     def get_windows(self, indices: Sequence[int] | Tokens) -> TokenWindows:
-        """Return the windows of `indices` and where documents begin in them."""
+        """Return the windows of `indices` and the documents in them."""
         self.require_documents()
         starts = self.window_starts(indices)
         inputs, targets = self.gather(starts)
@@ -246,8 +246,8 @@ class TokenDataset:
         """The start of each window of samples `first` to `first + count` of a run.
 
         `random` draws from all tokens a window can begin at, not only multiples of the stride;
-        `shifted` moves all windows of an epoch by the same number of tokens. What lies in an object
-        store is fetched ahead from there on.
+        `shifted` moves all windows of an epoch by the same number of tokens. Data in an object
+        store is prefetched from there on.
         """
         if self.source.stored is not None:
             stream = self._open_stream()
@@ -273,11 +273,11 @@ class TokenDataset:
         return BlockOrder.of(seed=seed, size=len(self), stride=self.stride)
 
     def epoch_of(self, samples: int) -> int:
-        """Return the epoch a run is in after `samples` samples."""
+        """Return the epoch of a run after `samples` samples."""
         return samples // len(self)
 
     def gather(self, starts: Indices) -> tuple[Tokens, Tokens]:
-        """Read a window from each start."""
+        """Read the window at each start."""
         shape = (len(starts), self.seq_len)
         inputs = empty_array(shape, self.output_dtype)
         targets = empty_array(shape, self.output_dtype)
@@ -287,7 +287,7 @@ class TokenDataset:
     def fill_rows(
         self, starts: Indices, rows: Indices | None, inputs: Tokens, targets: Tokens
     ) -> None:
-        """Read windows into rows of arrays that are there; other threads go on meanwhile."""
+        """Read windows into rows of existing arrays; releases the GIL meanwhile."""
         self._call(lambda stream: stream.gather(starts, rows, inputs, targets))
 
     def fill_segments(
@@ -297,11 +297,11 @@ class TokenDataset:
         segment_ids: npt.NDArray[np.int32],
         positions: npt.NDArray[np.int32],
     ) -> None:
-        """Write the documents of windows into rows of arrays that are there already."""
+        """Write the documents of windows into rows of existing arrays."""
         self._call(lambda stream: stream.segments(starts, rows, segment_ids, positions))
 
     def read_tokens(self, first: int, count: int) -> Tokens:
-        """Return `count` tokens from place `first` of the split."""
+        """Return `count` tokens from position `first` of the split."""
         if first < 0 or count < 0 or first + count > self.num_tokens:
             raise IndexError(f"tokens {first} to {first + count} of {self.num_tokens}")
         tokens = np.empty(count, dtype=self.output_dtype)
@@ -309,7 +309,7 @@ class TokenDataset:
         return tokens
 
     def describe(self) -> str:
-        """Describe the data, as a training log shows it."""
+        """Describe the data, for a training log."""
         source = self.source
         last = source.first_token + self.num_tokens
         lines = [
@@ -341,7 +341,7 @@ class TokenDataset:
             raise explain_read_error(self.source, expected, *error.args) from None
 
     def _open_stream(self) -> Stream:
-        # After a fork the parent's stream may be locked by a thread that does not exist here.
+        # After a fork the stream may be locked by a thread of the parent.
         if self._stream is None or self._stream_pid != os.getpid():
             self._stream = self._make_stream()
             self._stream_pid = os.getpid()
@@ -353,9 +353,9 @@ class TokenDataset:
         return open_tokens(self.source, id_limit=self._id_limit(), places=places)
 
     def require_cache(self, order: Order) -> str | None:
-        """Refuse a cache too small to read an object store in this order; return what it costs.
+        """Refuse a cache too small for an object store read in this order; return a cost warning.
 
-        None where that is little, and for data on a disk.
+        None if the cost is low, and for data on a disk.
         """
         stream = self._open_stream() if self.source.stored is not None else None
         return stream.ahead.require_cache(order) if isinstance(stream, StoreStream) else None
@@ -374,9 +374,9 @@ class TokenDataset:
 
 
 def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
-    """Make an array in memory of an earlier batch: new pages cost more than filling them does."""
+    """Make an array in memory of an earlier batch: new pages cost more than filling them."""
     rows = _native.empty_rows(*shape, dtype.itemsize, dtype.kind == "i")
-    return rows.view(dtype)  # of several types of 64 bits, the one NumPy calls int64
+    return rows.view(dtype)  # of several 64-bit types, the one that NumPy calls int64
 
 
 def _describe_place(source: TokenSource) -> tuple[str, str]:
