@@ -1,1 +1,1 @@
-"""Train classifiers of text: good examples and others in, a model of fastText out."""
+"""Train text classifiers: from good and other examples to a fastText model."""

@@ -1,7 +1,7 @@
-"""Say in a few lines how good a classifier is, and what it would do.
+"""Describe in a few lines how good a classifier is, and what it would keep.
 
 In:      TrainedClassifier
-Out:     text for people
+Out:     text for users
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN_CHARS = 90
 
 
 def describe_classifier(trained: TrainedClassifier) -> str:
-    """What `lowtide train-classifier` prints."""
+    """The output of `lowtide train-classifier`."""
     try:
         return _describe(trained)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -28,7 +28,7 @@ CHUNK_EXAMPLES = 256
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some examples: their texts one after the other."""
+    """A number of examples: their concatenated texts and labels."""
 
     text: NDArray[np.uint8]
     ends: NDArray[np.uint64]
@@ -57,7 +57,7 @@ def gather_examples(
     held_out: bool,
     on_done: Callable[[int], None],
 ) -> list[Path]:
-    """Write examples to learn from, or to test with, in their order; return the files."""
+    """Write training or test examples in their order; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     places = np.flatnonzero(examples.held_out == held_out)
     places = places[np.argsort(examples.order[places], kind="stable")]

@@ -6,8 +6,8 @@ Memory:  two hashes for each example of a class; then a few numbers for each
 
 A sample is the passages with the smallest hashes of their text. So it depends neither on workers
 nor on the order of files, and equal texts are one example. While blocks are read, the largest hash
-that can still be in the sample falls, and passages above it are not written: of N passages for a
-sample of k about k(1 + ln(N/k)) are.
+that can still be in the sample decreases, and passages above it are not written: of N passages for
+a sample of k, about k(1 + ln(N/k)) are written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROW_FIELDS = [("hash", "<u8"), ("group", "<u8"), ("size", "<u4"), ("label", "<u
 
 
 class Sampler:
-    """Takes clean blocks and writes the passages that may be in the sample of their class."""
+    """Receives clean blocks and writes the passages that may be in the sample of their class."""
 
     def __init__(self, folder: Path, *, num_good: int, max_examples: int) -> None:
         self._folder = folder
@@ -61,13 +61,13 @@ class Sampler:
         return self._limits[OTHER], self._limits[GOOD]
 
     def path(self, block_path: Path) -> Path:
-        """Where the passages of the block in `block_path` are."""
+        """The path of the passages of the block in `block_path`."""
         return self._folder / f"{block_path.stem}.examples"
 
     def take(
         self, place: int, path: Path, block: TextBlock, cleaned: _native.CleanedBlock
     ) -> WorkFile:
-        """Keep passages of a clean block; its text is not needed any more."""
+        """Write passages of a clean block; its text is no longer needed."""
         rows, text = _native.pick_passages(
             cleaned.text,
             cleaned.documents,
@@ -81,11 +81,11 @@ class Sampler:
         return work
 
     def pass_by(self, place: int, work: WorkFile) -> None:
-        """Count in a block that an earlier command has finished."""
+        """Include a block that an earlier command has finished."""
         self._count(open_work_file(self.path(work.path)).read("rows"))
 
     def stop(self) -> None:
-        """Does nothing: no caller waits here for an earlier block."""
+        """Nothing to do: no caller waits here for an earlier block."""
 
     def _count(self, rows: memoryview) -> None:
         table = np.frombuffer(rows, np.dtype(_ROW_FIELDS))
@@ -108,7 +108,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Examples:
-    """The sample: where each text is, and what it is an example of."""
+    """The sample: the position and the class of each text."""
 
     paths: Sequence[Path]
     files: NDArray[np.int32]
@@ -116,13 +116,13 @@ class Examples:
     sizes: NDArray[np.int64]
     labels: NDArray[np.uint8]
     order: NDArray[np.uint64]
-    """A random number of each, by its text."""
+    """A random number for each, from its text."""
     held_out: NDArray[np.bool_]
     in_both: int
-    """Texts of the others that are among the good ones too, and left out."""
+    """Other texts that are also among the good ones, and left out."""
 
     def count(self, label: int, *, held_out: bool) -> int:
-        """How many examples of a class there are to learn from, or to test with."""
+        """The number of training or test examples of a class."""
         return int(np.count_nonzero((self.labels == label) & (self.held_out == held_out)))
 
 
@@ -149,7 +149,7 @@ def choose_examples(
 
 
 def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int, most_parts: int) -> _Rows:
-    """All rows that may be in the sample; copies of a text are dropped now and then."""
+    """All rows that may be in the sample; copies of a text are dropped periodically."""
     parts: list[_Rows] = []
     held, room = 0, 0
     for number, (table, text_at) in enumerate(_iter_tables(paths)):
@@ -172,25 +172,25 @@ def _load_rows(paths: Sequence[Path], limits: tuple[int, int], most: int, most_p
 
 @dataclass(frozen=True)
 class _Rows:
-    """Passages in the order of their files: the file each is in, and where its text begins."""
+    """Passages in the order of their files: the file of each, and the offset of its text."""
 
     table: NDArray[np.void]
     files: NDArray[np.int32]
     offsets: NDArray[np.int64]
 
     def take(self, places: NDArray[np.int64]) -> _Rows:
-        """Some of them."""
+        """A selection of the rows."""
         return _Rows(self.table[places], self.files[places], self.offsets[places])
 
     def places(self, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first example of each text of both classes, those with the smallest hashes."""
+        """The first example of each text of both classes, by the smallest hashes."""
         of = [np.flatnonzero(self.table["label"] == label) for label in (OTHER, GOOD)]
         hashes = self.table["hash"]
         firsts = [rows[np.unique(hashes[rows], return_index=True)[1]][:most] for rows in of]
         return firsts[OTHER], firsts[GOOD]
 
     def first_of_equals(self, most: int) -> _Rows:
-        """The first of equal texts of a class, in the order they were in."""
+        """The first of equal texts of a class, in the original order."""
         return self.take(np.sort(np.concatenate(self.places(most))))
 
 
@@ -213,9 +213,9 @@ def _iter_tables(paths: Sequence[Path]) -> Iterator[tuple[NDArray[np.void], int]
 def _choose(
     rows: _Rows, most: int
 ) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int64], int]:
-    """The first example of each text, at most so many of a class; how many were in both.
+    """The first example of each distinct text, limited per class; how many were in both.
 
-    A text that is good and other is good.
+    A text in both classes counts as good.
     """
     other, good = rows.places(most)
     both = np.isin(rows.table["hash"][other], rows.table["hash"][good])
@@ -239,9 +239,9 @@ def _require_classes(labels: NDArray[np.uint8], in_both: int) -> None:
 
 
 def _hold_out(groups: NDArray[np.uint64], order: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The places of examples to test with: whole stretches of documents, a tenth of all.
+    """The indices of test examples: whole groups of neighbouring documents, a tenth of all.
 
-    Where one stretch is most of a class, its passages are divided.
+    If one such group is most of a class, its passages are divided.
     """
     wanted = min(max(len(groups) // _HELD_OUT, 1), _MOST_HELD_OUT)
     by_group = np.lexsort((order, groups))
@@ -251,7 +251,7 @@ def _hold_out(groups: NDArray[np.uint64], order: NDArray[np.uint64]) -> NDArray[
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """New random numbers from hashes: the hashes that chose the sample are all small."""
+    """New random numbers from hashes, because the hashes that chose the sample are all small."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

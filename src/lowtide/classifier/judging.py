@@ -1,8 +1,8 @@
-"""How good a classifier is on examples it did not learn from, and what it would keep and drop.
+"""Measure a classifier on held-out examples, and show what it would keep and drop.
 
-In:      a trainer, files of examples that were held out
+In:      a trainer, files of held-out examples
 Out:     precision, recall, AUC; texts of the highest and lowest scores
-Memory:  one file's examples, a number for each of all
+Memory:  one file's examples, a number for each example
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def measure(
     num_workers: int,
     on_done: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Score examples that were held out; return figures, and texts to look at."""
+    """Score held-out examples; return metrics, and texts to show."""
     scores: list[NDArray[np.float32]] = []
     labels: list[NDArray[np.uint8]] = []
     shown = (Shown(), Shown())
@@ -91,7 +91,7 @@ def measure(
 
 
 def measure_scores(scores: NDArray[np.float32], labels: NDArray[np.uint8]) -> dict[str, Any]:
-    """Precision and recall of good at a score of 0.5, and the area under the curve.
+    """Precision and recall of the good class at a score of 0.5, and the area under the ROC curve.
 
     >>> figures = measure_scores(
     ...     np.array([0.9, 0.4, 0.6, 0.1], np.float32), np.array([1, 1, 0, 0], np.uint8)

@@ -1,11 +1,11 @@
-"""Learn a classifier from gathered examples: a dictionary, then passes of AdaGrad.
+"""Train a classifier on gathered examples: build a dictionary, then passes of AdaGrad.
 
 In:      files of examples (examplefiles)
-Out:     a native trainer whose rows are learned
-Memory:  tables of words, `table_bytes` a worker; then the dictionary, and twelve bytes a row
+Out:     a native trainer with trained rows
+Memory:  tables of words, `table_bytes` per worker; then the dictionary, and twelve bytes per row
 
-All of it is the same for any number of workers and any memory: words are counted exactly, in as
-many partitions as the tables need, and a batch changes the rows in a fixed order.
+The result is the same for any number of workers and any memory: words are counted exactly, in as
+many partitions as the tables need, and a batch updates the rows in a fixed order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lowtide.quickclasses import dataclass
 
 __all__ = ["Learning", "count_words", "learn"]
 
-# Chosen on one task: did a passage of Wikipedia contain words of war, which were taken out of it?
-# An AUC of 0.946 after five passes, on the same passages that some thirty settings were compared
-# on. fastText had 0.847 at its default rate and 0.947 at the best of three.
+# Chosen on one task: whether a passage of Wikipedia contained words of war, which were removed from
+# it. An AUC of 0.946 after five passes, on the same passages on which some thirty settings were
+# compared. fastText had 0.847 at its default rate and 0.947 at the best of three.
 _RATE = 5.0
-_FIRST_SUM = 1e-9  # the first sum of squares: it slows down words rarer than one in 30,000
-_FEWEST_BATCHES = 100  # in a pass: with few examples, batches are smaller
+_FIRST_SUM = 1e-9  # initial sum of squares: it slows down words rarer than one in 30,000
+_FEWEST_BATCHES = 100  # per pass: with few examples, batches are smaller
 _SMALLEST_BATCH = 16
 
 
@@ -51,7 +51,7 @@ def _count_partitions(
     max_words: int,
     table_bytes: int,
 ) -> _native.WordList | None:
-    """The words, or None where a table was full: then more partitions are needed."""
+    """The words, or None if a table was full: then more partitions are needed."""
 
     def count(partition: int) -> _native.WordList | None:
         counter = _native.WordCounter(partition, num_partitions, table_bytes)
@@ -72,19 +72,19 @@ def _count_partitions(
 
 @dataclass(frozen=True)
 class Learning:
-    """How a classifier is learned."""
+    """Settings of the training of a classifier."""
 
     epochs: int
     min_count: int
     buckets: int
     counts: tuple[int, int]
-    """Examples of each class, others first."""
+    """Number of examples of each class, others first."""
     folder: Path
-    """Where the rows are kept after each pass."""
+    """Folder for the rows after each pass."""
 
     @property
     def batch_examples(self) -> int:
-        """Examples that are judged by the same rows: a power of two, up to a file's."""
+        """Batch size: a power of two, at most a file's examples; scored with the same rows."""
         size = CHUNK_EXAMPLES
         while size > _SMALLEST_BATCH and size * _FEWEST_BATCHES > sum(self.counts):
             size //= 2
@@ -92,12 +92,12 @@ class Learning:
 
     @property
     def weights(self) -> tuple[float, float]:
-        """The weight of an error by class, so that both classes count the same."""
+        """The weight of an error by class, so that both classes have equal weight."""
         total = sum(self.counts)
         return total / (2 * self.counts[0]), total / (2 * self.counts[1])
 
     def state_path(self, epoch: int) -> Path:
-        """Where the rows are after a pass."""
+        """The path of the rows after a pass."""
         return self.folder / f"rows-{epoch:06d}.gathered"
 
 
@@ -109,7 +109,7 @@ def learn(
     num_workers: int,
     on_done: Callable[[int, float], None],
 ) -> _native.ClassifierTrainer:
-    """Go through all examples `epochs` times; a finished pass is not repeated after a stop.
+    """Make `epochs` passes over all examples; when resuming, finished passes are not repeated.
 
     `on_done` is called with how many examples were learned, and their mean loss.
     """
@@ -119,7 +119,7 @@ def learn(
     total = sum(learning.counts)
     first = _restore(learning, trainer)
     on_done(first * total, 0.0)
-    num_batches = -(-total // learning.batch_examples)  # a file is whole batches
+    num_batches = -(-total // learning.batch_examples)  # a file contains whole batches
     step = first * num_batches
     for epoch in range(first, learning.epochs):
         for chunk in iter_chunks(paths):
@@ -142,7 +142,7 @@ def _keep(learning: Learning, trainer: _native.ClassifierTrainer, epoch: int) ->
 
 
 def _restore(learning: Learning, trainer: _native.ClassifierTrainer) -> int:
-    """Take the rows of the last pass that was done; return how many passes were."""
+    """Load the rows of the last finished pass; return the number of finished passes."""
     for epoch in range(learning.epochs, 0, -1):
         path = learning.state_path(epoch)
         if path.exists():

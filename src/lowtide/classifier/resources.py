@@ -1,7 +1,7 @@
-"""What training a classifier takes, and how a budget is divided for it.
+"""The memory of training a classifier, and how a budget is divided for it.
 
-In:      settings, a budget, the inputs as they are on disk
-Out:     Shares; a refusal of what cannot fit, with what would
+In:      settings, a budget, the inputs on disk
+Out:     Shares; an error with the needed budget if it cannot fit
 Memory:  a few numbers
 """
 
@@ -19,10 +19,10 @@ from lowtide.quickclasses import dataclass
 
 __all__ = ["Shares", "plan_shares"]
 
-_EXAMPLE_BYTES = 40  # where its text is, its label, its place in the order
-_CHOICE_BYTES = 160  # of each while they are chosen: hashes, rows, their copies as they are sorted
-_WORD_BYTES = 90  # of the dictionary: lists, their merging, the model's own, about ten letters
-_ROW_BYTES = 28  # a row, its sum, its gradient; as a pass is taken back, those of the file
+_EXAMPLE_BYTES = 40  # position of its text, its label, its place in the order
+_CHOICE_BYTES = 160  # per example while choosing: hashes, rows, their copies for sorting
+_WORD_BYTES = 90  # per word: lists, their merging, the model's own, about ten letters
+_ROW_BYTES = 28  # a row, its sum, its gradient; while a pass is restored, those of the file
 _CHANGE_BYTES = 20  # for each byte of a batch: its text, rows, changes by partition
 _FILE_BYTES = 250
 _SMALLEST_TABLE = 4 << 20
@@ -35,17 +35,17 @@ class Shares:
 
     num_workers: int
     table_bytes: int
-    """A worker's table of words."""
+    """Bytes of a worker's table of words."""
     reader_bytes: int
 
 
 def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: InputList) -> Shares:
-    """Divide the budget; one too small is refused with the smallest that would do."""
+    """Divide the budget; one too small is an error with the smallest sufficient one."""
     workers = settings.num_workers or usable_cores()
     reading = reader_bytes(inputs, settings.reading())
     most = 2 * settings.max_examples
     unknown = any(not source.format.is_file or source.compression for source in inputs)
-    if not unknown:  # compressed text may be of any size
+    if not unknown:  # compressed text may have any size
         most = min(most, inputs.total_bytes // _SMALLEST_DOCUMENT + 1)
     budget.count("list of files", len(inputs) * _FILE_BYTES)
     budget.count("examples", most * _EXAMPLE_BYTES)
@@ -60,7 +60,7 @@ def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: Inpu
         "model and a batch": model,
         "blocks in work": 2 * block + reading + most * _EXAMPLE_BYTES,
     }
-    budget.require(dict([max(work.items(), key=lambda row: row[1])]))  # one after the other
+    budget.require(dict([max(work.items(), key=lambda row: row[1])]))  # used one after the other
     while workers > 1 and block * (workers + 1) + reading > budget.remaining_bytes:
         workers -= 1
     tables = budget.remaining_bytes - words * _WORD_BYTES

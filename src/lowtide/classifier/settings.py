@@ -52,7 +52,7 @@ class _Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierSettings(ReadingFlags, _Learning):
-    """What a classifier is learned from, and how large it may become.
+    """Examples and size of a classifier.
 
     Fields are inherited so that the help shows them in the order examples, reading, machine.
     """

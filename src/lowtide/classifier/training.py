@@ -1,9 +1,9 @@
-"""Train a classifier that tells good text from other, inside a memory budget.
+"""Train a classifier that distinguishes good text from other text, inside a memory budget.
 
 In:      files of good text and of other text (ClassifierSettings)
-Out:     OUT_DIR/model.bin, a model of fastText; classifier.json, written last: settings, inputs,
-         figures of examples held out, texts it would keep and drop
-Memory:  `memory`: blocks in work, numbers for each example, tables of words, rows of the model
+Out:     OUT_DIR/model.bin, a fastText model; classifier.json, written last: settings, inputs,
+         metrics on held-out examples, texts it would keep and drop
+Memory:  `memory`: current blocks, numbers for each example, tables of words, rows of the model
 
 Every phase writes its files atomically, so a killed command resumes where it was.
 """
@@ -49,14 +49,14 @@ _FREE = ("good", "other", "out_dir", "num_workers", "memory", "restart")
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class TrainedClassifier:
-    """A classifier and what its training found."""
+    """A classifier and the record of its training."""
 
     path: Path
-    """The model, as `prepare --score` takes it."""
+    """The path of the model, for `prepare --score`."""
     record: dict[str, Any]
-    """What classifier.json holds."""
+    """The contents of classifier.json."""
     was_there: bool = False
-    """True if the folder held it already, made of the same inputs with the same settings."""
+    """True if the folder had it already, made from the same inputs with the same settings."""
 
 
 @takes_keywords(ClassifierSettings)
@@ -89,7 +89,7 @@ def train_classifier(settings: ClassifierSettings) -> TrainedClassifier:
         naming_folder(settings.out_dir),
         files.hold_lock(settings.out_dir, create_folder=True, on_notice=progress.note),
     ):
-        if (settings.out_dir / CLASSIFIER_NAME).exists():  # by a command that ended just now
+        if (settings.out_dir / CLASSIFIER_NAME).exists():  # by a command that has just ended
             return _require_same(settings, inputs, num_good)
         if (settings.out_dir / CLASSIFIER_MODEL_NAME).exists() and not settings.restart:
             _refuse_stranger(settings.out_dir)
@@ -97,7 +97,7 @@ def train_classifier(settings: ClassifierSettings) -> TrainedClassifier:
 
 
 def _expand(settings: ClassifierSettings) -> tuple[InputList, int]:
-    """All inputs, the good ones first, and how many these are."""
+    """All inputs, the good ones first, and the number of good ones."""
     good, other = expand_inputs(settings.good), expand_inputs(settings.other)
     inputs = expand_inputs([*settings.good, *settings.other])
     if len(inputs) != len(good) + len(other):
@@ -120,7 +120,7 @@ def _decisive(settings: ClassifierSettings, num_good: int) -> dict[str, Any]:
 def _require_same(
     settings: ClassifierSettings, inputs: InputList, num_good: int
 ) -> TrainedClassifier:
-    """Return the classifier that is there, if this very command would make it; else refuse."""
+    """Return the existing classifier if this same command would make it; else raise an error."""
     root = settings.out_dir
     record = files.read_json(root / CLASSIFIER_NAME)
     difference = _find_difference(settings, inputs, num_good, record)
@@ -137,7 +137,7 @@ def _require_same(
             path=path,
             next_step="remove this folder, and give the command again",
         )
-    remove_work(root)  # of a kill while it was removed
+    remove_work(root)  # left by a kill while it was removed
     return TrainedClassifier(path, record, was_there=True)
 
 
@@ -151,7 +151,7 @@ def _find_difference(
     other = find_changed_setting(known, _decisive(settings, num_good))
     try:
         return other or find_other_source(inputs, rows, settings.reading())
-    except (KeyError, TypeError, ValueError, AttributeError):  # rows of another kind
+    except (KeyError, TypeError, ValueError, AttributeError):  # rows of another format
         return "its classifier.json is damaged"
 
 
@@ -219,7 +219,7 @@ class _Training:
         return TrainedClassifier(path, record)
 
     def sample(self) -> tuple[BlockTable, Examples]:
-        """Read everything, and choose what to learn from."""
+        """Read everything, and choose the examples."""
         settings = self.settings
         sampler = Sampler(
             self.work / "examples", num_good=self.num_good, max_examples=settings.max_examples

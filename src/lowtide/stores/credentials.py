@@ -1,7 +1,7 @@
 """Find credentials for object stores.
 
-In:      the environment, files of profiles; never a flag
-Out:     advice if there are none; a provider for sources that obstore does not read by itself
+In:      the environment, profile files; never a flag
+Out:     advice if there are none; a provider for sources that obstore does not read itself
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def how_to_sign_in(scheme: str) -> str:
 
 
 def needs_profile() -> bool:
-    """True where credentials are in a profile's files, which obstore does not read by itself."""
+    """True if credentials are in profile files, which obstore does not read itself."""
     if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true"):
         return False
     if any(os.environ.get(name) for name in _OTHER_CREDENTIALS):
@@ -49,7 +49,7 @@ def needs_profile() -> bool:
 
 
 def profile_credentials(root: StoreURL) -> Any:
-    """Credentials of a profile, by boto3."""
+    """Load the credentials of a profile with boto3."""
     if not has_package("boto3"):
         raise DataError(
             f"the profile {os.environ.get('AWS_PROFILE')} is read by the package boto3, which is "

@@ -38,7 +38,7 @@ __all__ = [
 EXTENT_BYTES = 2 << 20
 TRAILER_BYTES = 16
 EXTENT_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]+\.(\d+)")
-_BLOCK_BYTES = 4096  # what a file system rounds to
+_BLOCK_BYTES = 4096  # file system block size
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
@@ -48,31 +48,31 @@ class CachedObject:
 
     info: ObjectInfo
     head_checksum: str | None = None
-    """xxh3-64 of its first 4096 bytes, where its dataset says it."""
+    """xxh3-64 of its first 4096 bytes, if the dataset records it."""
     checksum: str | None = None
-    """xxh3-128 of all of it: compared where one extent is the whole object."""
+    """xxh3-128 of the whole object; compared if one extent is the whole object."""
 
     @functools.cached_property
     def key(self) -> str:
-        """Names this version of the object."""
+        """Identifies this version of the object."""
         identity = f"{self.info.url}\n{self.info.tag}\n{self.info.size}"
         return xxhash.xxh3_64_hexdigest(identity.encode())
 
     def extents(self, start: int, stop: int) -> Iterator[Extent]:
-        """The extents that bytes `start` to `stop` are in."""
+        """The extents with bytes `start` to `stop`."""
         for number in range(start // EXTENT_BYTES, -(-stop // EXTENT_BYTES)):
             yield Extent(self, number)
 
 
 class Extent(NamedTuple):
-    """EXTENT_BYTES of an object; the last one of it is shorter."""
+    """EXTENT_BYTES of an object; the last extent may be shorter."""
 
     object: CachedObject
     number: int
 
     @property
     def start(self) -> int:
-        """Where it begins in the object."""
+        """Its offset in the object."""
         return self.number * EXTENT_BYTES
 
     @property
@@ -87,12 +87,12 @@ class Extent(NamedTuple):
 
 
 def disk_bytes(size: int) -> int:
-    """What an extent, or another file of this size, takes of the disk."""
+    """Disk space of an extent, or of another file of this size."""
     return -(-(size + TRAILER_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def write_extent(path: Path, data: Any) -> None:
-    """Write a new file of an extent, and its checksum behind it."""
+    """Write a new file of an extent, with its checksum at the end."""
     with open(path, "xb", buffering=0) as file:  # noqa: PTH123
         for part in (memoryview(data), memoryview(xxhash.xxh3_128_digest(data))):
             done = 0
@@ -101,7 +101,7 @@ def write_extent(path: Path, data: Any) -> None:
 
 
 def compare_extent(extent: Extent, data: Any) -> None:
-    """Compare what came with what the dataset says of it."""
+    """Compare fetched bytes with the checksums of the dataset."""
     known = extent.object
     whole = extent.size == known.info.size
     wrong = (
@@ -121,7 +121,7 @@ def compare_extent(extent: Extent, data: Any) -> None:
 
 
 def is_whole(descriptor: int, size: int) -> bool:
-    """True if an extent's file is as it was written."""
+    """True if an extent's file is intact."""
     if os.fstat(descriptor).st_size != size + TRAILER_BYTES:
         return False
     digest, done = xxhash.xxh3_128(), 0

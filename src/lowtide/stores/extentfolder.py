@@ -39,18 +39,18 @@ from lowtide.stores.urls import StoreURL
 
 __all__ = ["Count", "ExtentFolder", "Rank", "about_cache"]
 
-_SPARE_SHARE = 128  # of a large cache so much is freed at once: choosing looks at all its extents
+_SPARE_SHARE = 128  # freed at once in a large cache, because choosing scans all its extents
 _MANY = 4096
 _READ_EXTENTS = 25  # reading in order needs room for 24 (loader.storeahead)
 _CLOSED = -1  # no descriptor
 
 Rank = Callable[[str], tuple[float, bool]]
-"""Returns how far away an extent's next use is; of equals those with True are removed first."""
+"""Returns how far away an extent's next use is; of equal ones, those with True go first."""
 
 
 @dataclass
 class Count:
-    """The bytes in use, while this process alone may change them."""
+    """The bytes in use, while this process has the exclusive lock on them."""
 
     bytes: int
 
@@ -71,13 +71,13 @@ class ExtentFolder:
         self.max_bytes = max_bytes
         self.mutex = threading.Condition()
         self.known: dict[str, int] = {}
-        """Names of extents and their bytes on disk."""
+        """Names of extents and their sizes on disk."""
         self._checked: set[str] = set()
         self._lock_file = self._users = _CLOSED
         self._make_folder()
 
     def make_again(self) -> None:
-        """Make a folder anew that somebody removed, and give back the locks of the old one."""
+        """Create a removed folder again, and release the locks of the old one."""
         with self.mutex:
             self.close()
             self._checked.clear()
@@ -93,7 +93,7 @@ class ExtentFolder:
                 self._list_extents()
                 if alone:
                     count.bytes = self._count_all()
-            try_lock(self._users, fcntl.LOCK_SH)  # held as long as this process lives
+            try_lock(self._users, fcntl.LOCK_SH)  # held until this process ends
 
     def _list_extents(self) -> None:
         known: dict[str, int] = {}
@@ -117,7 +117,7 @@ class ExtentFolder:
 
     @contextlib.contextmanager
     def counting(self) -> Generator[Count]:
-        """The bytes in use, for this thread of this process alone."""
+        """The bytes in use, locked for this thread."""
         with self.mutex:
             try_lock(self._lock_file, fcntl.LOCK_EX)
             try:
@@ -136,13 +136,13 @@ class ExtentFolder:
             return count.bytes
 
     def removable_bytes(self) -> int:
-        """Bytes of extents; the rest stays until the folder is removed."""
+        """Bytes of extents; other files stay until the folder is removed."""
         with about_cache(self.path), self.counting():
             self._list_extents()
             return sum(self.known.values())
 
     def keep_file(self, store: Store, url: StoreURL, *, most_bytes: int) -> Path:
-        """Copy a small object, and return where it is; it stays until the cache is removed."""
+        """Copy a small object, and return its path; it stays until the cache is removed."""
         _, data = store.read_whole(url, most_bytes=most_bytes)
         prefix = url.key.rpartition("/")[0]
         folder = self.path / "datasets" / checksum_bytes(f"{url.root}/{prefix}".encode())[:16]
@@ -196,8 +196,8 @@ class ExtentFolder:
     ) -> bool:
         """Remove extents until `size` more bytes fit, those with the next use farthest away first.
 
-        With a limit `beyond` only those farther away; return whether it was enough. Without one it
-        has to be.
+        With a limit `beyond`, only those farther away; return True if that was enough. Without it,
+        too little room is an error.
         """
         if count.bytes + size <= self.max_bytes:
             return True
@@ -207,9 +207,9 @@ class ExtentFolder:
                 return True
             if beyond >= 0:
                 return False
-            self._list_extents()  # what other processes brought
-        # What is told must be enough for the next command, which goes on from here: what is in use
-        # grows as the dataset is opened, and its order of reading is not known yet.
+            self._list_extents()  # extents added by other processes
+        # The advised size must be enough for the next command, which continues from here: usage
+        # grows when the dataset is opened, and its reading order is not known yet.
         wanted = count.bytes + max(size, _READ_EXTENTS * disk_bytes(EXTENT_BYTES))
         raise BudgetError(
             f"the cache of {format_size(self.max_bytes)} is full of what is being read or cannot "
@@ -222,7 +222,7 @@ class ExtentFolder:
     def evict(
         self, count: Count, size: int, rank: Rank | None = None, *, beyond: float = -1.0
     ) -> None:
-        """Remove about `size` bytes of extents that nobody reads."""
+        """Remove about `size` bytes of extents that are not being read."""
         if len(self.known) > self._many:
             size = max(size, self.max_bytes // self._spare_share)
         rank = rank or (lambda name: (0.0, True))
@@ -242,13 +242,13 @@ class ExtentFolder:
                     size -= freed
 
     def add(self, extent: Extent) -> None:
-        """Take an extent for one that is there, and whole."""
+        """Register an extent as present and intact."""
         with self.mutex:
             self.known[extent.name] = disk_bytes(extent.size)
             self._checked.add(extent.name)
 
     def require_disk(self, needed_bytes: int) -> None:
-        """Refuse a disk that has no room for what a run needs in the cache."""
+        """Refuse a disk without room for what a run needs in the cache."""
         free = free_disk_bytes(self.path)
         if free + self.used_bytes() < needed_bytes:
             raise BudgetError(
@@ -269,7 +269,7 @@ class ExtentFolder:
 
 @contextlib.contextmanager
 def about_cache(folder: Path, *, but: type[OSError] | None = None) -> Generator[None]:
-    """Errors of the disk within name the cache and what to do; those of type `but` stay."""
+    """Make OSErrors within name the cache and the next step, except those of type `but`."""
     try:
         yield
     except OSError as error:

@@ -50,29 +50,29 @@ __all__ = [
 FETCH_THREADS = 4
 _CLIENT_BYTES = 16 << 20  # obstore, its threads and connections
 _MANY = 4096
-_URGENT = -1  # the user whose extents come first
+_URGENT = -1  # the user whose extents have priority
 
 
 def buffer_bytes() -> int:
-    """The memory that reading from a store takes, whatever its size."""
+    """The memory for reading from a store of any size."""
     return _CLIENT_BYTES + FETCH_THREADS * EXTENT_BYTES
 
 
 def default_cache_dir() -> Path:
-    """Where extents are kept by default."""
+    """The default folder of extents."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "lowtide" / "objects"  # beside what else lowtide keeps there
+    return Path(home) / "lowtide" / "objects"  # beside other files of lowtide
 
 
 @dataclass(frozen=True)
 class PlannedUse:
-    """When a reader of this process wants an extent, in samples of its run."""
+    """When a reader of this process needs an extent, in samples of its run."""
 
     owner: int
     until: int
-    """Wanted up to this sample."""
+    """Needed up to this sample."""
     again: float = math.inf
-    """And then at this one."""
+    """And again at this sample."""
 
 
 class ExtentCache:
@@ -97,7 +97,7 @@ class ExtentCache:
         self._closed = False
 
     def close(self) -> None:
-        """Stop fetching, and give back the folder's locks."""
+        """Stop fetching, and release the folder's locks."""
         with self._mutex:
             self._closed = True
             self._queues.clear()
@@ -109,7 +109,7 @@ class ExtentCache:
     # -- reading --------------------------------------------------------------------------------
 
     def read_into(self, extent: Extent, start: int, out: memoryview) -> None:
-        """Read bytes from `start` of an extent; it is fetched if it is not there."""
+        """Read bytes from `start` of an extent, which is fetched if it is not in the cache."""
         while True:
             descriptor = self.folder.open_extent(extent)
             if descriptor is None:
@@ -119,15 +119,15 @@ class ExtentCache:
                 with about_cache(self.folder.path):
                     done = os.preadv(descriptor, [out], start)
             finally:
-                os.close(descriptor)  # and with it the lock
+                os.close(descriptor)  # and release the lock
             if done == len(out):
                 return
             self.folder.forget(extent.name, remove=True)
 
-    # -- what will be wanted ---------------------------------------------------------------------
+    # -- planned uses ----------------------------------------------------------------------------
 
     def plan(self, owner: int, position: int, wanted: Iterable[tuple[Extent, PlannedUse]]) -> None:
-        """Announce the position of a run and the extents it will need, in their order."""
+        """Announce the position of a run and the extents it will need, in order."""
         wanted = list(wanted)
         with self._mutex:
             self._positions[owner] = position
@@ -138,9 +138,9 @@ class ExtentCache:
         self.fetch_ahead(owner, (extent for extent, _ in wanted))
 
     def _forget_uses(self, owner: int) -> None:
-        """Drop uses of extents that are neither in the cache nor waited for by another reader.
+        """Drop uses of extents that are neither in the cache nor awaited by another reader.
 
-        If a removed extent is wanted again, the plan that wants it says so again.
+        If a removed extent is needed again, its plan announces it again.
         """
         known = self.folder.known
         self._uses = {
@@ -151,7 +151,7 @@ class ExtentCache:
         }
 
     def fetch_ahead(self, owner: int, extents: Iterable[Extent]) -> None:
-        """Let threads fetch extents, in place of what they should have fetched for this user."""
+        """Let threads fetch extents, replacing this user's earlier requests."""
         with self._mutex:
             self._queues[owner] = iter(extents)
             while len(self._threads) < self._fetch_threads:
@@ -161,9 +161,9 @@ class ExtentCache:
             self._mutex.notify_all()
 
     def fetch_now(self, extents: Iterable[Extent]) -> None:
-        """Let threads fetch extents that are read in a moment, before all others."""
+        """Let threads fetch extents that are read next, before all others."""
         missing = [extent for extent in extents if extent.name not in self.folder.known]
-        if len(missing) > 1:  # a single one is fetched by who reads it
+        if len(missing) > 1:  # a single one is fetched by its reader
             with self._mutex:
                 self.fetch_ahead(_URGENT, [*self._queues.get(_URGENT, ()), *missing])
 
@@ -187,15 +187,15 @@ class ExtentCache:
                 if extent.name in self.folder.known or extent.name in self._fetching:
                     continue
                 use = self._uses.get(extent.name, PlannedUse(owner, 0))
-                self._fetching.add(extent.name)  # at once: else there is a moment of nothing to do
-            # An error is told by whoever reads the extent, and asks for it again.
+                self._fetching.add(extent.name)  # atomically: else the queue is idle for a moment
+            # An error is raised by the reader of the extent, which requests it again.
             with contextlib.suppress(LowtideError):
                 self._fetch_claimed(extent, None if owner == _URGENT else use)
 
     # -- fetching -------------------------------------------------------------------------------
 
     def _fetch(self, extent: Extent) -> None:
-        """Fetch an extent that is read now, or wait for the thread that does."""
+        """Fetch an extent that is read now, or wait for the thread that is fetching it."""
         name = extent.name
         with self._mutex:
             if name in self._fetching:
@@ -205,9 +205,10 @@ class ExtentCache:
         self._fetch_claimed(extent, None)
 
     def _fetch_claimed(self, extent: Extent, ahead: PlannedUse | None) -> None:
-        """Fetch an extent that stands among those being fetched, and take it from there.
+        """Fetch an extent that is marked as being fetched, and remove the mark.
 
-        `ahead` of time only what is wanted later makes room for it, else all that nobody reads.
+        With `ahead`, only extents needed later are evicted for it, else any that are not being
+        read.
         """
         try:
             with about_cache(self.folder.path):
@@ -223,7 +224,7 @@ class ExtentCache:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # The disk is smaller than the cache was to be.
+            # The disk is smaller than the cache limit.
             beyond = -1.0 if ahead is None else self._distance(ahead)
             with self.folder.counting() as count:
                 size = 2 * disk_bytes(extent.size)
@@ -235,7 +236,7 @@ class ExtentCache:
         size = disk_bytes(extent.size)
         beyond = -1.0 if ahead is None else self._distance(ahead)
         with self.folder.counting() as count:
-            if path.is_file():  # another process was quicker
+            if path.is_file():  # another process was faster
                 self.folder.known[extent.name] = size
                 return
             if not self.folder.make_room(count, size, self._rank, beyond=beyond):
@@ -260,7 +261,7 @@ class ExtentCache:
                     count.bytes -= size
 
     def _rank(self, name: str) -> tuple[float, bool]:
-        """What to remove first: what is wanted last; of what nobody wants, our own."""
+        """The eviction order: extents needed last first; among those not needed, our own first."""
         use = self._uses.get(name)
         return (math.inf, False) if use is None else (self._distance(use), True)
 
@@ -274,7 +275,7 @@ _caches_lock = threading.Lock()
 
 
 def open_cache(folder: str | os.PathLike[str] | None, max_bytes: int) -> ExtentCache:
-    """Return the cache of a folder; one for it in this process, however many ask."""
+    """Return the cache of a folder; one per folder and process."""
     path = Path(folder or default_cache_dir()).absolute()
     if path.is_file():
         raise DataError("this is a file, expected a folder for the cache", path=path)
@@ -284,13 +285,13 @@ def open_cache(folder: str | os.PathLike[str] | None, max_bytes: int) -> ExtentC
         if cache is None:
             cache = _caches[key] = ExtentCache(path, max_bytes)
         elif not path.is_dir():
-            cache.folder.make_again()  # removed under way: who reads from this cache goes on
+            cache.folder.make_again()  # removed meanwhile: readers of this cache continue
         cache.folder.max_bytes = max_bytes
         return cache
 
 
 def close_caches() -> None:
-    """Close all caches of this process; who reads from one must open it again."""
+    """Close all caches of this process; readers must open them again."""
     with _caches_lock:
         mine = [key for key in _caches if key[0] == os.getpid()]
         for key in mine:

@@ -1,4 +1,4 @@
-"""Copies of objects on a disk of this machine, for code that maps files.
+"""Local copies of objects, for code that maps files into memory.
 
 In:      the URL of an object
 Out:     a file, and the checksum of its contents
@@ -20,7 +20,7 @@ _RANGE_BYTES = 4 << 20
 
 
 def copy_object(store: Store, url: StoreURL, path: Path, *, range_bytes: int = _RANGE_BYTES) -> str:
-    """Copy an object as it is now, by ranges under its tag; return its xxh3-128."""
+    """Copy the current version of an object, by ranges with its ETag; return its xxh3-128."""
     info = store.head(url)
     digest = xxhash.xxh3_128()
     with path.open("wb") as file:

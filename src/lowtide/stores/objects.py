@@ -49,10 +49,10 @@ __all__ = [
 ResultT = TypeVar("ResultT")
 
 _ATTEMPTS = 10
-_PART_BYTES = 5 << 20  # the least that S3 takes
-_MOST_PARTS = 9000  # S3 takes 10,000
+_PART_BYTES = 5 << 20  # the minimum of S3
+_MOST_PARTS = 9000  # S3 allows 10,000
 UPLOAD_BYTES = 3 * _PART_BYTES
-"""What uploading a file holds: the part that is read, and the one that is sent."""
+"""Memory for uploading a file: the part being read, and the one being sent."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 30.0
 _TOLD_WAIT_S = 3.0
 _REQUEST_S = 60
@@ -65,35 +65,35 @@ class ObjectInfo:
     url: StoreURL
     size: int
     tag: str
-    """Its ETag, or where a store has none, when it was written."""
+    """Its ETag, or its modification time if a store has none."""
     has_etag: bool = True
 
 
 class Store:
-    """One bucket; threads may share it, processes not."""
+    """One bucket; may be shared by threads, not by processes."""
 
     def __init__(self, root: StoreURL) -> None:
         self._root = root
         self._down = threading.Event()
-        """Set when a request was given up, until one is answered: others are tried once then, and
-        a program whose reader has ended with an error does not wait for other threads of it."""
+        """Set from when a request was given up until one is answered: meanwhile others are tried
+        only once, so that a program whose reader failed does not wait for its other threads."""
         self._obstore = import_package("obstore", f"{root.scheme}://", path=str(root))
         self._client = self._retrying(root, lambda: self._connect(root))
 
     def _connect(self, root: StoreURL) -> Any:
-        from datetime import timedelta  # 1.2 ms that commands on disks do not need
+        from datetime import timedelta  # takes 1.2 ms, not needed by commands on local disks
 
         stores = import_package("obstore.store", f"{root.scheme}://")
         options: dict[str, Any] = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "10s"}
         if _allows_http(root):
-            options["allow_http"] = True  # obstore forgets it where other options are given
+            options["allow_http"] = True  # obstore drops it if other options are given
         more: dict[str, Any] = {}
         if root.scheme in ("s3", "s3a") and needs_profile():
             more["credential_provider"] = profile_credentials(root)
         return stores.from_url(
             root.root,
             client_options=options,
-            # Waiting and naming are ours: one place for all that is asked.
+            # Retries and error messages are done here, for all requests.
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=_REQUEST_S)},
             **more,
         )
@@ -112,7 +112,7 @@ class Store:
 
         def ask() -> Any:
             found = self._obstore.get(self._client, info.url.key, options=options)
-            if _info(info.url, found.meta) != info:  # a store that knows no If-Match
+            if _info(info.url, found.meta) != info:  # a store without If-Match
                 raise object_changed(info.url)
             data = found.bytes()
             if len(data) != count:
@@ -139,10 +139,10 @@ class Store:
         return self._retrying(url, ask)
 
     def create(self, url: StoreURL, data: bytes) -> str | None:
-        """Create a small object and return its tag; None if another one is there.
+        """Create a small object and return its tag; None if a different one exists.
 
-        One that holds the same bytes is taken for our own: where it matters who was first, the
-        bytes of two writers have to differ.
+        An existing one with the same bytes is assumed to be our own: if it matters who was first,
+        the bytes of two writers have to differ.
         """
         exists = self._obstore.exceptions.AlreadyExistsError
 
@@ -159,21 +159,21 @@ class Store:
             try:
                 info, found = self.read_whole(url, most_bytes=max(len(data), 1 << 20))
                 return info.tag if bytes(found) == data else None
-            except ObjectMissingError:  # two at once, and neither came through; or removed again
+            except ObjectMissingError:  # two concurrent writes that both failed; or removed again
                 _wait(attempt, url, "created elsewhere at the same moment", self._down)
         raise DataError("this object was stored and removed again and again", path=str(url))
 
     def replace(self, url: StoreURL, data: bytes, tag: str) -> str | None:
         """Replace a small object that has this tag; return the new one, None if it had another.
 
-        It is asked for once: whoever renews a lease asks again soon.
+        Not retried, because the owner of a lease renews it again soon.
         """
         return self._retrying(url, self._replacing(url, data, tag), writes=True, attempts=1)
 
     def exchange(self, url: StoreURL, data: bytes, tag: str) -> str | None:
-        """Replace an object that has this tag, and make sure; None if it is another's by now.
+        """Replace an object that has this tag, and verify it; None if another writer replaced it.
 
-        Refused, or without an answer, it is looked at: what holds these bytes is taken for ours.
+        After a refusal or without a response the object is read: one with these bytes is ours.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             found = self._retrying(url, self._replacing(url, data, tag), writes=True)
@@ -185,12 +185,12 @@ class Store:
                 return None
             if info.tag != tag:
                 return info.tag if self._holds(info, data) else None
-            # S3: neither came through.
+            # S3: both concurrent writes failed.
             _wait(attempt, url, "replaced elsewhere at the same moment", self._down)
         raise DataError("this object could not be replaced", path=str(url))
 
     def _holds(self, info: ObjectInfo, data: bytes) -> bool:
-        """Whether an object has these bytes; read by ranges."""
+        """True if an object has these bytes; read by ranges."""
         return info.size == len(data) and all(
             bytes(self.read(info, start, min(_PART_BYTES, info.size - start)))
             == data[start : start + _PART_BYTES]
@@ -198,12 +198,12 @@ class Store:
         )
 
     def _replacing(self, url: StoreURL, data: bytes, tag: str) -> Callable[[], str | None]:
-        """What asks for a replacement once; it returns None for an object with another tag."""
+        """A function that tries a replacement once; returns None for an object with another tag."""
 
         def ask() -> str | None:
             try:
                 mode = self._expect(url, tag)
-                whole = {"use_multipart": False}  # parts would be stored without the condition
+                whole = {"use_multipart": False}  # multipart uploads would ignore the condition
                 return mode and _tag(
                     self._obstore.put(self._client, url.key, data, mode=mode, **whole)
                 )
@@ -213,9 +213,10 @@ class Store:
         return ask
 
     def _expect(self, url: StoreURL, tag: str) -> Any:
-        """The condition that an object has a tag; None where it is known to have another.
+        """The condition that an object has a tag; None if it is known to have another.
 
-        GCS compares no tags but generations, so the one of the object with this tag is asked for.
+        GCS compares generations instead of tags, so the generation of the object with this tag is
+        requested.
         """
         if url.scheme != "gs":
             return {"e_tag": f'"{tag}"'}
@@ -223,7 +224,7 @@ class Store:
         return {"version": found["version"]} if _tag(found) == tag else None
 
     def upload(self, url: StoreURL, path: Path) -> None:
-        """Store a file of any size; the object appears when all of it is there."""
+        """Upload a file of any size; the object appears when it is complete."""
         size = path.stat().st_size
         options: dict[str, Any] = {"use_multipart": False}
         if size > _PART_BYTES:
@@ -244,7 +245,7 @@ class Store:
         self._retrying(source, ask, writes=True)
 
     def delete(self, urls: Sequence[StoreURL]) -> None:
-        """Remove objects; those that are not there are no error."""
+        """Remove objects; missing ones are ignored."""
         keys = [url.key for url in urls]
         for first in range(0, len(keys), 1000):
             some = keys[first : first + 1000]
@@ -257,7 +258,7 @@ class Store:
     def _delete(self, keys: list[str]) -> None:
         try:
             self._obstore.delete(self._client, keys)
-        except FileNotFoundError:  # Azure and GCS say so of one that is not there, S3 does not
+        except FileNotFoundError:  # Azure and GCS report a missing object, S3 does not
             if len(keys) == 1:
                 return
             for key in keys:
@@ -270,7 +271,7 @@ class Store:
 
         def next_page() -> Any:
             nonlocal pages
-            if pages is None:  # the first, or after a lost connection from the last name on
+            if pages is None:  # the first; after a lost connection from the last name on
                 pages = iter(
                     self._obstore.list(
                         self._client, prefix.key or None, offset=last, chunk_size=1000
@@ -288,7 +289,7 @@ class Store:
                 yield _info(StoreURL(prefix.scheme, prefix.bucket, last), row)
 
     def list_names(self, prefix: StoreURL) -> list[str]:
-        """The names right under a prefix: of objects, and of longer prefixes."""
+        """The names directly under a prefix: of objects, and of longer prefixes."""
 
         def ask() -> Any:
             return self._obstore.list_with_delimiter(self._client, prefix.key or None)
@@ -310,7 +311,7 @@ class Store:
         writes: bool = False,
         attempts: int = _ATTEMPTS,
     ) -> ResultT:
-        """Call `ask` until it answers; errors that will not pass are raised at once, as our own."""
+        """Call `ask` until it succeeds; permanent errors are raised at once, as our own."""
         began, reason, attempt = time.monotonic(), "", 0
         for attempt in range(1, attempts + 1):
             try:
@@ -318,7 +319,7 @@ class Store:
             except LowtideError:
                 self._down.clear()
                 raise
-            except Exception as error:  # obstore's own share no narrower class with OSError
+            except Exception as error:  # its errors and OSError have no narrower common class
                 refusal = find_refusal(error, url, writes=writes)
                 if refusal is not None:
                     self._down.clear()
@@ -345,11 +346,11 @@ _open: dict[tuple[int, str], Store] = {}
 
 
 def open_store(url: StoreURL) -> Store:
-    """Return the bucket of a URL; one client for it in this process, however many ask."""
+    """Return the bucket of a URL; one client per bucket and process."""
     key = (os.getpid(), url.root)
     if key not in _open:
         if any(pid != key[0] for pid, _ in _open):
-            # obstore's threads are not there after a fork, and it would wait for them for ever.
+            # obstore's threads do not exist after a fork, and it would wait for them forever.
             raise UsageError(
                 f"{url.root} cannot be read in a process forked from one that has read it",
                 next_step="start workers anew (DataLoader: multiprocessing_context='spawn'), or "
@@ -360,21 +361,21 @@ def open_store(url: StoreURL) -> Store:
 
 
 def _allows_http(root: StoreURL) -> bool:
-    """Whether the environment says that a store may be asked without TLS, as emulators are."""
+    """True if the environment allows requests without TLS, as for emulators."""
     cloud = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}.get(root.scheme, "AZURE")
     return os.environ.get(f"{cloud}_ALLOW_HTTP", "").lower() in ("1", "true")
 
 
 def _info(url: StoreURL, row: Any) -> ObjectInfo:
     etag = row["e_tag"]
-    if etag is None or str(etag).startswith("W/"):  # a weak one matches nothing
+    if etag is None or str(etag).startswith("W/"):  # a weak ETag never matches
         written = row["last_modified"].replace(microsecond=0).isoformat()
         return ObjectInfo(url, int(row["size"]), written, has_etag=False)
-    return ObjectInfo(url, int(row["size"]), str(etag).strip('"'))  # lists may leave quotes out
+    return ObjectInfo(url, int(row["size"]), str(etag).strip('"'))  # lists may omit the quotes
 
 
 def _tag(row: Any) -> str:
-    """The tag of an object that was just stored; empty where the store does not say."""
+    """The tag of an object that was just stored; empty if the store does not return it."""
     return str(row["e_tag"] or "").strip('"')
 
 
@@ -383,7 +384,7 @@ def _sleep(seconds: float, ended: threading.Event) -> None:
 
 
 def _wait(attempt: int, url: StoreURL, reason: str, ended: threading.Event) -> None:
-    """Wait twice as long each time, and not all processes alike; no longer than until `ended`."""
+    """Wait with exponential backoff and jitter, at most until `ended`."""
     seconds = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (attempt - 1)) * random.uniform(0.6, 1.0)
     if seconds >= _TOLD_WAIT_S:
         warn(f"{url}: {reason}; attempt {attempt} of {_ATTEMPTS}, the next in {seconds:.0f} s")

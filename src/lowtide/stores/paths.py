@@ -42,7 +42,7 @@ __all__ = [
 
 READ_AHEAD_BYTES = 4 << 20
 READER_BYTES = READ_AHEAD_BYTES + (4 << 20)
-"""What a reader of an object takes, with its part of the client."""
+"""Memory of a reader of an object, with its part of the client."""
 _FIRST_AHEAD_BYTES = 256 << 10
 _BUFFER_BYTES = 64 << 10
 _KEPT = 4096
@@ -62,16 +62,16 @@ class StorePath(PosixPath):
 
     @property
     def url(self) -> StoreURL:
-        """Where the object is."""
+        """The URL of the object."""
         url = store_url("/".join(self.parts))
         assert url is not None
         return url
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """The object's size, and its ETag in place of times; asked for anew."""
+        """The object's size, and its ETag in place of times; always requested."""
         url = self.url
         try:
-            if not url.key:  # asked for as an object, a bucket would answer
+            if not url.key:  # requested as an object, a bucket would respond
                 raise ObjectMissingError("a bucket is not an object", path=str(url))
             info = open_store(url).head(url)
         except ObjectMissingError:
@@ -80,7 +80,7 @@ class StorePath(PosixPath):
         return _status(info)
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether there is such an object; pathlib would look on the local disk."""
+        """True if the object exists; pathlib would check the local disk."""
         try:
             self.stat()
         except FileNotFoundError:
@@ -88,15 +88,15 @@ class StorePath(PosixPath):
         return True
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether there is such an object."""
+        """True if the object exists."""
         return self.exists()
 
     def is_symlink(self) -> bool:
-        """Never: a store has no links."""
+        """False: a store has no links."""
         return False
 
     def is_dir(self) -> bool:
-        """Never: a prefix is no folder."""
+        """False: a prefix is not a folder."""
         return False
 
     def expanduser(self) -> StorePath:
@@ -104,7 +104,7 @@ class StorePath(PosixPath):
         return self
 
     def relative_to(self, *other: Any) -> Path:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What follows a prefix, which is no address."""
+        """The key after a prefix, as a plain path."""
         return Path(*super().relative_to(*other).parts)
 
     def absolute(self) -> StorePath:
@@ -124,13 +124,13 @@ class StorePath(PosixPath):
         return io.BufferedReader(raw, size) if size else raw
 
     def read_bytes(self) -> bytes:
-        """The whole object, which is small."""
+        """Read a whole small object."""
         with self.open(buffering=0) as file:
             return file.readall()
 
 
 class _RangeFile(io.RawIOBase):
-    """An object as a file; what is read in order is fetched in growing ranges."""
+    """An object as a file; sequential reads are fetched in growing ranges."""
 
     def __init__(self, info: ObjectInfo) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _RangeFile(io.RawIOBase):
         return max(0, done)
 
     def _take(self, count: int) -> memoryview:
-        """Some bytes from the present position on, at least one."""
+        """At least one byte from the current position on."""
         inside = self._position - self._start
         if not 0 <= inside < len(self._held):
             size = count
@@ -180,13 +180,13 @@ class _RangeFile(io.RawIOBase):
             else:
                 self._ahead = _FIRST_AHEAD_BYTES
             size = min(size, self._info.size - self._position)
-            self._held = memoryview(b"")  # before the next is fetched
+            self._held = memoryview(b"")  # free it free it before the next is fetched
             self._held = memoryview(self._store.read(self._info, self._position, size))
             self._start, inside = self._position, 0
         return self._held[inside : inside + count]
 
     def renew(self) -> None:
-        """Go on with the object's current version; for objects that are named by their content."""
+        """Continue with the object's current version; for objects named by their content."""
         info = self._store.head(self._info.url)
         if info.size == self._info.size:
             self._info = info
@@ -197,13 +197,13 @@ class _RangeFile(io.RawIOBase):
         super().close()
 
 
-# Objects that were found, so that opening one asks for nothing: the last few thousand.
+# The last few thousand objects that were found, so that opening one needs no request.
 _infos: OrderedDict[str, ObjectInfo] = OrderedDict()
 _infos_lock = threading.Lock()
 
 
 def keep_info(info: ObjectInfo, *, kept: int = _KEPT) -> None:
-    """Remember an object as it is now."""
+    """Cache the current info of an object."""
     with _infos_lock:
         _infos[str(info.url)] = info
         _infos.move_to_end(str(info.url))
@@ -212,7 +212,7 @@ def keep_info(info: ObjectInfo, *, kept: int = _KEPT) -> None:
 
 
 def tag_number(info: ObjectInfo) -> int:
-    """A number of an object's ETag, in place of its time of change."""
+    """A number computed from an object's ETag, in place of its modification time."""
     return xxhash.xxh3_64_intdigest(info.tag.encode()) >> 1
 
 
@@ -237,19 +237,19 @@ def checksum_path(path: Path) -> str:
 
 
 def is_stored(path: Path) -> bool:
-    """True for an object, which only Python can read."""
+    """True for an object, which native code cannot read."""
     return isinstance(path, StorePath)
 
 
 def input_path(text: str | os.PathLike[str]) -> Path:
-    """A path of this machine, or of a store."""
+    """A local path, or one in a store."""
     return Path(text) if store_url(text) is None else StorePath(text)
 
 
 def find_objects(pattern: StoreURL) -> Iterator[ObjectInfo]:
-    """The objects that a URL names: itself, all under it, or what matches its pattern.
+    """The objects of a URL: itself, all under it, or matches of its pattern.
 
-    From now on they are opened as they are found here.
+    Their infos are cached, so that they are opened as found here.
     """
     for info in _iter_objects(pattern):
         keep_info(info)
@@ -275,7 +275,7 @@ def _iter_objects(pattern: StoreURL) -> Iterator[ObjectInfo]:
 
 @functools.lru_cache(maxsize=8)
 def _translate(pattern: str) -> Any:
-    """A pattern as a shell reads it: * within a name, ** over folders too.
+    """Compile a shell pattern: * within a name, ** across folders.
 
     >>> bool(_translate("a/**/*.txt")("a/b/c.txt")), bool(_translate("a/*.txt")("a/b/c.txt"))
     (True, False)

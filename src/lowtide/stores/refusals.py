@@ -24,7 +24,7 @@ __all__ = [
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
-# Where clouds give credentials to their own machines: nobody asks there who has others.
+# Metadata servers of cloud machines: asked for credentials only if there are no others.
 _INSTANCE = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
 
@@ -33,15 +33,15 @@ class ObjectMissingError(DataError):
 
 
 class ObjectChangedError(DataError):
-    """An object is not the one that was opened."""
+    """An object is not the version that was opened."""
 
 
 class StoreDownError(DataError):
-    """The store denies access or does not answer: the request itself is not at fault."""
+    """The store denies access or does not respond; the request itself is valid."""
 
 
 def object_changed(url: StoreURL) -> ObjectChangedError:
-    """The error for an object that is not the one that was opened."""
+    """The error for an object that is not the version that was opened."""
     return ObjectChangedError(
         "this object changed while it was read",
         path=str(url),
@@ -50,7 +50,7 @@ def object_changed(url: StoreURL) -> ObjectChangedError:
 
 
 def find_refusal(error: Exception, url: StoreURL, *, writes: bool = False) -> DataError | None:
-    """The error to raise where retrying cannot help; None where it may."""
+    """The error to raise if retrying cannot help; None if it may."""
     text = str(error)
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
@@ -96,7 +96,7 @@ def find_refusal(error: Exception, url: StoreURL, *, writes: bool = False) -> Da
 
 
 def describe_reason(error: Exception) -> str:
-    """What a store said, in a line, without the query of a URL, which may hold a signature."""
+    """A store's message in one line, without URL queries, which may contain a signature."""
     text = str(error)
     status, code = _STATUS.search(text), _CODE.search(text)
     if status is not None:

@@ -15,7 +15,7 @@ from lowtide.quickclasses import dataclass
 
 __all__ = ["StoreURL", "is_store_url", "show_path", "store_url"]
 
-# A Path of "s3://bucket" has one slash: both are read, since settings keep paths.
+# A Path of "s3://bucket" has one slash; both forms are parsed, because settings hold Paths.
 _URL = re.compile(r"(s3|s3a|gs|az|azure|abfs|abfss):/+([^/]*)/*(.*)", re.DOTALL)
 
 
@@ -26,7 +26,7 @@ class StoreURL:
     scheme: str
     bucket: str
     key: str
-    """Without a slash at its ends; empty for the whole bucket."""
+    """Without slashes at its ends; empty for the whole bucket."""
 
     @property
     def root(self) -> str:
@@ -46,7 +46,7 @@ class StoreURL:
 
 
 def store_url(path: str | os.PathLike[str] | None) -> StoreURL | None:
-    """Return the URL that a path is, None for a path of this machine.
+    """Parse a path as a URL; None for a local path.
 
     >>> str(store_url("s3:/bucket/data/"))
     's3://bucket/data'
@@ -75,10 +75,10 @@ def store_url(path: str | os.PathLike[str] | None) -> StoreURL | None:
 
 
 def is_store_url(path: str | os.PathLike[str] | None) -> bool:
-    """True for an address in an object store."""
+    """True for a URL of an object store."""
     return store_url(path) is not None
 
 
 def show_path(path: str | os.PathLike[str]) -> str:
-    """A path as its user wrote it, a URL with both slashes."""
+    """A path for messages, a URL with both slashes."""
     return str(store_url(path) or os.fspath(path))
