@@ -31,7 +31,7 @@ __all__ = ["AddedText", "Findings", "log_names", "read_stored_counts"]
 
 
 def log_names(number: int) -> tuple[str, str, str]:
-    """Names of an append's files: near copies, items that were met, counts of their n-grams."""
+    """Names of an append's files: near copies, found items, counts of their n-grams."""
     name = f"decontamination_{number:05d}"
     return f"near_duplicates_{number:05d}.jsonl", f"{name}.jsonl", f"{name}.counts"
 
@@ -62,7 +62,7 @@ class Findings:
         return list(chain(*(finder.notices() for finder in self.finders)))
 
     def write_logs(self, root: Path, number: int) -> dict[str, Any]:
-        """Write what was found; return the rows that the event's metadata has of it."""
+        """Write what was found; return the rows for the event's metadata."""
         logs: dict[str, Any] = {}
         near_name, report_name, counts_name = log_names(number)
         if self.near is not None:
@@ -80,7 +80,7 @@ class AddedText:
 
     table: BlockTable
     stored: PrepareSettings
-    """What the dataset was prepared with."""
+    """The settings that the dataset was prepared with."""
     root: Path
     metadata: Mapping[str, Any]
     folder: Path
@@ -89,7 +89,7 @@ class AddedText:
     def find(
         self, load_existing: Callable[[], BlockTable], pool: WorkerPool, progress: Progress
     ) -> Findings:
-        """Look for near copies and evaluation items; `load_existing` decodes the dataset."""
+        """Find near copies and evaluation items; `load_existing` decodes the dataset."""
         near = contamination = None
         if self.stored.near is not None:
             near = self._find_near_copies(load_existing(), pool, progress)

@@ -42,13 +42,13 @@ __all__ = [
 ]
 
 NOTES_NAME = "shards"
-"""Where rows of finished shards are noted."""
+"""Folder with the rows of finished shards."""
 
 
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class AppendResult:
-    """What was added."""
+    """The result of an append."""
 
     info: layout.DatasetInfo
     report: dict[str, Any]
@@ -56,7 +56,7 @@ class AppendResult:
     added_tokens: int
     added_shards: int
     was_there: bool = False
-    """True if every input was in the dataset already, and nothing was touched."""
+    """True if every input was in the dataset already, and nothing was changed."""
 
 
 def give_up(root: Path) -> None:
@@ -65,7 +65,7 @@ def give_up(root: Path) -> None:
     described = layout.read_metadata(root)
     if facts is None or _is_last_event(described, facts):
         return
-    # By the notes of that command: shards that the user moved in since then are kept.
+    # By the records of that command, so that shards that the user moved in since then are kept.
     for note in sorted((root / WORK_NAME / NOTES_NAME).glob("*.shard")):
         path = root / str(open_work_file(note).header["file"])
         for file in (path, layout.documents_path(path)):
@@ -76,13 +76,13 @@ def give_up(root: Path) -> None:
 
 
 def _is_last_event(metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    """Return whether the command these facts are of wrote its metadata."""
+    """True if the command of these facts wrote its metadata."""
     events = metadata.get("appended", [])
     return len(events) > facts["num_appended"]
 
 
 def finish_cleaning_up(root: Path) -> None:
-    """Finish the cleaning up of a command that was killed after it wrote its metadata."""
+    """Finish the cleanup of a command that was killed after it wrote its metadata."""
     facts = read_facts(root, verb="append")
     is_over = facts is not None and _is_last_event(layout.read_metadata(root), facts)
     if is_over or is_half_removed(root):
@@ -123,9 +123,9 @@ def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> Prepa
 
 
 def _find_items(info: layout.DatasetInfo, typed: Sequence[str]) -> tuple[str, ...]:
-    """The files of evaluation items that the dataset was made with.
+    """Find the files of evaluation items that the dataset was made with.
 
-    They are looked for where they were then, then by the names as they were typed, from here.
+    First by their absolute paths at that time, then by the names as typed, from the current folder.
     """
     if not typed:
         return ()
@@ -134,7 +134,7 @@ def _find_items(info: layout.DatasetInfo, typed: Sequence[str]) -> tuple[str, ..
     missing = [path for path in stored if not Path(path).is_file()]
     if stored and not missing and checksum_items(stored) == wanted:
         return stored
-    with contextlib.suppress(LowtideError):  # of other names: the error is of those known
+    with contextlib.suppress(LowtideError):  # of other names: the error lists the known ones
         found = find_item_files(typed)
         if checksum_items(found) == wanted:
             return found
@@ -154,7 +154,7 @@ def find_new(
     reading: ReadingSettings,
     on_notice: Callable[[str], None],
 ) -> InputList:
-    """Inputs the dataset was not made of yet, numbered after those it was."""
+    """Inputs that are not in the dataset yet, numbered after those in it."""
     if stored.dedup:
         inputs = drop_copies(inputs, reading, on_notice=on_notice)
     rows = info.metadata.get("sources", [])

@@ -57,7 +57,7 @@ from lowtide.tokenizer import Tokenizer
 
 __all__ = ["append_to_dataset"]
 
-_BYTES_PER_TOKEN = 4  # of English; for the disk that the dataset's own text takes
+_BYTES_PER_TOKEN = 4  # of English; to estimate the disk space of the dataset's own text
 
 
 @takes_keywords(AppendSettings)
@@ -86,7 +86,7 @@ def _append(settings: AppendSettings) -> AppendResult:
     notices: list[str] = []
     found = expand_inputs(settings.input_files, on_notice=notices.append)
     needs = Inputs.of(found, stored, tokenizer=info.root)  # before the budget is measured
-    if stored.decontaminate:  # before all work: without these counts nothing can be appended
+    if stored.decontaminate:  # first, because without these counts nothing can be appended
         read_stored_counts(info.root, info.metadata, stored)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(stored, budget, needs)
@@ -124,7 +124,7 @@ def _append(settings: AppendSettings) -> AppendResult:
 def _decisive_settings(
     info: layout.DatasetInfo, settings: AppendSettings, stored: PrepareSettings
 ) -> dict[str, Any]:
-    """What has to be the same to go on with the work of an interrupted append."""
+    """The settings that have to be the same to resume an interrupted append."""
     return {
         "text_field": settings.text_field,
         "skip_bad_inputs": settings.skip_bad_inputs,
@@ -134,7 +134,7 @@ def _decisive_settings(
 
 
 def _facts_of(info: layout.DatasetInfo) -> dict[str, Any]:
-    """The dataset as it is before anything is moved in."""
+    """Facts of the dataset before anything is moved in."""
     return {
         "num_appended": len(info.metadata.get("appended", [])),
         "first_number": first_free_number(info),
@@ -168,7 +168,7 @@ class _Append:
             reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
         )
         self.streams = plan_streams(inputs, self.reading)
-        # Shards of this command that a kill left behind would look like ones moved in by hand.
+        # Shards left by a killed append would look like ones moved in by hand.
         self.work, facts = open_work(
             info.root,
             verb="append",
@@ -232,7 +232,7 @@ class _Append:
         )
 
     def clean(self) -> BlockTable:
-        """The new text in clean blocks."""
+        """Clean the new text into blocks."""
         job = CleanJob(
             streams=self.streams,
             reading=self.reading,
@@ -263,7 +263,7 @@ class _Append:
         )
 
     def existing(self, folder: str) -> ExistingText:
-        """What the dataset holds, to be read into blocks before those of the new text."""
+        """The dataset's text, to be read into blocks before those of the new text."""
         return ExistingText(
             root=self.root,
             shards=self.grown.shards,

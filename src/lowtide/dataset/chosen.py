@@ -24,7 +24,7 @@ __all__ = ["FoundInputs", "choose_inputs", "find_inputs"]
 
 @dataclass(frozen=True)
 class FoundInputs:
-    """What the settings name, and how the budget is divided for it."""
+    """The inputs of the settings, and how the budget is divided for them."""
 
     inputs: InputList
     budget: MemoryBudget
@@ -33,14 +33,14 @@ class FoundInputs:
 
 
 def find_inputs(settings: PrepareSettings) -> FoundInputs:
-    """Find the inputs and divide the budget; what cannot be prepared is refused."""
+    """Find the inputs and divide the budget; raise errors for what cannot be prepared."""
     notices: list[str] = []
     inputs = expand_inputs(settings.input_files, on_notice=notices.append)
     if settings.keep_top is not None:
         require_rereadable(inputs)
     if settings.step:
         notices.append(STEP_NOTICE)
-    needs = Inputs.of(inputs, settings)  # before the budget: what it imports counts as program
+    needs = Inputs.of(inputs, settings)  # before the budget: its imports count as program
     budget = MemoryBudget.from_setting(settings.memory)
     return FoundInputs(inputs, budget, plan_shares(settings, budget, needs), notices)
 
@@ -48,7 +48,7 @@ def find_inputs(settings: PrepareSettings) -> FoundInputs:
 def choose_inputs(
     found: FoundInputs, settings: PrepareSettings, progress: Progress
 ) -> tuple[InputList, ReadingSettings]:
-    """The inputs to read, and how; rules that would leave nothing of them are refused."""
+    """The inputs to read, and how; rules that would remove everything are refused."""
     for notice in found.notices:
         progress.note(notice)
     reading = settings.reading(

@@ -39,33 +39,33 @@ __all__ = [
 ]
 
 ADDING_NAME = ".adding"
-"""Where claims are, and where new shards wait."""
+"""Folder of claims, and of new shards before they are listed."""
 _MOST_CLAIM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to write what the append of a number adds."""
+    """The exclusive right to write the files of the append with a number."""
 
     number: int
-    """Of the append, from 1 on."""
+    """Number of the append, from 1 on."""
     plan: str
-    """The checksum of the plan of whoever has it."""
+    """Checksum of its owner's plan."""
     tag: str
-    """Of the names of its shards."""
+    """Tag in the names of its shards."""
     work_dir: str
-    """For people."""
+    """For users."""
 
     def url(self, dataset: StoreURL) -> StoreURL:
-        """Where it is."""
+        """Its URL."""
         return dataset / f"{ADDING_NAME}/{self.number:05d}.json"
 
 
 def take_claim(store: Store, dataset: StoreURL, claim: Claim) -> None:
-    """Create a claim, or see that the one there is of the same plan; another's is an error."""
+    """Create a claim, or check that the existing one has the same plan; another's is an error."""
     url, data = claim.url(dataset), json.dumps(asdict(claim)).encode()
     while store.create(url, data) is None:
-        with contextlib.suppress(ObjectMissingError):  # its owner has ended just now
+        with contextlib.suppress(ObjectMissingError):  # its owner has just finished
             other = _read_claim(store, url)
             if other is not None and other.plan == claim.plan:
                 return
@@ -86,7 +86,7 @@ def _claimed(url: StoreURL, mine: Claim, other: Claim | None) -> DataError:
 
 
 def _read_claim(store: Store, url: StoreURL) -> Claim | None:
-    """The claim in an object; None if it is not a claim."""
+    """Read the claim in an object; None if it is not a claim."""
     data = bytes(store.read_whole(url, most_bytes=_MOST_CLAIM_BYTES)[1])
     try:
         row = json.loads(data)
@@ -96,7 +96,7 @@ def _read_claim(store: Store, url: StoreURL) -> Claim | None:
 
 
 def list_claims(store: Store, dataset: StoreURL) -> list[Claim]:
-    """The claims there are; one that is removed meanwhile may be left out."""
+    """All claims; one that is removed meanwhile may be missing."""
     found: list[Claim] = []
     for name in store.list_names(dataset / ADDING_NAME):
         if name.endswith(".json"):
@@ -107,7 +107,7 @@ def list_claims(store: Store, dataset: StoreURL) -> list[Claim]:
 
 
 def drop_claims(store: Store, dataset: StoreURL, plan: str) -> None:
-    """Remove a plan's claim, and before it the shards under it that no metadata describes."""
+    """Remove a plan's claim, after removing its shards that no metadata describes."""
     claims = [claim for claim in list_claims(store, dataset) if claim.plan == plan]
     if not claims:
         return
@@ -124,7 +124,7 @@ def drop_claims(store: Store, dataset: StoreURL, plan: str) -> None:
 
 
 def read_present_names(store: Store, dataset: StoreURL) -> set[str]:
-    """The names of all shards that the metadata describes at this moment, as train/NAME."""
+    """The names of all shards in the current metadata, as train/NAME."""
     with scratch_folder("dataset") as folder:
         while True:
             with contextlib.suppress(ObjectChangedError):
@@ -135,7 +135,7 @@ def read_present_names(store: Store, dataset: StoreURL) -> set[str]:
 
 
 class Additions:
-    """Which shards beside those of a dataset are an append's; looked up when one is met."""
+    """Which unlisted shards belong to an append in progress; looked up when one is found."""
 
     def __init__(self, store: Store, dataset: StoreURL) -> None:
         self._store = store
@@ -144,16 +144,16 @@ class Additions:
         self._names: set[str] = set()
 
     def has(self, split: str, name: str) -> bool:
-        """Whether a shard is about to be added, or was since the reader's metadata was read."""
+        """True if a shard is about to be added, or was added after the reader read the metadata."""
         return self._knows(split, name) or any(self._knows(split, name) for _ in self._look())
 
     def _knows(self, split: str, name: str) -> bool:
         return find_tag(name) in self._tags or f"{split}/{name}" in self._names
 
     def _look(self) -> Iterator[None]:
-        """Look at the claims, then at the metadata, which is replaced before a claim goes."""
+        """Read the claims, then the metadata, which is replaced before a claim is removed."""
         self._tags = {claim.tag for claim in list_claims(self._store, self._dataset)}
         yield
-        with contextlib.suppress(DataError):  # the error is of what was met
+        with contextlib.suppress(DataError):  # the caller reports the shard instead
             self._names = read_present_names(self._store, self._dataset)
         yield

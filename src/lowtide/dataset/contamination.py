@@ -31,7 +31,7 @@ from lowtide.dataset.near.job import BlockText
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.records import Records
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.errors import DataError, UsageError
 from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import checksum_path
@@ -51,7 +51,7 @@ __all__ = [
 COMMON = 10
 REPORT_NAME = "decontamination.jsonl"
 COUNTS_NAME = "decontamination.counts"
-"""How many documents said each n-gram that was met: 8 bytes each, for `append`."""
+"""File with the number of documents of each n-gram found: 8 bytes each, for `append`."""
 SCAN_STAGE = "scan"
 JUDGE_STAGE = "judge"
 _STEP_BYTES = 1 << 20
@@ -69,12 +69,12 @@ class ContaminationJob:
     """Remove lines instead of documents."""
     records: Records
     scan_stage: str
-    """The stage whose results hold what was found."""
+    """The stage that stores the n-grams found."""
     num_parts: int
     counts_before: Path | None = None
-    """Counts of text scanned earlier: a file of rows, an n-gram's number and its documents."""
+    """File with counts of text scanned earlier: rows of an n-gram's number and its documents."""
     step_grams: int = 1 << 16
-    """N-grams whose counts are read or written at a time."""
+    """Number of counts that are read or written at a time."""
 
 
 class PartScanner:
@@ -88,13 +88,13 @@ class PartScanner:
         os.close(files.create_file(scratch))
 
     def add(self, text: memoryview, documents: memoryview) -> None:
-        """Look at the documents of the next block."""
+        """Scan the documents of the next block."""
         with self._scratch.open("ab") as file:
             self._size += file.write(self._table.scan(text, documents))
         self._ends.append(self._size // _HIT_BYTES)
 
     def write(self, output: OutputWriter) -> dict[str, Any]:
-        """Write what was found."""
+        """Write the n-grams found."""
         output.begin("eval_hits")
         with self._scratch.open("rb") as file:
             while data := file.read(_STEP_BYTES):
@@ -104,7 +104,7 @@ class PartScanner:
 
 
 class ScanStage:
-    """A task for each part; used where no other stage scans for items while it reads."""
+    """A task for each part; used if no other stage scans for items while it reads."""
 
     name = SCAN_STAGE
 
@@ -120,14 +120,14 @@ class ScanStage:
         """One for each part."""
         return self._job.num_parts
 
-    def run(self, index: int) -> None:
-        """Scan a part and commit what was found."""
+    def run(self, index: int) -> Uncommitted:
+        """Scan a part."""
         records = self._job.records
         with records.scratch_folder() as folder:
             scanner = PartScanner(self._job.items, folder / "hits")
             for load in self._iter_part(index):
                 scanner.add(*load())
-            records.commit(Task(self.name, index), scanner.write)
+            return records.write(Task(self.name, index), scanner.write)
 
 
 def _iter_hits(job: ContaminationJob) -> Iterator[Any]:
@@ -148,13 +148,13 @@ def _read_hits(output: Output, begin: int, end: int) -> Any:
 
 
 def _unique_pairs(first: Any, second: Any) -> Any:
-    """Two rows of numbers, each pair once."""
+    """Two rows of numbers, without repeated pairs."""
     joined = np.unique(first.astype("<u8") << np.uint64(32) | second)
     return joined >> np.uint64(32), (joined & np.uint64(0xFFFFFFFF)).astype("<i8")
 
 
 def judge_stage(job: ContaminationJob) -> OneTask:
-    """One task: counts the documents of each n-gram, then of each item."""
+    """A stage of one task: counts the documents of each n-gram, then of each item."""
     return OneTask(JUDGE_STAGE, job.records, lambda output: _judge(job, output))
 
 
@@ -195,11 +195,11 @@ def _add_counts(counts: Any, path: Path, step_grams: int) -> None:
 
 
 class Contamination:
-    """What is left out of each block."""
+    """The removals from each block."""
 
     def __init__(self, job: ContaminationJob) -> None:
         self._job = job
-        # Blocks are asked for in order, by each worker near the place of the others.
+        # Blocks are requested in order, by all workers at nearby positions.
         self._part = lru_cache(_OPEN_PARTS)(self._open_part)
 
     @cached_property
@@ -212,7 +212,7 @@ class Contamination:
 
     @cached_property
     def _starts(self) -> array[int]:
-        """The number of each part's first block in the corpus, and the number of all."""
+        """The index of each part's first block in the corpus, and the number of all blocks."""
         starts = array("q", [0])
         for part in range(self._job.num_parts):
             output = self._job.records.open(Task(self._job.scan_stage, part))
@@ -221,7 +221,7 @@ class Contamination:
 
     def _open_part(self, part: int) -> Output:
         output = self._job.records.open(Task(self._job.scan_stage, part))
-        return replace(output, header={})  # offsets are enough to keep
+        return replace(output, header={})  # keep only the offsets
 
     def _hits(self, block: int) -> Any:
         part = int(np.searchsorted(self._starts, block, side="right")) - 1
@@ -234,16 +234,16 @@ class Contamination:
         return hits[self._counts[hits["gram"]] <= COMMON]
 
     def marks(self, block: int) -> bytes:
-        """Documents and lines to leave out of a block, as encoding takes them."""
+        """Documents and lines to leave out of a block, in the form that encoding expects."""
         hits = self._hits(block)
-        is_cut = (hits["whole"] == 0) | self._job.cuts  # parts only lose lines
+        is_cut = (hits["whole"] == 0) | self._job.cuts  # parts of documents only lose lines
         lines = [np.arange(row["line"], row["end"], dtype="<u4") for row in hits[is_cut]]
         cut = np.unique(np.concatenate([np.zeros(0, "<u4"), *lines])) | np.uint32(_native.CUT_MARK)
         rows = np.unique(hits["row"][~is_cut]) | np.uint32(_native.CONTAMINATED_MARK)
         return cut.astype("<u4").tobytes() + rows.astype("<u4").tobytes()
 
     def leave_out(self, block: int, hashes: memoryview) -> memoryview:
-        """Hashes of a block without those of documents that go."""
+        """Hashes of a block without those of removed documents."""
         if self._job.cuts or not len(hashes):
             return hashes
         hits = self._hits(block)
@@ -254,7 +254,7 @@ class Contamination:
         return _native.leave_out(hashes, np.ascontiguousarray(left, "<u4").tobytes())
 
     def notices(self) -> list[str]:
-        """What people should know of it."""
+        """Notices for the user."""
         short = self._job.items.num_short
         if not short:
             return []
@@ -263,7 +263,7 @@ class Contamination:
     def write_report(
         self, root: Path, name: str = REPORT_NAME, counts_name: str = COUNTS_NAME
     ) -> dict[str, Any]:
-        """Write which items were met, and all counts; return the metadata's row of it all."""
+        """Write which items were found, and all counts; return a row for the metadata."""
         items = self._job.items
         documents = np.frombuffer(self._judged.read("documents"), dtype="<u4")
         digest = xxhash.xxh3_128()
@@ -293,7 +293,7 @@ class Contamination:
         }
 
     def _iter_counts(self) -> Iterator[bytes]:
-        """Rows of each n-gram that was met and of its documents, a part of them at a time."""
+        """Rows of each n-gram found and its number of documents, some at a time."""
         step = self._job.step_grams
         for begin in range(0, len(self._counts), step):
             counts = self._counts[begin : begin + step]
@@ -302,13 +302,13 @@ class Contamination:
 
 
 def _checksum_table(items: EvaluationItems) -> str:
-    """What the numbers of n-grams mean: their order among all."""
+    """A checksum of the table's n-grams in order, because counts refer to them by number."""
     return xxhash.xxh3_128_hexdigest(items.table.items())
 
 
 def read_counts(root: Path, known: Mapping[str, Any], items: EvaluationItems) -> Path:
-    """The path of the counts that a dataset keeps, for `append`; damaged ones and those of others
-    are refused."""
+    """The path of a dataset's counts, for `append`; damaged ones and those of other items are
+    refused."""
     row = known.get("counts")
     if row is None or row["table"] != _checksum_table(items):
         raise UsageError(

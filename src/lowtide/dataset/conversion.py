@@ -30,21 +30,21 @@ __all__ = ["ConvertResult", "convert_dataset"]
 
 
 _RECORD = "conversion.json"
-"""What an export is of, and whether it is finished, for the same command given again."""
+"""Record of an export's source and whether it is finished, for the same command given again."""
 _Whole = dict[str, tuple[int | None, str | None]]
-"""Bytes and xxh3-128 of files, by name; None where an earlier version kept neither."""
+"""Sizes and xxh3-128 of files, by name; None in records of earlier versions."""
 _SHARES = {"tokenizer": 32 << 20, "ids and ends": 24 << 20}
 
 
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class ConvertResult:
-    """What was written."""
+    """The result of a conversion."""
 
     paths: list[Path]
     num_tokens: int
     was_there: bool = False
-    """True if all of it was there already, made of the same input in the same way."""
+    """True if all of it existed already, made from the same input in the same way."""
 
 
 @takes_keywords(ConvertSettings)
@@ -77,7 +77,7 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
     progress.metrics_path = out / METRICS_NAME
     paths: list[Path] = []
     write = FORMATS[settings.to].write
-    assert write is not None  # the settings allow no other
+    assert write is not None  # no other value passes the settings
     rows = {
         name: (size, checksum)
         for name, (size, checksum) in whole.items()
@@ -98,7 +98,7 @@ def _export(settings: ConvertSettings, progress: Progress) -> ConvertResult:
 def _keep_record(
     out: Path, wanted: Mapping[str, Any], rows: Mapping[str, tuple[int, str]], *, finished: bool
 ) -> None:
-    """Keep what this export is of, and the files of it that are whole, with their checksums."""
+    """Record the source of this export, and its complete files with their checksums."""
     record = {
         **wanted,
         "finished": finished,
@@ -142,11 +142,11 @@ def _begin_export(out: Path, wanted: Mapping[str, Any], progress: Progress) -> t
 
 
 def _read_rows(stored: Mapping[str, Any]) -> _Whole:
-    """The files that a record names; none where it is damaged."""
+    """The files in a record; none if it is damaged."""
     names = stored.get("files")
     if not isinstance(names, list):
         return {}
-    none: list[None] = [None] * len(names)  # earlier versions kept neither
+    none: list[None] = [None] * len(names)  # earlier versions stored neither
     sizes, sums = stored.get("bytes", none), stored.get("xxh3_128", none)
     if any(not isinstance(rows, list) or len(rows) != len(names) for rows in (sizes, sums)):
         return {}
@@ -156,7 +156,7 @@ def _read_rows(stored: Mapping[str, Any]) -> _Whole:
 
 
 def _find_whole(out: Path, expected: _Whole, progress: Progress) -> _Whole:
-    """The files that are still as they were written; an export that resumes keeps them."""
+    """The files that are still intact; a resumed export keeps them."""
     there = {name: row for name, row in expected.items() if (out / name).is_file()}
     if not there:
         return {}

@@ -44,11 +44,11 @@ __all__ = [
 NO_LINES = memoryview(b"")
 
 ENCODED_ROW_BYTES = 32
-"""Of a document: its place in the shuffle, content hash, tokens, 1 when it ends here; as uint64."""
+"""Fields of a document, uint64: place in the shuffle, content hash, tokens, 1 if it ends here."""
 
 
 class Removed(Protocol):
-    """What is left out of blocks."""
+    """Removals from blocks."""
 
     def load(self, block: int) -> memoryview:
         """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
@@ -57,7 +57,7 @@ class Removed(Protocol):
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """How cleaned blocks become ids."""
+    """Settings to encode cleaned blocks."""
 
     cleaning: CleaningSettings
     coder: Coder
@@ -67,11 +67,11 @@ class EncodeJob:
 
     @cached_property
     def native_cleaning(self) -> _native.CleanOptions:
-        """The options of cleaning as the native core takes them."""
+        """The cleaning options for the native core."""
         return native_options(self.cleaning)
 
     def path(self, block_path: Path) -> Path:
-        """Where the ids of the block in `block_path` are."""
+        """The path of the ids of the block in `block_path`."""
         return self.folder / f"{block_path.stem}.ids"
 
 
@@ -84,9 +84,9 @@ def encode_corpus(
     first_block: int = 0,
     on_done: Callable[[int, int], None],
 ) -> None:
-    """Encode every block that is not encoded yet; `on_done` is told its text bytes and tokens.
+    """Encode every block that is not encoded yet; `on_done` gets its text bytes and tokens.
 
-    Blocks before `first_block` only serve for comparison.
+    Blocks before `first_block` are only used for comparison.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
 
@@ -132,9 +132,9 @@ def write_encoded(
     carried: Identity | None,
     hashes: memoryview | None = None,
 ) -> WorkFile:
-    """Encode what is left of a clean block and write its work file.
+    """Encode the remaining text of a clean block and write its work file.
 
-    With its `hashes` those that `append` will need are a section of the file (`seen`).
+    With `hashes`, the file has a section of those that `append` will need (`seen`).
     """
     encoded = encode_block(job, text, documents, removed, block=block, carried=carried)
     header = {
@@ -161,9 +161,9 @@ def encode_block(
     block: int,
     carried: Identity | None,
 ) -> _native.EncodedBlock:
-    """Encode what is left of a clean block without its `removed` lines.
+    """Encode a clean block without its `removed` lines.
 
-    `block` is its place in the corpus, which is the order of its documents without the shuffle.
+    `block` is its index in the corpus, which orders its documents without the shuffle.
     """
     coder = job.coder
     encoded = _native.encode_block(
@@ -188,14 +188,14 @@ def encode_block(
 
 
 class SourceCounts:
-    """Documents and tokens by input file, added up over blocks: two numbers a file."""
+    """Documents and tokens by input file, summed over blocks: two numbers per file."""
 
     def __init__(self, num_files: int, *, first_index: int = 0) -> None:
         self._first = first_index
         self._documents, self._tokens = (array("q", bytes(8 * num_files)) for _ in range(2))
 
     def add(self, rows: Iterable[Sequence[int]]) -> None:
-        """Add what one block counted."""
+        """Add the counts of one block."""
         for index, documents, tokens in rows:
             self._documents[index - self._first] += documents
             self._tokens[index - self._first] += tokens
@@ -203,7 +203,7 @@ class SourceCounts:
     def iter_json(
         self, described: Iterable[tuple[str, dict[str, Any]]]
     ) -> Iterator[dict[str, Any]]:
-        """One row per input file, as the metadata has it, with its path and what else is known."""
+        """One metadata row per input file, with its path and other known facts."""
         for (path, more), documents, tokens in zip(
             described, self._documents, self._tokens, strict=True
         ):
@@ -211,10 +211,10 @@ class SourceCounts:
 
 
 class EncodedTotals:
-    """What encoded blocks counted, added up from the first on.
+    """Totals of encoded blocks, summed from the first on.
 
-    Blocks that this command encodes are added as they are finished, those of an earlier one and
-    those that are encoded later are read from their files at the end: 16 bytes for each.
+    Blocks that this command encodes are added as they are finished; those of an earlier command and
+    those encoded later are read from their files at the end: 16 bytes for each.
     """
 
     def __init__(self, num_files: int, *, first_index: int = 0) -> None:
@@ -243,13 +243,13 @@ class EncodedTotals:
         self._seen_bytes.append(size)
 
     def finish(self, paths: Sequence[Path], report: Report) -> None:
-        """Add the blocks that are left, and all of it to the report."""
+        """Add the remaining blocks, and the totals to the report."""
         for path in itertools.islice(paths, len(self._seen_at), None):
             self._add(open_work_file(path))
         report.add_state(self._report.as_state())
 
     def find_seen(self, block: int) -> tuple[int, int] | None:
-        """Where a block's file has the hashes that `append` needs, if it has them."""
+        """The section of a block's file with the hashes that `append` needs, if any."""
         at = self._seen_at[block]
         return None if at < 0 else (at, self._seen_bytes[block])
 
@@ -266,7 +266,7 @@ def keep_block(
 
 
 class Coder:
-    """A tokenizer as the native core uses it: whole blocks at a time, ids of their final width."""
+    """A tokenizer for the native core: encodes whole blocks to ids of their final width."""
 
     def __init__(self, tokenizer: Tokenizer, *, end_id: int | None) -> None:
         self.name = tokenizer.name
@@ -278,7 +278,7 @@ class Coder:
         self._unknown_id = tokenizer.special_tokens.get("<unk>") if is_char else None
 
     def count_unknown(self, ids: memoryview) -> int:
-        """How many of `ids` stand for characters that the tokenizer does not have."""
+        """Count the `ids` of characters that the tokenizer does not have."""
         if self._unknown_id is None:
             return 0
         found = np.frombuffer(ids, f"<u{self.id_bytes}") == self._unknown_id
@@ -299,5 +299,5 @@ def _character_table(tokenizer: Tokenizer) -> _native.CharacterTable:
     codes = [ord(tokenizer.token_bytes(number).decode()) for number in ids]
     unknown = tokenizer.special_tokens.get("<unk>")
     if unknown is None:
-        unknown = tokenizer.vocab_size  # outside: a character that has no id is then an error
+        unknown = tokenizer.vocab_size  # out of range: a character without an id is an error
     return _native.CharacterTable(np.array(codes, np.uint32), np.array(ids, np.uint32), unknown)

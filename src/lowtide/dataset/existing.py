@@ -1,7 +1,7 @@
 """Check the output folder of `prepare`: empty, the same dataset, another one, or unknown shards.
 
 In:      the settings of a preparation, and the folder they name
-Out:     a PrepareResult if the folder has the dataset of this same command; else a UsageError
+Out:     a PrepareResult if the folder has the dataset of the same command; else a UsageError
 Memory:  as reading metadata: a row for each shard
 """
 
@@ -39,7 +39,7 @@ __all__ = [
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class PrepareResult:
-    """What a preparation made, or would make."""
+    """The result of a preparation or of a dry run."""
 
     dataset: layout.DatasetInfo | None
     """None after a dry run; `info` is the same, and never None."""
@@ -50,7 +50,7 @@ class PrepareResult:
     peak_bytes: int
     budget_bytes: int
     was_there: bool = False
-    """True if the dataset was there already, made of the same inputs with the same settings."""
+    """True if the dataset existed already, made from the same inputs with the same settings."""
 
     @property
     def info(self) -> layout.DatasetInfo:
@@ -65,10 +65,10 @@ class PrepareResult:
 def require_same(
     settings: PrepareSettings, reading: ReadingSettings | None = None
 ) -> PrepareResult:
-    """Return the dataset that is there, if this very command would make it; else refuse.
+    """Return the existing dataset if this same command would make it; else raise an error.
 
-    `reading` is given by a worker that took part in making it: the files were just written, and
-    need not be checked again by every worker.
+    `reading` is given by a worker that took part in making it, so that the files just written are
+    not checked again by every worker.
     """
     root = settings.out_dir
     info = load_any_info(root)
@@ -83,7 +83,7 @@ def require_same(
     if reading is None:
         require_whole(info)
     if not is_stored(root) and (root / WORK_NAME).is_dir() and not has_plan(root, verb="append"):
-        remove_work(root)  # a kill came while its work files were removed
+        remove_work(root)  # killed while its work files were removed
     report, notices = metadata["cleaning"], metadata["notices"]
     return PrepareResult(info, report, notices, 0.0, 0, 0, was_there=True)
 
@@ -91,7 +91,7 @@ def require_same(
 def _find_difference(
     settings: PrepareSettings, metadata: dict[str, Any], reading: ReadingSettings | None
 ) -> str | None:
-    """The setting or input in which a finished dataset differs; None if there is none."""
+    """The first setting or input that differs from a finished dataset's; None if there is none."""
     before = metadata.get("settings")
     if not isinstance(before, dict) or "sources" not in metadata:
         return "nothing says what it was made of"
@@ -117,7 +117,7 @@ def is_finished(root: Path) -> bool:
 
 
 def refuse_strangers(settings: PrepareSettings) -> None:
-    """Refuse a folder with shards or a tokenizer that no work of ours made."""
+    """Refuse a folder with shards or a tokenizer, but neither a dataset nor unfinished work."""
     root = settings.out_dir
     if (root / WORK_NAME).exists():
         return
@@ -133,7 +133,7 @@ def refuse_strangers(settings: PrepareSettings) -> None:
 
 
 def is_tokenizer_of(named: str | None, root: Path) -> bool:
-    """True if the tokenizer named is the one in `root`, which then stays as it is."""
+    """True if the named tokenizer is the one in `root`, which is then kept."""
     return named is not None and Path(named).absolute() in (
         root.absolute(),
         (root / TOKENIZER_NAME).absolute(),

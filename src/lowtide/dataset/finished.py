@@ -25,11 +25,11 @@ __all__ = ["check_seen", "check_tokenizer", "require_kept_hashes", "require_whol
 
 
 def require_whole(info: layout.DatasetInfo) -> None:
-    """Refuse a finished dataset that lacks a file, or has one of another size than it had.
+    """Refuse a finished dataset with a missing file or one of another size.
 
-    For the same command given again. The sizes of its shards were compared when it was opened; the
-    tokenizer and the logs are read, and compared by their checksums. The bytes of all the rest are
-    compared by `verify_dataset` alone, which reads them.
+    For the same command given again. The sizes of its shards were checked when it was opened; the
+    tokenizer and the logs are read, and checked by their checksums. The bytes of all other files
+    are only checked by `verify_dataset`, which reads them.
     """
     problems = check_tokenizer(info.root, info.metadata) + _check_logs(info.root, info.metadata)
     expected = [
@@ -76,9 +76,9 @@ def check_tokenizer(root: Path, metadata: dict[str, Any]) -> list[str]:
 
 
 def require_kept_hashes(root: Path, metadata: Mapping[str, Any]) -> None:
-    """Refuse hashes that `append` compares new text with, where they are not as they were written.
+    """Refuse changed or damaged hashes, which `append` compares new text with.
 
-    Files that are missing are named by who looks for them, and so are damaged counts of n-grams.
+    Missing files, and damaged counts of n-grams, are reported by the code that opens them.
     """
     for row in metadata.get("seen", ()):
         path = root / str(row["file"])
@@ -87,12 +87,12 @@ def require_kept_hashes(root: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def check_seen(root: Path, metadata: dict[str, Any]) -> list[str]:
-    """Compare the hashes that append needs, and the logs, with what the metadata says of them."""
+    """Compare the hashes that append needs, and the logs, with the metadata."""
     return _compare_files(root, metadata.get("seen", [])) + _check_logs(root, metadata)
 
 
 def _check_logs(root: Path, metadata: dict[str, Any]) -> list[str]:
-    """Compare the logs of near copies and of evaluation items with what metadata says."""
+    """Compare the logs of near copies and of evaluation items with the metadata."""
     logs = [
         described[name]
         for described in (metadata, *metadata.get("appended", ()))

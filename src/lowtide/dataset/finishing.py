@@ -73,21 +73,21 @@ _ONLY_IF_USED = (
     *_MODELS,
     *chain(*_MODELS.values()),
 )
-"""Left out of the plan where they are not used."""
+"""Left out of the plan if not used."""
 _ALWAYS = (
     "tokenization", "tokens_per_shard", "val_fraction", "document_separator", "text_field",
     "encoding", "skip_bad_inputs", "normalize", "lowercase", "filter", "min_line_chars",
     "max_line_chars", "min_line_words", "min_document_chars", "max_document_chars",
     "min_document_words", "max_repetition", "dedup", "min_dedup_chars", "shuffle", "seed",
 )  # fmt: skip
-"""In the plan of every version. A setting that came later is left out where it has its default, so
-that the same command still makes, and finds, the shards of an earlier version."""
+"""Always in the plan. A setting added later is left out if it has its default, so that the same
+command still makes, and finds, the shards of an earlier version."""
 
 
 def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
     """Return the settings that decide the result, which have to be the same to resume."""
     known = {**settings_as_json(settings), **plan_models(settings)}
-    _ = settings.models  # labels that a model lacks are refused before anything is written
+    _ = settings.models  # refuses labels that the model lacks before anything is written
     for name, others in _MODELS.items():
         if not known[name]:
             known.update(dict.fromkeys(others))
@@ -109,7 +109,7 @@ def plan_settings(settings: PrepareSettings) -> dict[str, Any]:
 
 
 def plan_models(settings: PrepareSettings) -> dict[str, str]:
-    """Checksums of models, because a file of the same name may hold another model later."""
+    """Checksums of models, because a file of the same name may contain another model later."""
     return {
         f"{name}_checksum": (step_checksum if name == "step" else model_checksum)(path)
         for name in _MODELS
@@ -120,7 +120,7 @@ def plan_models(settings: PrepareSettings) -> dict[str, str]:
 def find_other_setting(
     before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> tuple[str, Any, Any] | None:
-    """The first setting that differs between two plans: its flag, then what it was and is.
+    """The first setting that differs between two plans: its flag, its old and new value.
 
     >>> find_other_setting({"rules": "c4", "seed": 1}, {"seed": 1})
     ('--rules', 'c4', 'none')
@@ -130,7 +130,7 @@ def find_other_setting(
     for name in sorted(names, key=lambda name: not name.endswith("_checksum")):
         if name in (*_MODELS, "decontaminate") or before.get(name) == now.get(
             name
-        ):  # a model is known by its checksum
+        ):  # a model is identified by its checksum
             continue
         shown = name.removesuffix("_checksum")
         unused = None if name in _ALWAYS else "none"
@@ -145,20 +145,20 @@ def find_shard_tag(
     tokenizer: Tokenizer,
     contents: InputHashes,
 ) -> str:
-    """A tag by content: the same for the same texts, wherever they and the output lie."""
+    """A tag by content: equal for equal texts, wherever they and the output are stored."""
     plan = plan_settings(settings)
     for name in (
         "tokenization",
         "skip_bad_inputs",
         "decontaminate",
         *_MODELS,
-    ):  # names, and how to go on
+    ):  # names, and how to continue
         plan.pop(name, None)
     return layout.shard_tag(tokenizer.fingerprint, plan, list_contents(inputs, contents))
 
 
 def has_too_few(settings: PrepareSettings, num_tokens: int) -> bool:
-    """Return whether so many tokens make no dataset."""
+    """True if there are too few tokens for a dataset."""
     return num_tokens < (2 if settings.val_fraction else 1)
 
 
@@ -173,7 +173,7 @@ def too_few_tokens(settings: PrepareSettings, num_tokens: int) -> DataError:
 
 @dataclass(frozen=True)
 class Made:
-    """What a preparation made and counted."""
+    """The results and counts of a preparation."""
 
     split_mode: str
     shards: Mapping[str, Sequence[layout.ShardInfo]]
@@ -184,9 +184,9 @@ class Made:
     seen: dict[str, Any] | None
     """The row of the hashes that `append` needs; None without deduplication."""
     near: NearRemovals | None = None
-    """The near copies that went; None where they stay."""
+    """The removed near copies; None if they are kept."""
     contamination: Contamination | None = None
-    """The text of evaluation items that was found; None where it stays."""
+    """The text found of evaluation items; None if it is kept."""
 
     @property
     def finders(self) -> list[Finder]:
@@ -201,7 +201,7 @@ def write_dataset(
     tokenizer: Tokenizer,
     made: Made,
 ) -> None:
-    """Write the metadata, after which there is a dataset."""
+    """Write the metadata, which makes the folder a dataset."""
     layout.write_metadata(
         settings.out_dir,
         shards=made.shards,

@@ -1,8 +1,8 @@
 """The dataset that `append` extends, and the metadata that combines old and new shards.
 
 In:      a dataset, with the shards it had when the append started; new shards, elsewhere
-Out:     what the new text has to share with it: tokenizer, split, score threshold, next numbers of
-         shards and inputs; new metadata, written last
+Out:     its properties that the new text has to use: tokenizer, split, score threshold, next
+         numbers of shards and inputs; new metadata, written last
 Memory:  a row for each shard and each input
 """
 
@@ -40,23 +40,23 @@ _KNOWN = {
     "val_shards", "train_tokens", "val_tokens", "tokens_per_shard", "tokenization",
     "vocab_size", "dtype", "tokenizer_fingerprint", "input_files", "shards",
 }  # fmt: skip
-"""What is written anew; the rest of the metadata stays as it is."""
+"""Keys that are replaced; the rest of the metadata is kept."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What an append made and counted."""
+    """The results and counts of an append."""
 
     inputs: Sequence[InputFile]
     reading: ReadingSettings
     contents: InputHashes
     sources: SourceCounts
     shards: Mapping[str, Sequence[layout.ShardInfo]]
-    """Those that are new, where they belong."""
+    """The new shards, at their final paths."""
     report: dict[str, Any]
     notices: list[str]
     seen: dict[str, Any] | None
-    """The row of the new text's hashes; None where the dataset keeps none."""
+    """The row of the new text's hashes; None if the dataset stores none."""
     logs: dict[str, Any]
 
     @property
@@ -67,16 +67,16 @@ class Added:
 
 @dataclass(frozen=True)
 class GrownDataset:
-    """A dataset, and what it had when new text came."""
+    """A dataset, and its state before the append."""
 
     info: layout.DatasetInfo
     stored: PrepareSettings
-    """What it was prepared with."""
+    """The settings that it was prepared with."""
     shards: Mapping[str, Sequence[layout.ShardInfo]]
     first_number: int
     """Of new shards."""
     version: str = ""
-    """Of its metadata, where several workers have to see the same (staged.datasetplace)."""
+    """Checksum of its metadata, if several workers have to see the same (staged.datasetplace)."""
 
     @property
     def root(self) -> Path:
@@ -85,12 +85,12 @@ class GrownDataset:
 
     @property
     def seen(self) -> list[Any]:
-        """Rows of metadata that say where hashes of documents are kept."""
+        """Metadata rows of the files with hashes of documents."""
         return list(self.info.metadata.get("seen", []))
 
     @property
     def keeps_hashes(self) -> bool:
-        """Whether hashes of its documents are kept, to which those of new text are added."""
+        """True if it stores hashes of its documents, to which those of new text are added."""
         return self.stored.dedup and bool(self.seen)
 
     @property
@@ -100,12 +100,12 @@ class GrownDataset:
 
     @property
     def num_appended(self) -> int:
-        """How often text was added before."""
+        """Number of earlier appends."""
         return len(self.info.metadata.get("appended", []))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer, if it is the one that the ids were made with."""
+        """Its tokenizer, after checking that the ids were made with it."""
         with open_small_files(self.root) as folder:
             tokenizer = Tokenizer.load(folder)
         if tokenizer.fingerprint != self.info.tokenizer_fingerprint:
@@ -126,7 +126,7 @@ class GrownDataset:
 
     @property
     def split_mode(self) -> str:
-        """How documents are split: by content, or at the end."""
+        """How documents are split into train and val: by content, or at the end."""
         return self.info.metadata.get("split", {}).get("mode", "content")
 
     @property
@@ -143,7 +143,7 @@ class GrownDataset:
         return read_cut(self.info.metadata.get("cleaning", {}).get("score"))
 
     def notices(self) -> list[str]:
-        """What people should know before text is added."""
+        """Notices for the user before text is added."""
         found: list[str] = []
         if self.stored.dedup and not self.seen and "cleaning" in self.info.metadata:
             found.append(
@@ -158,7 +158,7 @@ class GrownDataset:
         return found
 
     def shard_tag(self, inputs: Sequence[InputFile], contents: InputHashes) -> str:
-        """A tag by content: that of the new texts, and of what they were added to."""
+        """A tag by content: of the new texts, and of the dataset they are added to."""
         before = [
             [shard.num_tokens, shard.checksum or shard.path.name]
             for split in layout.SPLITS
@@ -171,7 +171,7 @@ class GrownDataset:
     def move_in(
         self, added: Mapping[str, Sequence[layout.ShardInfo]]
     ) -> dict[str, list[layout.ShardInfo]]:
-        """Move finished shards into the dataset, whose metadata does not tell of them yet."""
+        """Move finished shards into the dataset, before its metadata lists them."""
         moved: dict[str, list[layout.ShardInfo]] = {}
         for split, shards in added.items():
             moved[split] = []
@@ -188,7 +188,7 @@ class GrownDataset:
         return layout.load_dataset_info(self.root)
 
     def write_metadata(self, added: Added, root: Path) -> None:
-        """Write the metadata of the dataset with what is new, into a folder."""
+        """Write the dataset's metadata with the additions into a folder."""
         metadata = self.info.metadata
         new_files = Rows(len(added.inputs), lambda: (str(row.path) for row in added.inputs))
         event = {
@@ -249,7 +249,7 @@ def unknown_characters(tokenizer: Tokenizer, codes: Sequence[int]) -> list[str]:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a finished file, also from another disk; one that was moved before is left alone."""
+    """Move a finished file, also from another disk; do nothing if it was already moved."""
     try:
         source.replace(target)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Identify the inputs of a dataset: by path and time if that is enough, else by content.
 
-In:      inputs as they are on disk; the rows of sources in a dataset's metadata
+In:      inputs on disk; the rows of sources in a dataset's metadata
 Out:     inputs that are new, and those already in the dataset; files that changed while being read
 Memory:  some 250 bytes for each input file of the dataset; one block of text, if files of the same
          size are compared
@@ -33,16 +33,16 @@ _MOST_NOTICES = 20
 def iter_sources(
     inputs: Iterable[InputFile], reading: ReadingSettings, contents: InputHashes
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the metadata keeps of each input, so that it is known again: its path, and the rest."""
+    """The metadata of each input, by which it is recognized: its path, and other facts."""
     for source in inputs:
         row = {"stored": _stored(source, reading), "content": contents.get(source.index)}
         yield str(source.path), row
 
 
 def list_contents(inputs: Sequence[InputFile], contents: InputHashes) -> Iterator[str]:
-    """Every input by what was read of it; a dataset of a hub without a hash by its name.
+    """Every input by the hash of its text; a Hub dataset without a hash by its name.
 
-    A file without a hash gave no text: an empty archive, parquet without rows, a skipped file.
+    A file without a hash had no text: an empty archive, parquet without rows, a skipped file.
     """
     for source in inputs:
         name = "" if source.format.is_file else f"{source.path}:{source.split}"
@@ -50,13 +50,13 @@ def list_contents(inputs: Sequence[InputFile], contents: InputHashes) -> Iterato
 
 
 def _stored(source: InputFile, reading: ReadingSettings) -> list[Any]:
-    # Of rows only one field is read, and of a Hugging Face dataset one split.
+    # Only one field of rows is read, and only one split of a Hugging Face dataset.
     field = "" if source.format.block_kind == "text" else reading.text_field
     return [source.size_bytes, source.modified_ns, field, source.split]
 
 
 def _is_same(source: InputFile, row: Mapping[str, Any], reading: ReadingSettings) -> bool:
-    """True if an input is the one that a row of the metadata describes."""
+    """True if an input is the one of a metadata row."""
     stored = _stored(source, reading)
     known = row.get("stored")
     if known is None or known[0] != stored[0] or known[2:] != stored[2:]:
@@ -76,7 +76,7 @@ def drop_known(
     first_index: int = 0,
     on_notice: Callable[[str], None],
 ) -> InputList:
-    """The inputs that a dataset was not made of yet, numbered anew from `first_index`."""
+    """The inputs that are not in a dataset yet, renumbered from `first_index` on."""
     known = _KnownInputs(rows)
     new = InputList(first_index=first_index)
     copies: list[tuple[int, str]] = []
@@ -104,7 +104,7 @@ def _tell_known(
     if not copies:
         return
     wanted = {number for number, _ in copies}
-    # A second pass, so that names are only made for the few inputs that are reported.
+    # A second pass, so that names are created only for the few inputs that are reported.
     names = {number: row["file"] for number, row in enumerate(rows) if number in wanted}
     for number, path in copies:
         other = "" if names[number] == path else f", as {names[number]}"
@@ -112,7 +112,7 @@ def _tell_known(
 
 
 class _KnownInputs:
-    """What the rows of sources describe, by 128-bit hashes of it."""
+    """The inputs in metadata rows, as 128-bit hashes."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._by_place: dict[int, int] = {}
@@ -129,7 +129,7 @@ class _KnownInputs:
                 self._by_content.setdefault(_hash_of(*kind, row["content"]), number)
 
     def find(self, source: InputFile, reading: ReadingSettings) -> int | None:
-        """The number of the row that describes an input."""
+        """The index of an input's row."""
         stored = _stored(source, reading)
         number = self._by_place.get(_hash_of(str(source.path), *stored))
         kind = (stored[0], *stored[2:])
@@ -146,10 +146,10 @@ def _hash_of(*values: Any) -> int:
 def drop_copies(
     inputs: Sequence[InputFile], reading: ReadingSettings, *, on_notice: Callable[[str], None]
 ) -> InputList:
-    """Inputs without copies of earlier ones, numbered anew.
+    """Inputs without copies of earlier ones, renumbered.
 
-    Small files need no comparison here: as whole documents they are found by deduplication. Of a
-    file longer than a block the lines that are too short to compare would come twice.
+    Small files need no comparison here: as whole documents they are found by deduplication. If a
+    file is longer than a block, its lines that are too short to compare would occur twice.
     """
     sizes: dict[int, list[tuple[str | None, InputFile]]] = {}
     new = InputList()
@@ -173,7 +173,7 @@ def drop_copies(
 def find_other_source(
     inputs: Sequence[InputFile], rows: Sequence[Mapping[str, Any]], reading: ReadingSettings
 ) -> str | None:
-    """How inputs differ from those in rows of metadata, in words; None if they do not."""
+    """Describe how inputs differ from those in metadata rows; None if they do not."""
 
     def explain(source: InputFile, row: Mapping[str, Any]) -> str | None:
         same = _is_same(source, row, reading)
@@ -185,12 +185,12 @@ def find_other_source(
 def require_unchanged(
     inputs: Sequence[InputFile], contents: InputHashes, reading: ReadingSettings
 ) -> None:
-    """Refuse an input that was overwritten while it was read; one only touched is fine."""
+    """Refuse an input that was overwritten while it was read; one only touched is accepted."""
     for source in inputs:
         if not has_changed(source):
             continue
-        # One of another size is refused though all of it was read: the dataset's record has the
-        # size, and would not know the file again.
+        # Another size is refused even if the whole text was read: the dataset's record has the
+        # size, and the file would not be recognized later.
         if (
             not source.path.is_file()
             or source.path.stat().st_size != source.size_bytes

@@ -1,7 +1,7 @@
 """Import the ids of other programs as a dataset.
 
 In:      files of another program (ConvertSettings)
-Out:     a dataset folder; its metadata file comes last
+Out:     a dataset folder; its metadata file is written last
 Memory:  one chunk of ids and of document ends, a few MiB; nothing that grows with the files
 
 Files are identified by their content, which is hashed first: an interrupted import resumes only
@@ -43,7 +43,7 @@ _FILES = "files"
 def import_dataset(
     settings: ConvertSettings, progress: Progress
 ) -> tuple[layout.DatasetInfo, bool]:
-    """Import ids; (the dataset, whether it was there already)."""
+    """Import ids; returns (the dataset, whether it existed already)."""
     root = settings.out_path
     tokenizer = load_source_tokenizer(
         settings.in_path, kind=settings.source_kind or "nanogpt", named=settings.tokenizer
@@ -89,7 +89,7 @@ def _describe(
     stored: Mapping[str, Any] | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Everything an import depends on; files by name, size, time of change and content."""
+    """Everything an import depends on; files by name, size, modification time and content hash."""
     kind = settings.source_kind or "nanogpt"
     paths = list_source_files(settings.in_path, kind=kind)
     total = sum(path.stat().st_size for path in paths)
@@ -108,7 +108,7 @@ def _describe(
 def _describe_files(
     paths: Sequence[Path], known: object, on_done: Callable[[int], None] = lambda _: None
 ) -> list[list[Any]]:
-    """[path, size, time of change, content] of each; read only where size or time are new."""
+    """[path, size, mtime, content hash] of each; read only if size or time are new."""
     old = {tuple(row[:3]): row[3] for row in _rows(known) if len(row) == 4}
     rows: list[list[Any]] = []
     for path in paths:
@@ -126,7 +126,7 @@ def _rows(value: object) -> list[list[Any]]:
 
 
 def find_other_conversion(stored: object, wanted: Mapping[str, Any]) -> str | None:
-    """How a conversion differs from the one in a record, in words; None if it does not."""
+    """Describe how a conversion differs from the one in a record; None if it does not."""
     if not isinstance(stored, Mapping):
         return "nothing says what it was made of"
     known = cast("Mapping[str, Any]", stored)
@@ -140,12 +140,12 @@ def find_other_conversion(stored: object, wanted: Mapping[str, Any]) -> str | No
 
 
 def _find_changed(before: list[list[Any]], now: list[list[Any]]) -> str | None:
-    """The first file that is another one: of another name, or of other content."""
+    """The first file that differs in name or content."""
     names = [[Path(row[0]).name for row in rows] for rows in (before, now)]
     if names[0] != names[1]:
         return find_changed_name(*names)
     for old, new in zip(before, now, strict=True):
-        # Earlier versions kept no content: size and time have to do.
+        # Earlier versions stored no content hash, so only size and time are compared.
         same = old[1] == new[1] and (old[3] == new[3] if len(old) == 4 else old[2] == new[2])
         if not same:
             return f"{new[0]} holds other ids than then"
@@ -155,7 +155,7 @@ def _find_changed(before: list[list[Any]], now: list[list[Any]]) -> str | None:
 def _require_same(
     settings: ConvertSettings, tokenizer: Tokenizer, progress: Progress
 ) -> layout.DatasetInfo:
-    """Return the dataset that is there, if this very command would make it; else refuse."""
+    """Return the existing dataset if this same command would make it; else raise an error."""
     root = settings.out_path
     info = layout.load_dataset_info(root)
     stored = info.metadata.get("conversion")
@@ -169,28 +169,28 @@ def _require_same(
         )
     require_whole(info)
     if has_plan(root, verb="convert"):
-        remove_work(root)  # a kill came just before
+        remove_work(root)  # killed just before
     return info
 
 
 def _begin(
     root: Path, stored: Mapping[str, Any] | None, wanted: Mapping[str, Any], progress: Progress
 ) -> None:
-    """Resume unfinished work, or remove what another command left."""
+    """Resume unfinished work, or remove the leftovers of another command."""
     if stored is not None:
         difference = find_other_conversion(stored, wanted)
         if difference is None:
             progress.note("going on where the last command stopped")
         else:
             progress.note(f"the unfinished import here is begun anew: {difference}")
-            remove_work(root)  # its shards go at the end, with all that are not of this import
+            remove_work(root)  # its shards are removed at the end, with all of other imports
     begin_work(root, verb="convert", facts=wanted)
 
 
 def _plan_shards(
     sources: dict[str, TokenStream], settings: ConvertSettings
 ) -> list[tuple[str, TokenStream, int, int]]:
-    """(split, source, first, last) of every shard; one stream is split at its end."""
+    """(split, source, first, last) of every shard; of a single stream, the end becomes val."""
     stretches: list[tuple[str, TokenStream, int, int]] = []
     if "all" in sources:
         source = sources["all"]
@@ -224,7 +224,7 @@ def _write_shards(
     tokenizer: Tokenizer,
     progress: Progress,
 ) -> dict[str, list[layout.ShardInfo]]:
-    """Write every shard that is not there yet."""
+    """Write every shard that does not exist yet."""
     settings = {name: value for name, value in wanted.items() if name != _FILES}
     tag = layout.shard_tag(tokenizer.fingerprint, settings, [row[3] for row in wanted[_FILES]])
     notes = root / WORK_NAME / "shards"
@@ -245,11 +245,11 @@ def _write_shards(
 def _write_once(
     path: Path, note: Path, source: TokenStream, first: int, last: int, tokenizer: Tokenizer
 ) -> layout.ShardInfo:
-    """Write a shard, and note what is in it; one that was noted is there already."""
+    """Write a shard and record its row; skip one that is already recorded."""
     root = path.parent.parent
     if note.is_file() and path.is_file() and layout.documents_path(path).is_file():
         return layout.shard_from_row(root, files.read_json(note))
-    origin = source.parts[0].path  # the first of them, where there are several
+    origin = source.parts[0].path  # the first source if there are several
     chunks = (
         layout.id_chunk(ids, ends, vocab_size=tokenizer.vocab_size, path=origin)
         for ids, ends in source.iter_chunks(first, last)
@@ -260,7 +260,7 @@ def _write_once(
 
 
 def _require_unchanged(settings: ConvertSettings, wanted: Mapping[str, Any]) -> None:
-    """Refuse files that were overwritten while they were read; ones only touched are fine."""
+    """Refuse files that were overwritten while they were read; ones only touched are accepted."""
     paths = list_source_files(settings.in_path, kind=settings.source_kind or "nanogpt")
     if _find_changed(wanted[_FILES], _describe_files(paths, wanted[_FILES])) is not None:
         raise DataError(
@@ -290,7 +290,7 @@ def _finish(
                 "mode": "tail" if "all" in sources else "content",
                 "val_fraction": settings.val_fraction,
             },
-            # Other programs put end-of-text before documents, or nowhere: verify must not expect
+            # Other programs put end-of-text before documents, or nowhere, so verify must not expect
             # it.
             "end_of_text_id": None,
             "imported_from": settings.source_kind,

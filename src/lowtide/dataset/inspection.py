@@ -27,12 +27,12 @@ from lowtide.tokenizer.needs import tokenizer_needs
 __all__ = ["inspect_dataset", "plan_inspection", "read_window"]
 
 _TOKENIZER_BYTES = 32 << 20
-_SAMPLE_BYTES = 24 << 20  # a part of a text to measure a tokenizer on, its ids, and a cache
-_TOKEN_BYTES = 64  # of a window: its id, its bytes, its number in words
+_SAMPLE_BYTES = 24 << 20  # a part of a sample text, its ids, and a cache
+_TOKEN_BYTES = 64  # per token of a window: its id, its bytes, its number as text
 
 
 def plan_inspection(settings: InspectSettings) -> int:
-    """The budget of a look at a dataset; a window that cannot fit it is refused."""
+    """The budget of an inspection; a window that does not fit is refused."""
     budget = MemoryBudget.from_setting(settings.memory)
     tokenizer_bytes = _TOKENIZER_BYTES + tokenizer_needs(settings.dataset_dir).table_bytes
     shares = {"tokenizer": tokenizer_bytes, "window": settings.tokens * _TOKEN_BYTES}
@@ -46,7 +46,7 @@ def plan_inspection(settings: InspectSettings) -> int:
 def inspect_dataset(settings: InspectSettings) -> str:
     """Describe a dataset, and decode `tokens` tokens of a split from `start` on.
 
-    Of a folder in which workers meet: how far they have come.
+    For a work folder shared by workers: their progress.
     """
     if is_work_folder(settings.dataset_dir):
         return describe_work(settings.dataset_dir)
@@ -90,7 +90,7 @@ def _describe(info: layout.DatasetInfo) -> list[str]:
 def read_window(
     info: layout.DatasetInfo, split: str, start: int, count: int
 ) -> npt.NDArray[np.uint32]:
-    """Read `count` tokens of a split from `start` on; shards are one stream."""
+    """Read `count` tokens of a split from `start` on, with its shards as one stream."""
     total = info.num_tokens(split)
     if not 0 <= start < total:
         raise UsageError(

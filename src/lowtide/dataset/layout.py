@@ -83,7 +83,7 @@ _TYPES: dict[str, type] = {
     "input_files": list, "split": dict, "cleaning": dict, "notices": list, "settings": dict,
     "sources": list, "appended": list, "seen": list,
 }  # fmt: skip
-"""What is read of the metadata, where it is there."""
+"""Keys that are read from the metadata if present."""
 _ROW_KEYS = {
     "sources": {"file"},
     "appended": {"input_files", "first_shard", "tokens"},
@@ -93,18 +93,18 @@ _ROW_KEYS = {
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a dataset folder holds, checked against the files that are there."""
+    """The contents of a dataset folder, checked against its files."""
 
     root: Path
     metadata: dict[str, Any]
     vocab_size: int
     tokenizer_fingerprint: str
     fingerprint: str
-    """Changes whenever a shard or the tokenizer does."""
+    """A hash of the shards and the tokenizer."""
     shards: dict[str, tuple[ShardInfo, ...]]
 
     def _repr_html_(self) -> str:
-        from lowtide.dataset.summary import dataset_facts  # which reads infos
+        from lowtide.dataset.summary import dataset_facts  # it imports DatasetInfo
 
         return table_of(dataset_facts(self))
 
@@ -125,7 +125,7 @@ class DatasetInfo:
 
     @property
     def moved_in(self) -> list[str]:
-        """Shards that somebody moved in by hand, by their names."""
+        """Names of shards that were moved in by hand."""
         return [
             f"{split}/{shard.path.name}"
             for split in SPLITS
@@ -136,7 +136,7 @@ class DatasetInfo:
     def describe_moved_in(self) -> str | None:
         """A note on moved-in shards that could not be checked; None if there are none.
 
-        A name that lowtide gave says which tokenizer made the shard.
+        A shard name given by lowtide identifies the tokenizer that made it.
         """
         names = [
             name
@@ -207,7 +207,7 @@ def count_totals(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, i
 
 
 FindShards = Callable[[str, Mapping[str, Any]], Iterable[ShardInfo]]
-"""The shards of a split, for metadata whose shards lie elsewhere."""
+"""Returns the shards of a split, for metadata whose shards are stored elsewhere."""
 
 
 def load_dataset_info(root: str | Path, *, find_shards: FindShards | None = None) -> DatasetInfo:
@@ -236,7 +236,7 @@ def load_dataset_info(root: str | Path, *, find_shards: FindShards | None = None
             path=root / METADATA_NAME,
             next_step="bring back the file as lowtide wrote it, or prepare the text again",
         ) from error
-    # Strings instead of paths here and below: a thousand shards open in half the time.
+    # Strings instead of Path objects here and below: a thousand shards open in half the time.
     prefix = f"{root}/" if root.name else str(root)
     identity = "\n".join(
         [str(metadata["tokenizer_fingerprint"]), dtype]
@@ -260,8 +260,8 @@ def load_dataset_info(root: str | Path, *, find_shards: FindShards | None = None
 def _identify(name: str, shard: ShardInfo) -> str:
     """A shard's name in the dataset's fingerprint.
 
-    Its tag adds nothing to a checksum, and earlier versions had none: the same ids prepared again
-    are the same data for a run.
+    Without its tag, which adds nothing to a checksum and is missing in earlier versions: the same
+    ids prepared again are the same data for a run.
     """
     return name if shard.checksum is None else plain_name(name)
 
@@ -313,7 +313,7 @@ def read_metadata(root: Path) -> dict[str, Any]:
 
 
 def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
-    """Refuse metadata whose values are of other kinds than lowtide writes."""
+    """Refuse metadata with values of other types than lowtide writes."""
     for key, kind in _TYPES.items():
         value = metadata.get(key)
         if kind is list and isinstance(value, Rows):
@@ -326,9 +326,9 @@ def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
         for row in metadata.get(key, []):
             if not isinstance(row, dict) or not _ROW_KEYS[key] <= row.keys():
                 raise _damaged(path, f"a row of {key} lacks {', '.join(sorted(_ROW_KEYS[key]))}")
-            if not isinstance(row.get("stored") or [], list):  # size, time and kind of a source
+            if not isinstance(row.get("stored") or [], list):  # size, time and format of a source
                 raise _damaged(path, f"a row of {key} has stored {str(row['stored'])[:40]!r}")
-            if key == "seen" and type(row["rows"]) is not int:  # nor a bool
+            if key == "seen" and type(row["rows"]) is not int:  # and not a bool
                 raise _damaged(path, f"a row of {key} has rows {str(row['rows'])[:40]!r}")
     for split, rows in metadata["shards"].items():
         if not isinstance(rows, list):
@@ -344,7 +344,7 @@ def _damaged(path: Path, what: str) -> DataError:
 
 
 def _suggest_dataset(root: Path) -> str:
-    """Name a dataset inside the folder or beside it, or else say how to make one."""
+    """Suggest a dataset inside the folder or beside it, or else how to make one."""
     if (root / WORK_NAME).is_dir():
         return "give the interrupted lowtide command again: it goes on where it stopped"
     if root.name in SPLITS and (root.parent / METADATA_NAME).is_file():

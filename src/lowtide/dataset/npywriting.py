@@ -47,11 +47,11 @@ __all__ = [
 ]
 
 WORKER_BYTES = 24 << 20
-"""A cache, a window and its ids, and what merging a long piece takes."""
+"""Memory of a worker: a cache, a window and its ids, and merging a long piece."""
 _WINDOW_BYTES = 1 << 20
 _HELD_ANYWAY = 4 * _WINDOW_BYTES
 _BATCH_BYTES = 2 << 20
-_TEXT_BYTES = 256  # of a text in a batch besides its letters: its objects, and those of its ids
+_TEXT_BYTES = 256  # overhead of a text in a batch: its Python objects, and those of its ids
 _UNFINISHED = "unfinished"
 
 Finish = Callable[[int, str, IO[bytes]], None]
@@ -69,9 +69,9 @@ class PlainFile:
     workers: int
     budget: MemoryBudget
     num_workers: int | None
-    """Workers that were asked for, where a number was given."""
+    """The requested number of workers, if given."""
     find_stretch: Callable[[], Stretch]
-    """Finds the longest text that has to be held, for the advice in a refusal."""
+    """Finds the longest text that has to be held, for the error message of a refusal."""
     on_notice: Callable[[str], None]
     group: PublishGroup
     step_bytes: int = 64 << 20
@@ -85,7 +85,7 @@ class PlainFile:
             for position, so_far in self.iter_steps(file, (work.position, work.count)):
                 count = so_far
                 work.text.advance_file(self.source.path, position)
-                if has_changed(self.source):  # else the checksum may be that of a later text
+                if has_changed(self.source):  # otherwise the checksum could be of a later text
                     raise changed_input(self.source)
                 if position < self.source.size_bytes:
                     os.fsync(file.fileno())
@@ -98,10 +98,10 @@ class PlainFile:
         return count
 
     def iter_steps(self, file: BinaryIO, done: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Encode some of the file, and again; (bytes read, ids written) so far."""
+        """Encode the file in steps; yields (bytes read, ids written) so far."""
         source, largest = self.source, max(self.budget.remaining_bytes, _HELD_ANYWAY)
         normalizes = self.tokenizer.data.normalizer != "none"
-        if normalizes:  # text and what it becomes are held at once
+        if normalizes:  # text and normalized text are held at once
             largest = max(largest // 2, _HELD_ANYWAY)
         try:
             yield from iter_file_steps(
@@ -122,7 +122,7 @@ class PlainFile:
             size = int(str(error).split()[0])
             found = self.find_stretch()
             needed = max(held_bytes(Stretch(size), normalizes), held_bytes(found, normalizes))
-            # A larger budget is one for more workers too.
+            # A larger budget is used for more workers too.
             workers = (self.num_workers or usable_cores()) - self.workers
             needed += self.budget.total_bytes - self.budget.remaining_bytes + WORKER_BYTES * workers
             raise BudgetError(
@@ -135,25 +135,25 @@ class PlainFile:
 
 
 def held_bytes(stretch: Stretch, normalizes: bool) -> int:
-    """What encoding a text without a place to cut holds, beyond what it holds in any case."""
+    """Additional memory for encoding a text without a place to cut."""
     if stretch.size_bytes + _WINDOW_BYTES <= _HELD_ANYWAY:
         return 0
     return (stretch.size_bytes + 2 * _WINDOW_BYTES) * (2 if normalizes else 1)
 
 
 class _Digest:
-    """The checksum of a file, taken one step after it is read or written, from the page cache."""
+    """The checksum of a file, one step behind its reading or writing, from the page cache."""
 
     def __init__(self, start: int = 0) -> None:
         self._digest = xxhash.xxh3_128()
         self._done = start
 
     def advance(self, descriptor: int, position: int) -> None:
-        """Go on to a byte of the file, or to its end where that comes before."""
+        """Advance to a byte of the file, or to its end if that is before."""
         while self._done < position:
             part = os.pread(descriptor, min(1 << 20, position - self._done), self._done)
             if not part:
-                return  # cut short meanwhile, which its size will tell
+                return  # truncated meanwhile, which is detected by its size
             self._digest.update(part)
             self._done += len(part)
 
@@ -168,7 +168,7 @@ class _Digest:
 
 @dataclass(frozen=True)
 class _Unfinished:
-    """Ids that have no final name yet, and the text they are of."""
+    """Ids in a file without its final name yet, and their text."""
 
     path: Path
     journal: Journal
@@ -180,7 +180,7 @@ class _Unfinished:
     count: int = 0
 
     def note(self, position: int, count: int, id_bytes: int) -> None:
-        """Record how many bytes of text have become how many ids on the disk."""
+        """Record how many bytes of text are encoded, and how many ids are on disk."""
         self.ids.advance(self.descriptor, NPY_HEADER_BYTES + count * id_bytes)
         place = {"position": position, "count": count}
         sums = {"text": self.text.hexdigest(), "ids": self.ids.hexdigest()}
@@ -188,7 +188,7 @@ class _Unfinished:
 
 
 def _open_unfinished(job: PlainFile) -> _Unfinished:
-    """Open what an interrupted command left of the same text; else start over."""
+    """Open the unfinished file of an interrupted command for the same text; else start over."""
     source, out = job.source, job.out
     place = out.with_name(f".{out.name}.{_UNFINISHED}.json")
     journal = Journal(place, verb="pretokenize", version=2)
@@ -232,7 +232,7 @@ def _open_regular(path: Path) -> int | None:
 
 
 def _write_header(file: IO[bytes], count: int, dtype: np.dtype[Any]) -> None:
-    """Write the header, now that the ids are counted, and go to the beginning of the file."""
+    """Write the header after counting the ids, and seek to the beginning of the file."""
     file.seek(0)
     file.write(npy_header(count, dtype))
     file.truncate(NPY_HEADER_BYTES + count * dtype.itemsize)
@@ -240,7 +240,7 @@ def _write_header(file: IO[bytes], count: int, dtype: np.dtype[Any]) -> None:
 
 
 def checksum_npy(file: IO[bytes], on_read: Callable[[int], None]) -> str:
-    """Checksum a .npy after it was written: its header, the count, is written last."""
+    """Checksum a .npy after it was written, because its header with the count is written last."""
     digest = xxhash.xxh3_128()
     while part := file.read(1 << 20):
         digest.update(part)
@@ -249,7 +249,7 @@ def checksum_npy(file: IO[bytes], on_read: Callable[[int], None]) -> str:
 
 
 Encoded = Iterator[tuple[list["npt.NDArray[Any]"], int]]
-"""Arrays of ids in order, some at a time, each time with how many bytes of text are done."""
+"""Arrays of ids in order, some at a time, each with the number of text bytes done."""
 
 
 def write_encoded(
@@ -261,7 +261,7 @@ def write_encoded(
     finish: Finish,
     group: PublishGroup,
 ) -> int:
-    """Write the ids of a text to `out` as they come; return how many there are."""
+    """Write the ids of a text to `out` as they arrive; return their number."""
     count = 0
     checksum = checksum_path(source.path)
     with files.atomic_file(out, publisher=group.add) as file:
@@ -284,7 +284,7 @@ def _end_ids(tokenizer: Tokenizer) -> npt.NDArray[np.uint32]:
 def encode_batches(
     batches: Iterator[tuple[list[bytes], list[bool]]], tokenizer: Tokenizer, num_workers: int
 ) -> Encoded:
-    """Encode text by text, with end-of-text after those that are marked."""
+    """Encode text by text, with end-of-text after marked texts."""
     end, done = _end_ids(tokenizer), 0
     for texts, marks in batches:
         found = tokenizer.encode_batch(texts, special="text", num_workers=num_workers)
@@ -300,7 +300,7 @@ def encode_batches(
 
 
 def encode_documents(parts: Iterator[tuple[bytes, bool]], tokenizer: Tokenizer) -> Encoded:
-    """Encode document by document, however many parts one has, with end-of-text behind each."""
+    """Encode document by document, also those in several parts, with end-of-text after each."""
     end, done = _end_ids(tokenizer), 0
     left = next(parts, None)
     is_ended = False
@@ -339,13 +339,13 @@ def iter_batches(
 
 
 def iter_parts(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
-    """Texts in order, each with whether a document ends behind it."""
+    """Texts in order, each with a flag if a document ends after it."""
     is_text = source.format.block_kind == "text"
     return _iter_pieces(source, reading) if is_text else _iter_rows(source, reading)
 
 
 def _iter_pieces(source: InputFile, reading: ReadingSettings) -> Iterator[tuple[bytes, bool]]:
-    """Return all of a text, cut at its separators: the same ids as of a plain file."""
+    """Return a whole text, cut at its separators: the same ids as for a plain file."""
     for stream in plan_streams([source], reading):
         for block in iter_blocks(stream, reading):
             if block is not None:

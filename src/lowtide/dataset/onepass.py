@@ -4,10 +4,10 @@ In:      clean blocks, from several workers; a tokenizer that may still be loadi
 Out:     the same work files of ids as `encoding` writes, without storing clean text in between
 Memory:  `table_bytes`, and per worker the memory of cleaning and encoding one block
 
-Whether a line is a duplicate depends on all blocks before it, so blocks go through the table in the
-order of the corpus, each close behind the one before; cleaning and encoding run in parallel. Once
-the table is full, the following blocks keep their clean text on disk, and deduplication on disk
-handles all of them later.
+Whether a line is a duplicate depends on all blocks before it, so blocks are looked up in the table
+in the order of the corpus, each right after the one before; cleaning and encoding run in parallel.
+Once the table is full, the following blocks keep their clean text on disk, and deduplication on
+disk handles all of them later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["OnePass"]
 
 
 class OnePass:
-    """Takes clean blocks and encodes them."""
+    """Receives clean blocks and encodes them."""
 
     def __init__(self, load_job: Callable[[], EncodeJob], *, dedup: bool, table_bytes: int) -> None:
         self._load_job = load_job
@@ -81,7 +81,7 @@ class OnePass:
             finder.stop()
 
     def _find_duplicates(self, place: int, hashes: memoryview) -> memoryview | None:
-        """Return the lines of a block that came before; None from the block on that did not fit."""
+        """Return the duplicate lines of a block; None from the first block on that did not fit."""
         if not self._dedup:
             return NO_LINES
         finder = self._finder
@@ -89,7 +89,7 @@ class OnePass:
             raise CancelledError
         try:
             return finder.add_in_turn(place, hashes)
-        except RuntimeError:  # another block failed, and its turn will not come
+        except RuntimeError:  # another block failed, so this one's turn will not come
             raise CancelledError from None
 
     def _carry(self, block: TextBlock, documents: memoryview) -> Identity | None:

@@ -40,7 +40,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def naming_folder(root: Path) -> Generator[None]:
-    """Turn an OSError (mostly a full disk) into one that names the folder and the next step."""
+    """Convert an OSError (mostly a full disk) to an error with the folder and the next step."""
     try:
         yield
     except OSError as error:
@@ -58,8 +58,8 @@ def noticing_changes(
 ) -> Generator[None]:
     """If reading failed because an input changed meanwhile, raise an error that says so.
 
-    `forget` removes what was read of it, which may be half old and half new. Where other workers
-    still use it, `next_step` asks the user to remove it instead.
+    `forget` removes the results of reading it, which may be half old and half new. If other workers
+    still use them, `next_step` asks the user to remove them instead.
     """
     try:
         yield
@@ -80,7 +80,7 @@ def run_cleaning(
     name: str | None = None,
     totals: EncodedTotals | None = None,
 ) -> BlockTable:
-    """Clean all inputs of a job, and show what could not be read.
+    """Clean all inputs of a job, and report what could not be read.
 
     Blocks that are encoded as soon as they are clean are added to `totals`.
     """
@@ -103,7 +103,7 @@ def run_cleaning(
 
 @dataclass(frozen=True)
 class RankedInputs:
-    """Which scores stay, and what was read to know it."""
+    """The score threshold, and the hashes of the inputs it was computed from."""
 
     cut: ScoreCut
     contents: InputHashes

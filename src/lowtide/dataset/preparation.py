@@ -1,7 +1,7 @@
 """Prepare a dataset: clean, filter, deduplicate, encode, shuffle, split, write shards.
 
 In:      files of text (PrepareSettings)
-Out:     a dataset folder; its metadata file comes last
+Out:     a dataset folder; its metadata file is written last
 Memory:  shares of one budget: blocks being processed, a hash table, rows of documents, tokenizer
 
 Every phase is a list of tasks whose results are files, written atomically; a task whose file exists
@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowtide import files
 from lowtide.corpus.workers import WorkerPool
@@ -28,6 +30,10 @@ from lowtide.keywords import takes_keywords
 from lowtide.progress import Progress
 from lowtide.scratch import ScratchFolder
 from lowtide.stores.paths import is_stored
+from lowtide.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from lowtide.dataset.staged.running import StagedResult
 
 __all__ = ["prepare_dataset"]
 
@@ -68,10 +74,8 @@ def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
 
             done = prepare_on_ray(settings)
         else:
-            from lowtide.dataset.staged.running import prepare_shared
-
-            done = prepare_shared(settings)
-    made = require_same(settings, done.reading)  # it might be another command's
+            done = _prepare_over_files(settings)
+    made = require_same(settings, done.reading)  # it may belong to another command
     return replace(
         made,
         seconds=done.seconds,
@@ -79,6 +83,16 @@ def _prepare_with_others(settings: PrepareSettings) -> PrepareResult:
         budget_bytes=done.budget_bytes,
         was_there=False,
     )
+
+
+def _prepare_over_files(settings: PrepareSettings) -> StagedResult:
+    with ThreadPoolExecutor(1, thread_name_prefix="lowtide-tokenizer") as beside:
+        loading = None
+        if settings.tokenization != "char":  # native code loads it while these modules do
+            loading = beside.submit(Tokenizer.load, settings.tokenization)
+        from lowtide.dataset.staged.running import prepare_shared
+
+        return prepare_shared(settings, loading=loading)
 
 
 def _prepare(settings: PrepareSettings) -> PrepareResult:
@@ -89,7 +103,7 @@ def _prepare(settings: PrepareSettings) -> PrepareResult:
         WorkerPool(shares.num_workers) as pool,
     ):
         inputs, reading = choose_inputs(found, settings, progress)
-        del found  # frees its list of inputs: `inputs` is another one
+        del found  # frees its list of inputs, which `inputs` replaces
         check_disk(
             settings.out_dir,
             inputs,
@@ -111,7 +125,7 @@ def _prepare(settings: PrepareSettings) -> PrepareResult:
 
 @contextlib.contextmanager
 def _folder_beside(path: Path) -> Generator[Path]:
-    """A temporary folder for a dry run, on the disk of the output if that can be written."""
+    """A temporary folder for a dry run, on the disk of the output if that is writable."""
     place = Path.cwd() if is_stored(path) else path.absolute()
     while not (place.is_dir() and os.access(place, os.W_OK)) and place != place.parent:
         place = place.parent

@@ -76,13 +76,13 @@ from lowtide.tokenizer.vocabulary import id_bytes
 
 __all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
 
-_ALONE_BYTES = 1 << 20  # so large a file is published at once: its work is worth the wait
+_ALONE_BYTES = 1 << 20  # a file this large is published at once: its work is worth the wait
 
 
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class PretokenizeResult:
-    """What was read and written."""
+    """The result of a file."""
 
     path: Path
     text_bytes: int
@@ -92,9 +92,9 @@ class PretokenizeResult:
     seconds: float
     peak_bytes: int
     was_there: bool = False
-    """True if the file was there already, made from the same text in the same way."""
+    """True if the file existed already, made from the same text in the same way."""
     is_plain: bool = True
-    """False where `text_bytes` are of a compressed file, or of one with more than its text."""
+    """False if `text_bytes` are of a compressed file, or of one that contains more than text."""
 
 
 @takes_keywords(PretokenizeSettings)
@@ -121,7 +121,7 @@ def pretokenize_files(settings: PretokenizeSettings) -> list[PretokenizeResult]:
 
 
 def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResult]:
-    """Yield each result when its file is written, so that no list of them is held."""
+    """Yield each result when its file is written, so that no list of results is held."""
     sources = expand_inputs(settings.file)
     if settings.out_path is not None and len(sources) > 1:
         raise UsageError(
@@ -133,7 +133,7 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
             f"{sources[0].path} lies in an object store, where no .npy is written",
             next_step="give --out-path FILE.npy, for one object at a time",
         )
-    places: dict[int, int] = {}  # by a hash of its path: paths of many files take much memory
+    places: dict[int, int] = {}  # by a hash of its path: many paths need much memory
     for place, source in enumerate(sources):
         out = settings.out_path or npy_path(source.path)
         first = places.setdefault(xxhash.xxh3_64_intdigest(os.fsencode(out)), place)
@@ -164,7 +164,7 @@ def _pretokenize(
     files.require_local(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     group.hold(files.hold_lock(out))
-    if out.exists():  # by a command that ended just now
+    if out.exists():  # by a command that has just ended
         return _require_same(shared, source, out)
     for left in files.list_leftovers(record_path(out), "partial"):
         left.unlink(missing_ok=True)
@@ -172,7 +172,7 @@ def _pretokenize(
 
 
 def _require_same(shared: SharedFiles, source: InputFile, out: Path) -> PretokenizeResult:
-    """Return the result that is there, if this very command would make it; else refuse."""
+    """Return the existing result if this same command would make it; else raise an error."""
     settings, known = shared.settings, read_provenance(out)
     if known is None:
         difference = "nothing says what it was made of"
@@ -197,7 +197,7 @@ def _require_same(shared: SharedFiles, source: InputFile, out: Path) -> Pretoken
             next_step="remove it, and give the command again",
         )
     if known.tokenization != "gpt2":
-        load_own_tokenizer(out, known)  # the tokenizer belongs to the output too
+        load_own_tokenizer(out, known)  # the tokenizer is part of the output too
     return PretokenizeResult(
         path=out,
         text_bytes=source.size_bytes,
@@ -223,7 +223,7 @@ def _tokenizer_difference(known: Provenance, shared: SharedFiles) -> str | None:
 
 
 def _text_settings(settings: PretokenizeSettings) -> dict[str, Any]:
-    """The settings that decide which text of the file becomes ids."""
+    """The settings that decide which text of the file is encoded."""
     names = ("text_field", "encoding", "skip_bad_inputs")
     return {name: getattr(settings, name) for name in names}
 
@@ -234,7 +234,7 @@ def _encode(
     settings = shared.settings
     is_plain = is_plain_text(source, encoding=settings.encoding)
     reading = reading_of(settings)
-    needed = reader_bytes([source], reading)  # before the budget: what it imports counts as program
+    needed = reader_bytes([source], reading)  # before the budget: its imports count as program
     budget = shared.make_budget()
     streams = stream_bytes(settings.tokenization, is_plain=is_plain, reading=needed)
     workers = plan_workers(shared, source, budget, stream_bytes=streams)
@@ -289,7 +289,7 @@ def _encode(
 def _write_ids(
     plain: PlainFile | None, finish: _Finish, reading: ReadingSettings, num_workers: int
 ) -> int:
-    """Write the ids of a file, straight from its bytes or text by text; return how many."""
+    """Write the ids of a file, directly from its bytes or text by text; return their number."""
     source = finish.source
     phase = finish.phases.enter_context(
         finish.progress.phase("encode", total=source.size_bytes, unit="B")
@@ -305,14 +305,14 @@ def _write_ids(
 def _encode_texts(
     tokenizer: Tokenizer, source: InputFile, reading: ReadingSettings, num_workers: int
 ) -> Encoded:
-    """Encode what native code does not read straight from its file."""
+    """Encode inputs that native code does not read directly from the file."""
     if tokenizer.kind == "package":
         return encode_documents(iter_parts(source, reading), tokenizer)
     return encode_batches(iter_batches(source, reading), tokenizer, num_workers)
 
 
 def _begins_as_text(source: InputFile, reading: ReadingSettings) -> bool:
-    """False for a binary file that is to be skipped: the other way of reading does that."""
+    """False for a binary file that is to be skipped, which reading by documents does."""
     silent = replace(reading, on_notice=list[str]().append)  # reported when the file is read
     with source.path.open("rb", buffering=0) as file:
         return is_text(source, file.read(PROBE_BYTES), silent)
@@ -320,7 +320,7 @@ def _begins_as_text(source: InputFile, reading: ReadingSettings) -> bool:
 
 @dataclass(frozen=True)
 class _Finish:
-    """Writes record and tokenizer just before the .npy gets its final name."""
+    """Writes the record and the tokenizer just before the .npy gets its final name."""
 
     settings: PretokenizeSettings
     source: InputFile
@@ -329,7 +329,7 @@ class _Finish:
     dtype: np.dtype[Any]
     progress: Progress
     phases: contextlib.ExitStack
-    """Holds the phase that ends here."""
+    """The progress phase that ends here."""
     group: PublishGroup
 
     def write(self, count: int, checksum: str, file: IO[bytes]) -> None:
@@ -365,13 +365,13 @@ class _Finish:
 
 
 def _require_free_place(out: Path, tokenizer: Tokenizer) -> None:
-    """Refuse to write over a tokenizer that is not an earlier .npy's: its record would say so."""
+    """Refuse to overwrite a tokenizer that is not of an earlier .npy, which would have a record."""
     folder = tokenizer_dir(out)
     if record_path(out).exists() or not (folder / TOKENIZER_NAME).exists():
         return
     with contextlib.suppress(DataError):
         if Tokenizer.load(folder).fingerprint == tokenizer.fingerprint:
-            return  # a kill came just before the record
+            return  # killed just before the record
     next_step = "choose another --out-path"
     require_free_names(folder, [TOKENIZER_NAME], next_step=next_step)
 

@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 _BLOCK_BYTES = 1 << 20
-_STREAM_BYTES = 44 << 20  # a block a few times, a batch of them, and its ids
-SLACK_BYTES = 16 << 20  # the vocabulary, and what Python grows by
-_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
+_STREAM_BYTES = 44 << 20  # a few copies of a block, a batch of texts, and its ids
+SLACK_BYTES = 16 << 20  # the vocabulary, and Python's growth
+_SMALL_WINDOW = 10 << 20  # enough to decompress most files
 
 
 class SharedFiles:
-    """What all files of a command have in common."""
+    """The resources that all files of a command share."""
 
     def __init__(self, settings: PretokenizeSettings, sources: Sequence[InputFile]) -> None:
         self.settings = settings
@@ -47,21 +47,21 @@ class SharedFiles:
 
     @functools.cached_property
     def named_tokenizer(self) -> Tokenizer:
-        """The tokenizer that the settings name, loaded once: for a small file that is most."""
+        """The tokenizer of the settings, loaded once: most of the work for a small file."""
         return Tokenizer.load(self.settings.tokenization)
 
     @property
     def named_normalizes(self) -> bool:
-        """True if text and what it becomes are held at once."""
+        """True if text and normalized text are held at once."""
         if self.settings.tokenization == "char":
             return False
         return self.named_tokenizer.data.normalizer != "none"
 
     @functools.cached_property
     def program_bytes(self) -> int:
-        """What is held before the first file; encoders, made later, count in a file's share."""
+        """Memory before the first file; encoders, which are made later, count in a file's share."""
         for source in self._sources:
-            if source.format.reader_bytes is not None:  # what it imports is a part of the program
+            if source.format.reader_bytes is not None:  # its imports count as program memory
                 reader_bytes([source], reading_of(self.settings))
                 break
         return MemoryBudget(self._total_bytes).shares["program"]
@@ -72,11 +72,11 @@ class SharedFiles:
 
     @functools.cached_property
     def most_workers(self) -> int:
-        """Workers that were asked for, or as many as there are cores."""
+        """The requested number of workers, or one for each core."""
         return self.settings.num_workers or usable_cores()
 
     def find_stretch(self, source: InputFile) -> Stretch:
-        """The longest text that has to be held of this file and those after it."""
+        """The longest text that has to be held, in this file and those after it."""
         if self.settings.tokenization == "char" or self.named_tokenizer.kind != "bpe":
             return Stretch()
         sources = self._sources[source.index :]
@@ -84,7 +84,7 @@ class SharedFiles:
         return find_stretch(sources, reading_of(self.settings), last_cut, streams=False)
 
     def count_characters(self, source: InputFile, room: int) -> tuple[int, int]:
-        """The most characters in a file from here on that makes its tokenizer; bytes not seen."""
+        """The most characters in a file from here on, if they make its tokenizer; unread bytes."""
         if self.settings.tokenization != "char":
             return 0, 0
         options = replace(reading_of(self.settings), reader_bytes=max(room, _SMALL_WINDOW))
@@ -95,7 +95,7 @@ class SharedFiles:
         return most, unseen
 
     def make_budget(self) -> MemoryBudget:
-        """The budget, of which nothing but the program is taken yet."""
+        """The budget, of which only the program memory is used yet."""
         return MemoryBudget(self._total_bytes, used_bytes=self.program_bytes)
 
 
@@ -109,19 +109,19 @@ def reading_of(settings: PretokenizeSettings) -> ReadingSettings:
 
 
 def character_bytes(num_characters: int) -> int:
-    """What a tokenizer of so many characters takes, beyond what other vocabularies do."""
+    """Memory of a tokenizer with this many characters, beyond that of other vocabularies."""
     return max(num_characters * CHARACTER_BYTES - SLACK_BYTES // 2, 0)
 
 
 def stream_bytes(tokenization: str, *, is_plain: bool, reading: int) -> int:
-    """What reading text takes that is not encoded natively, straight from its file."""
+    """Memory for reading text that is not encoded natively, directly from its file."""
     needs = tokenizer_needs(tokenization)
     size = 0 if is_plain and not needs.by_package else _STREAM_BYTES + reading
     return size + needs.table_bytes + needs.thread_bytes
 
 
 def fixed_bytes(tokenization: str, num_workers: int, *, is_plain: bool, reading: int) -> int:
-    """What encoding a file takes beside the program, whatever its text is."""
+    """Memory for encoding a file, besides the program, that does not depend on its text."""
     streams = stream_bytes(tokenization, is_plain=is_plain, reading=reading)
     return num_workers * WORKER_BYTES + streams + SLACK_BYTES
 
@@ -129,17 +129,17 @@ def fixed_bytes(tokenization: str, num_workers: int, *, is_plain: bool, reading:
 def plan_workers(
     shared: SharedFiles, source: InputFile, budget: MemoryBudget, *, stream_bytes: int
 ) -> int:
-    """How many workers the budget allows; one too small for a single one is refused."""
+    """How many workers the budget allows; a budget too small for one is refused."""
     shares = {"windows and caches": WORKER_BYTES, "reading": stream_bytes, "slack": SLACK_BYTES}
     most = shared.most_workers
-    if sum(shares.values()) > budget.remaining_bytes:  # refused, with what the text itself needs
+    if sum(shares.values()) > budget.remaining_bytes:  # refused, with the budget it needs
         stretch = shared.find_stretch(source)
         count, unseen = shared.count_characters(source, budget.remaining_bytes)
         found = {
             "text held at once": held_bytes(stretch, shared.named_normalizes),
             "characters": character_bytes(count),
         }
-        if any(found.values()):  # a larger budget is one for more workers, too
+        if any(found.values()):  # a larger budget is used for more workers, too
             shares["windows and caches"] = most * WORKER_BYTES
         remark = unseen_words(max(stretch.unseen_bytes, unseen))
         budget.require({**shares, **found}, remark=remark)

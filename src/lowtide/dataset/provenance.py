@@ -1,7 +1,7 @@
 """The origin of a .npy of ids: the record beside it, and whether it still matches the text.
 
 In:      FILE.npy and FILE.npy.json beside it; the text it was made from
-Out:     Provenance; in words, how the file differs from the requested one
+Out:     Provenance; a description of how the file differs from the requested one
 Memory:  one buffer of 1 MiB, to hash a text whose modification time has changed
 """
 
@@ -38,7 +38,7 @@ _COMPRESSED = {row.suffix for row in COMPRESSIONS.values()}
 
 @dataclass(frozen=True)
 class SourceText:
-    """The text that ids were made of, as it was then."""
+    """The text that ids were made from, as it was then."""
 
     file: str
     size_bytes: int
@@ -48,19 +48,19 @@ class SourceText:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What stands in the record of a .npy."""
+    """The contents of a .npy's record."""
 
     num_tokens: int
     dtype: str
     vocab_size: int
     tokenization: str
-    """As it was named: gpt2, char, or a tokenizer's folder."""
+    """The tokenizer as named: gpt2, char, or a tokenizer's folder."""
     tokenizer_fingerprint: str
     source: SourceText
     settings: dict[str, Any]
-    """Those that decide which text of the file became ids."""
+    """The settings that decide which text of the file was encoded."""
     xxh3_128: str | None = None
-    """Of the .npy itself; earlier versions kept none."""
+    """Checksum of the .npy itself; not in records of earlier versions."""
 
 
 def npy_path(text_path: Path) -> Path:
@@ -79,12 +79,12 @@ def record_path(path: Path) -> Path:
 
 
 def tokenizer_dir(path: Path) -> Path:
-    """Where the tokenizer of a .npy is kept, unless it is gpt2."""
+    """The folder of a .npy's tokenizer, unless it is gpt2."""
     return path.with_suffix(".tokenizer")
 
 
 def write_provenance(path: Path, provenance: Provenance, publisher: files.Publisher) -> None:
-    """Write the record of the .npy at `path`; `publisher` gives it its name."""
+    """Write the record of the .npy at `path`; `publisher` renames it to its final name."""
     row = dataclasses.asdict(provenance)
     with files.atomic_file(record_path(path), publisher=publisher) as file:
         file.write(files.json_bytes({"format_version": _VERSION, **row}))
@@ -127,9 +127,9 @@ def _source_from(value: Mapping[str, Any]) -> SourceText:
 
 
 def describe_source_change(source: SourceText, path: Path) -> str | None:
-    """How a text differs from the one that ids were made from, in words; None if it does not.
+    """Describe how a text differs from the one that ids were made from; None if it does not.
 
-    Size and time of change decide where they can; a copy with another time is read and compared.
+    By size and modification time if possible; a copy with another time is read and compared.
     """
     status = path.stat()
     if status.st_size != source.size_bytes:

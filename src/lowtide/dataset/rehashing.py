@@ -45,18 +45,18 @@ __all__ = [
     "whole_shards",
 ]
 
-_DECODE_TOKENS = 1 << 20  # at most; of long tokens fewer, since text is what takes memory
+_DECODE_TOKENS = 1 << 20  # at most; fewer if tokens are long, because the text needs the memory
 
 
 @dataclass(frozen=True)
 class ExistingText:
-    """A dataset's text, and how new text is cleaned that is compared with it."""
+    """A dataset's text, and the cleaning of the new text that is compared with it."""
 
     root: Path
     shards: Mapping[str, Sequence[layout.ShardInfo]]
     dtype: np.dtype[Any]
     seen: list[Any]
-    """Rows of metadata that say where hashes of whole documents are kept."""
+    """Metadata rows of the files with hashes of whole documents."""
     reading: ReadingSettings
     cleaning: CleaningSettings
     folder: Path
@@ -65,10 +65,10 @@ class ExistingText:
 def hash_existing(
     text: ExistingText, tokenizer: Tokenizer, pool: WorkerPool, progress: Progress
 ) -> BlockTable:
-    """Decode a dataset and hash its lines again; blocks that are done are not read twice.
+    """Decode a dataset and hash its lines again; finished blocks are not read twice.
 
-    Whole documents are known by the hashes kept of them; of shards that somebody moved in, and in
-    datasets of earlier versions, they are hashed again as well.
+    Whole documents are compared by their stored hashes; in shards moved in by hand, and in datasets
+    of earlier versions, they are hashed again as well.
     """
     stream = Stream(0, (), random_access=True, num_blocks=0)
     job = CleanJob([stream], text.reading, as_it_is(text.cleaning, dedup=True), text.folder)
@@ -104,7 +104,7 @@ def hash_existing(
 def load_existing(
     text: ExistingText, tokenizer: Tokenizer, pool: WorkerPool, progress: Progress
 ) -> BlockTable:
-    """Decode the documents of a dataset as clean blocks; each is numbered as the dataset has it.
+    """Decode the documents of a dataset as clean blocks; each is numbered as in the dataset.
 
     A document longer than a block is left out: preparation does not compare such documents either.
     """
@@ -142,7 +142,7 @@ def load_existing(
 
 
 def as_it_is(cleaning: CleaningSettings, *, dedup: bool) -> CleaningSettings:
-    """The options for text that was cleaned and judged when it was prepared."""
+    """The options for text that was cleaned and filtered when it was prepared."""
     return replace(
         cleaning,
         dedup=dedup,
@@ -161,8 +161,8 @@ def as_it_is(cleaning: CleaningSettings, *, dedup: bool) -> CleaningSettings:
 
 
 def in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
-    """Shards in the order they were written, because a document may continue in the next shard,
-    also from train to val; shards moved in by hand come last."""
+    """Sort shards as they were written, because a document may continue in the next shard, also
+    from train to val; shards moved in by hand come last."""
     return sorted(
         shards, key=lambda shard: (shard.checksum is None, layout.shard_number(shard.path) or 0)
     )
@@ -184,9 +184,9 @@ def whole_shards(shards: Iterable[layout.ShardInfo]) -> list[TokenStretch]:
 def find_start(
     shards: Sequence[layout.ShardInfo], index: int, dtype: np.dtype[Any], tokenizer: Tokenizer
 ) -> tuple[int, int]:
-    """The first place from shard `index` on where a document begins: a shard, and a token there.
+    """The first document start from shard `index` on: a shard, and a token in it.
 
-    The shards are in order; without any such place it is the end of the last one.
+    The shards are in order; if there is none, returns the end of the last shard.
     """
     if index == 0:
         return 0, 0
@@ -202,7 +202,7 @@ def find_start(
 
 
 def count_documents(shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer) -> int:
-    """How many documents end in a shard."""
+    """The number of documents that end in a shard."""
     if is_stored(shard.path) and shard.num_documents:  # its .docs file has this size
         return shard.num_documents
     return len(_find_stops(shard, dtype, tokenizer))
@@ -211,7 +211,7 @@ def count_documents(shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: To
 def _find_stops(
     shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer
 ) -> npt.NDArray[np.int64]:
-    """Where documents end in a shard."""
+    """The ends of documents in a shard."""
     ends = layout.load_document_ends(shard).astype(np.int64)
     if len(ends) or tokenizer.end_of_text_id is None:
         return ends
@@ -229,11 +229,11 @@ def iter_texts(
     decode_tokens: int = _DECODE_TOKENS,
     cut_long: bool = True,
 ) -> Iterator[tuple[list[bytes], int]]:
-    """Decode documents in order, whole ones where they fit into a block; no line is ever cut.
+    """Decode documents in order, whole if they fit into a block; lines are never cut.
 
     Longer documents are yielded in parts, because preparation compares them line by line, too.
     Without `cut_long` each of them is empty instead, so that there is a text for every document.
-    Where one is cut follows from its own tokens alone, not from what stands before it.
+    Where one is cut depends only on its own tokens, not on the text before it.
     """
     held = b""  # a document that may continue
     is_long = False
@@ -269,7 +269,7 @@ def iter_texts(
 
 
 def _iter_local(stretches: Iterable[TokenStretch]) -> Iterator[TokenStretch]:
-    """Stretches of shards that can be mapped; of a store one shard at a time is copied."""
+    """Ranges of shards that can be mapped; from a store, one shard at a time is copied."""
     for stretch in stretches:
         with local_shard(stretch.shard) as here:
             yield stretch._replace(shard=here)
@@ -286,7 +286,7 @@ def _cut_ids(
 ) -> npt.NDArray[Any]:
     """The first of the ids, up to the one whose text passes `num_bytes`."""
     ids = np.array(tokens)
-    # Ids that are no token's are refused by decoding, with their number.
+    # Invalid ids are refused by decoding, with their number.
     sizes = lengths.take(ids, mode="clip").cumsum(dtype=np.int64)
     count = int(np.searchsorted(sizes, max(num_bytes, 0), side="right")) + 1
     return ids[:count].copy() if count < len(ids) else ids
@@ -332,7 +332,7 @@ def block_of_documents(texts: Sequence[bytes], number: int, *, first: int = 0) -
 
 
 def block_of_lines(texts: Sequence[bytes], number: int) -> TextBlock:
-    """A block of lines alone: as the part of a document, which has no hash of its own."""
+    """A block of lines only, as a part of a document, which has no document hash."""
     data = b"\n".join(texts)
     is_part = bool(data)
     block = block_of_documents([data], number)

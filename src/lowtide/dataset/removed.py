@@ -16,10 +16,10 @@ __all__ = ["Finder", "RemovedText", "leave_out_with", "list_finders"]
 
 
 class Finder(Protocol):
-    """Knows which documents and lines to remove, by the number of their block in the corpus."""
+    """Finds the documents and lines to remove, by the index of their block in the corpus."""
 
     def marks(self, block: int, /) -> bytes:
-        """Marked lines and documents, as encoding takes them."""
+        """Marked lines and documents, in the form that encoding expects."""
         ...
 
     def leave_out(self, block: int, hashes: memoryview, /) -> memoryview:
@@ -41,7 +41,7 @@ class _Lines(Protocol):
 
 
 class RemovedText:
-    """What is left out of blocks, those of a part that begins at `first_block`."""
+    """Removals from blocks of a part that begins at `first_block`."""
 
     def __init__(
         self, lines: _Lines | None, finders: Sequence[Finder], *, first_block: int = 0
@@ -65,7 +65,7 @@ def leave_out_with(
 ) -> Callable[[int, memoryview], memoryview] | None:
     """A function that combines the removals of all finders; None without finders.
 
-    Finders count blocks from `first_block` on; those before it stay as they are.
+    Finders count blocks from `first_block` on; blocks before it are unchanged.
     """
     if not finders:
         return None

@@ -1,6 +1,6 @@
 """The memory and disk that preparation needs, and how the budget is divided.
 
-In:      settings, a budget, the inputs as they are on disk
+In:      settings, a budget, the inputs on disk
 Out:     Shares; estimates for `lowtide plan`; an error if memory or disk is too small
 Memory:  a few numbers
 """
@@ -49,18 +49,18 @@ __all__ = [
     "smallest_budget_bytes",
 ]
 
-_TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, for each worker's encoder a part of it
-_USUAL_VOCABULARY, _VOCABULARY_ROW_BYTES = 50_257, 240  # tokens, and what one takes
-_STORED_BYTES = UPLOAD_BYTES + READER_BYTES  # of a worker whose results lie in a store
-_SMALL_WINDOW = 10 << 20  # what decompressing takes of most files
+_TOKENIZER_BYTES = 48 << 20  # vocabulary and caches, and a part of it for each worker's encoder
+_USUAL_VOCABULARY, _VOCABULARY_ROW_BYTES = 50_257, 240  # tokens, and the memory of one
+_STORED_BYTES = UPLOAD_BYTES + READER_BYTES  # per worker whose results are in a store
+_SMALL_WINDOW = 10 << 20  # enough to decompress most files
 LINE_BYTES = 200  # of English prose; lines of code are shorter
-_PROGRAM_BYTES = 25 << 20  # the interpreter and what it imports for this
+_PROGRAM_BYTES = 25 << 20  # the interpreter and its imports for this
 NEAR_DISK_SHARE = 0.8
-"""Of the text, for near copies: signatures of documents of 3 KB, sorted (0.2), and the n-grams of
-two documents in five (1.5 bytes for each byte of theirs); more where documents are short, or all
-are copies."""
+"""Disk for near copies, as a share of the text: signatures of documents of 3 KB, sorted (0.2), and
+the n-grams of two documents in five (1.5 bytes for each of their bytes); more if documents are
+short, or all are copies."""
 FILE_BYTES = 100
-"""Of an input file, beside its row in the list: its hash, its documents and tokens."""
+"""Memory of an input file besides its row in the list: its hash, its documents and tokens."""
 
 
 @dataclass(frozen=True)
@@ -69,38 +69,38 @@ class Shares:
 
     num_workers: int
     one_pass_bytes: int
-    """The table of hashes while blocks are encoded the moment they are clean."""
+    """The table of hashes while blocks are encoded as soon as they are clean."""
     table_bytes: int
     """A worker's table of hashes once they are on disk."""
     range_bytes: int
     reader_bytes: int
-    """What a reader may hold besides its block."""
+    """Memory limit of a reader besides its block."""
     character_bytes: int = 0
-    """What the characters of the corpus may take where they become the tokenizer: they have the
-    room of the table, since all is clean then."""
+    """Memory limit of the corpus's characters if they become the tokenizer: they use the memory of
+    the table, because cleaning is finished then."""
     held_bytes: int = 0
-    """What a worker may hold of clean text beside its block, where it encodes ahead."""
+    """Memory limit of a worker for clean text besides its block, if it encodes ahead."""
     more_worker_bytes: int = 0
-    """What the requested workers would take beyond the budget."""
+    """Memory of the requested workers beyond the budget."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the inputs take, whatever is made of them."""
+    """The resources that the inputs need, independent of their use."""
 
     num_files: int = 0
     num_in_order: int = 0
-    """Compressed and parquet files; several are read side by side."""
+    """Number of compressed and parquet files; several are read in parallel."""
     reader_bytes: int = 0
-    """The most that reading one of them holds besides its block."""
+    """The largest memory for reading one of them besides its block."""
     tokenizer: TokenizerNeeds = NO_MORE
-    """What their tokenizer takes beyond the usual."""
+    """Memory of their tokenizer beyond the usual."""
     step_bytes: int = 0
-    """What a process of the user's step takes, where there is one."""
+    """Memory of a process of the user's step, if there is one."""
     count_characters: Callable[[], tuple[int, int]] = lambda: (0, 0)
-    """Looks through the text, for the advice of a refusal; also how many bytes it has not seen."""
+    """Scans the text for the error message of a refusal; also returns how many bytes it skipped."""
     count_bytes: int = 0
-    """What counting the n-grams of evaluation items takes besides their table, which is loaded."""
+    """Memory for counting the n-grams of evaluation items, besides their loaded table."""
 
     @classmethod
     def of(
@@ -110,7 +110,7 @@ class Inputs:
         *,
         tokenizer: str | Path | None = None,
     ) -> Inputs:
-        """Look at the beginnings of the files, and at the tokenizer (`tokenizer` if given)."""
+        """Read the beginnings of the files, and check the tokenizer (`tokenizer` if given)."""
         in_order = sum(row.is_read_in_order for row in inputs)
         needs = tokenizer_needs(tokenizer or settings.tokenization)
         step = step_bytes(settings.step) if settings.step else 0
@@ -126,9 +126,9 @@ class Inputs:
 
 
 def _load_extras(settings: PrepareSettings, inputs: Inputs) -> int:
-    """Load models and evaluation items, which are then a part of the program; what counts take.
+    """Load models and evaluation items, which count as program memory; return the memory of counts.
 
-    A budget that cannot hold one of them is refused with what all of the command takes.
+    A budget that cannot hold one of them is refused with the need of the whole command.
     """
     models = [path for path in (settings.language_model, settings.score) if path]
     items = settings.item_files if settings.decontaminate else ()
@@ -152,13 +152,14 @@ _NO_INPUTS = Inputs()
 def plan_shares(
     settings: PrepareSettings, budget: MemoryBudget, inputs: Inputs = _NO_INPUTS
 ) -> Shares:
-    """Divide the budget; one too small is refused with the smallest that would do."""
+    """Divide the budget; one too small is refused with the smallest sufficient one."""
     workers = settings.num_workers or usable_cores()
     block = _block_bytes(settings, inputs)
     smallest = _smallest_shares(block, inputs)
     remark = ""
     if sum(smallest.values()) > budget.remaining_bytes and settings.tokenization == "char":
-        # Refused, with what the text itself needs; a larger budget has more workers, too.
+        # Refused, with the budget that the text needs; a larger budget is used for more workers,
+        # too.
         count, unseen = inputs.count_characters()
         more = count * CHARACTER_BYTES - _TOKENIZER_BYTES - MIN_TABLE_BYTES
         smallest["characters"] = 2 * more + block * (workers - 1) if more > 0 else 0
@@ -187,14 +188,14 @@ def plan_shares(
         range_bytes=max(table // (workers + 1), 1 << 20),
         reader_bytes=inputs.reader_bytes + left // 2 // readers,
         character_bytes=_TOKENIZER_BYTES + table,
-        # Readers have the other half, where there are any.
+        # Readers get the other half, if there are any.
         held_bytes=left // 2 // workers,
         more_worker_bytes=block * ((settings.num_workers or usable_cores()) - workers),
     )
 
 
 def _block_bytes(settings: PrepareSettings, inputs: Inputs) -> int:
-    """What a worker holds."""
+    """Memory of a worker."""
     held = BLOCK_BYTES_HELD + (RULES_BYTES_HELD if settings.rules else 0)
     block = settings.reading().block_bytes * held + inputs.tokenizer.thread_bytes
     if any(path is not None and is_stored(path) for path in (settings.out_dir, settings.work_dir)):
@@ -203,7 +204,7 @@ def _block_bytes(settings: PrepareSettings, inputs: Inputs) -> int:
 
 
 def check_characters(num_characters: int, shares: Shares, budget_bytes: int) -> None:
-    """Refuse more characters than their tokenizer has room for, which no language has."""
+    """Refuse more characters than their tokenizer has memory for; no language has that many."""
     needed = num_characters * CHARACTER_BYTES
     if needed <= shares.character_bytes:
         return
@@ -223,11 +224,11 @@ def planned_bytes(
     line_bytes: float = LINE_BYTES,
     vocab_size: int = _USUAL_VOCABULARY,
 ) -> int:
-    """Estimate the peak of preparing so much text: the program, workers, the table of hashes.
+    """Estimate the peak of preparing this much text: the program, workers, the table of hashes.
 
     Fitted to 0.5 to 110 MB of English, other languages and source code with 1 to 8 workers and
-    vocabularies of 4,000 and 50,257 tokens, and to 2 GB with 16 on as many cores. A worker has as
-    many blocks as there are, at most; what one frees it keeps for the next.
+    vocabularies of 4,000 and 50,257 tokens, and to 2 GB with 16 on as many cores. A worker has at
+    most as many blocks as there are; memory freed by one is kept for the next.
     """
     blocks = text_bytes / BLOCK_BYTES
     busy = min(float(num_workers), blocks) if blocks >= 1 else blocks**0.4
@@ -235,21 +236,21 @@ def planned_bytes(
     rows = int(text_bytes / line_bytes)
     share = planned_table_bytes(num_workers=num_workers, budget_bytes=budget_bytes)
     tables = min(rows * TABLE_ROW_BYTES, share)
-    if tables == share:  # duplicates are found on disk, a partition a worker
+    if tables == share:  # duplicates are found on disk, one partition per worker
         tables = max(share, num_workers * partition_bytes(rows, num_workers=num_workers))
     held = int((32 + workers) * (1 << 20)) + vocab_size * _VOCABULARY_ROW_BYTES
     return min(held + tables, budget_bytes)
 
 
 def planned_table_bytes(*, num_workers: int, budget_bytes: int) -> int:
-    """Return about what `plan_shares` leaves for the table of hashes."""
+    """Return approximately what `plan_shares` leaves for the table of hashes."""
     blocks = BLOCK_BYTES * BLOCK_BYTES_HELD * (num_workers + 1)
     rest = budget_bytes - _PROGRAM_BYTES - _TOKENIZER_BYTES - blocks
     return max(rest // 2, MIN_TABLE_BYTES)
 
 
 def smallest_budget_bytes() -> int:
-    """Return the smallest budget that text can be prepared with."""
+    """Return the smallest budget for preparing text."""
     return _PROGRAM_BYTES + sum(_smallest_shares(BLOCK_BYTES * BLOCK_BYTES_HELD).values())
 
 
@@ -284,12 +285,11 @@ def planned_disk_bytes(
     keeps_text: bool = False,
     near_copies: bool = False,
 ) -> int:
-    """Return the disk that preparing takes meanwhile, with so large a table for the one pass.
+    """Return the temporary disk space of preparing, with a one-pass table of this size.
 
     Ids twice, as work files and as shards, the hashes of lines, and the clean text of blocks that
-    wait for their turn; once the table is full, the clean text of all blocks that follow. Where all
-    of it is looked at first (`keeps_text`), all clean text; for near copies also what
-    `NEAR_DISK_SHARE` says.
+    wait for their turn; once the table is full, the clean text of all following blocks. If all text
+    is scanned first (`keeps_text`), all clean text; for near copies also `NEAR_DISK_SHARE`.
     """
     ids = 2 * token_bytes * text_bytes / bytes_per_token
     if keeps_text or near_copies:
@@ -311,13 +311,13 @@ def check_disk(
     near_copies: bool = False,
     existing_bytes: int = 0,
 ) -> None:
-    """Refuse a job that cannot fit on the disk; without one pass all clean text waits there.
+    """Refuse a job that does not fit on the disk; without one pass all clean text is stored there.
 
-    `existing_bytes` is text of a dataset that is there, which new text is compared with.
+    `existing_bytes` is the text of an existing dataset that new text is compared with.
     """
     text = estimate_text_bytes(inputs)
     num_in_order = sum(row.is_read_in_order for row in inputs)
-    side_by_side = num_in_order > 1  # files that are read so keep their clean text
+    side_by_side = num_in_order > 1  # the clean text of such files is kept
     table = 0 if side_by_side else one_pass_bytes
     needed = planned_disk_bytes(
         text, one_pass_bytes=table, keeps_text=keeps_text, near_copies=near_copies

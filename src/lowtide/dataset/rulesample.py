@@ -1,7 +1,7 @@
-"""Find out by a sample whether rules would remove everything, before a large corpus is read.
+"""Check by a sample whether rules would remove everything, before a large corpus is read.
 
 In:      PrepareSettings, inputs
-Out:     nothing, or an error or a note with the rules that removed every document looked at
+Out:     nothing, or an error or a note with the rules that removed every sampled document
 Memory:  one reader, and one block of 1 MiB as it is cleaned
 
 Reading ends at the first document that is kept, usually in the first block. The command is refused
@@ -37,18 +37,18 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class SampleLimits:
-    """How large a sample is, and what it takes to believe it."""
+    """The size of a sample, and when it is large enough to refuse a corpus."""
 
     long_run_bytes: int = 256 << 20
-    """A corpus of less is not sampled: it is prepared in seconds, and then told."""
+    """A smaller corpus is not sampled: preparing it takes seconds, and then reports the same."""
     block_bytes: int = 1 << 20
     fewest_documents: int = 20_000
-    """A sample of fewer refuses nothing."""
+    """A sample of fewer documents refuses nothing."""
     fewest_told: int = 200
-    """Of fewer nothing is said; of long documents a sample has some thousand."""
+    """With fewer documents nothing is reported; a sample of long documents has some thousand."""
     most_bytes: int = 128 << 20
     places: int = 64
-    """Blocks that are looked at, all over the corpus."""
+    """Number of sampled blocks, from all parts of the corpus."""
     most_files: int = 1024
 
 
@@ -63,9 +63,9 @@ def require_some_kept(
     on_notice: Callable[[str], None],
     limits: SampleLimits = _LIMITS,
 ) -> None:
-    """Refuse a large corpus of which no document of a sample stays; tell it where it may be chance.
+    """Refuse a large corpus if no sampled document is kept; only warn if that may be chance.
 
-    What cannot be read ends the sample: whoever reads all of it says what is wrong.
+    Unreadable data ends the sample: it is reported when everything is read.
     """
     if estimate_text_bytes(inputs) < limits.long_run_bytes:
         return
@@ -93,7 +93,7 @@ def _pass_over(notice: str) -> None:
 
 
 def _sampled(cleaning: CleaningSettings) -> CleaningSettings:
-    """The settings for a sample: duplicates and the best scores are not known from a part."""
+    """The settings for a sample, without duplicates and best scores, which a part does not show."""
     if cleaning.keep_top is None:
         return replace(cleaning, dedup=False)
     return replace(cleaning, dedup=False, keep_top=None, score="", score_label="")
@@ -101,12 +101,12 @@ def _sampled(cleaning: CleaningSettings) -> CleaningSettings:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Documents of which none stays."""
+    """Sampled documents, none of which is kept."""
 
     report: Report
     num_bytes: int
     inputs: frozenset[int]
-    """The numbers of those that they are from."""
+    """The indices of the inputs that they are from."""
 
 
 def _find_none(
@@ -116,7 +116,7 @@ def _find_none(
     paths: StreamPaths,
     most_bytes: int,
 ) -> _Sample | None:
-    """Clean a sample up to the first document that stays; None if there is one."""
+    """Clean a sample up to the first document that is kept; None if there is one."""
     report, num_bytes, inputs = Report(), 0, set[int]()
     for block in blocks:
         cleaned = clean_block(block, reading, cleaning, paths=paths)
@@ -133,7 +133,7 @@ def _find_none(
 def _iter_sample(
     streams: Sequence[Stream], reading: ReadingSettings, places: int
 ) -> Iterator[TextBlock]:
-    """Blocks from all parts of the corpus; of inputs that are read sequentially, the beginning.
+    """Blocks from all parts of the corpus; from inputs that are read sequentially, the beginning.
 
     One stream after the other: readers of many compressed files at once would not fit the budget.
     """
@@ -149,7 +149,7 @@ def _iter_sample(
 
 
 def _spaced(count: int, most: int) -> list[int]:
-    """At most so many of the numbers below `count`, evenly apart.
+    """At most `most` of the numbers below `count`, evenly spaced.
 
     >>> _spaced(10, 4), _spaced(3, 8)
     ([0, 2, 5, 7], [0, 1, 2])

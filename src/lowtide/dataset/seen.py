@@ -41,7 +41,7 @@ _STEP_ROWS = 1 << 16
 
 
 def seen_path(root: Path, number: int) -> Path:
-    """Where the hashes of a preparation (0) or of an append lie."""
+    """The path of the hashes of a preparation (0) or of an append."""
     return root / SEEN_DIR / f"{number:05d}.hashes"
 
 
@@ -54,9 +54,9 @@ def write_seen(
     all_lines: bool = False,
     find: Callable[[int], tuple[int, int] | None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write the hashes of all blocks; return the row that the metadata has of the file.
+    """Write the hashes of all blocks; return the file's metadata row.
 
-    `find` says where the file of an encoded block has them, if they were written with it.
+    `find` returns the section of an encoded block's file with them, if they were written with it.
     """
 
     def iter_rows() -> Iterator[memoryview]:
@@ -74,7 +74,7 @@ def write_seen(
 
 
 def copy_seen(root: Path, number: int, rows: Iterable[memoryview]) -> dict[str, Any]:
-    """Write hashes as they are; return the row that the metadata has of the file."""
+    """Write given hashes; return the file's metadata row."""
     path = seen_path(root, number)
     path.parent.mkdir(exist_ok=True)
     digest = xxhash.xxh3_128()
@@ -99,14 +99,14 @@ def iter_seen(root: Path, rows: Sequence[Any]) -> Iterator[bytes]:
 
 
 def read_seen(root: Path, row: Mapping[str, Any], begin: int, end: int) -> bytes:
-    """Read bytes `begin` to `end` of the hashes that a row of metadata names."""
+    """Read bytes `begin` to `end` of the hashes of a metadata row."""
     with (root / row["file"]).open("rb") as file:
         file.seek(begin)
         return file.read(end - begin)
 
 
 def sort_seen(rows: bytes) -> tuple[memoryview, memoryview]:
-    """Hashes as blocks have them, sorted by their first bytes, and where those of each end."""
+    """Hashes in the form of blocks, sorted by their first bytes, and where those of each end."""
     words = np.frombuffer(rows, dtype="<u4").reshape(-1, 3)
     found = np.zeros((len(words), HASH_ROW_BYTES // 4), dtype="<u4")
     found[:, :3] = words
@@ -117,7 +117,7 @@ def sort_seen(rows: bytes) -> tuple[memoryview, memoryview]:
 
 
 def write_seen_block(path: Path, rows: bytes) -> None:
-    """Write hashes as the work file of a block that is there only to be compared with."""
+    """Write hashes as the work file of a block that is only used for comparison."""
     hashes, radix_ends = sort_seen(rows)
     empty = memoryview(b"")
     header = {

@@ -165,17 +165,17 @@ class PrepareSettings(CleaningSettings, ReadingFlags, _PrepareInputs):
 
     @property
     def near(self) -> Likeness | None:
-        """How near copies are found; None where they stay."""
+        """How near copies are found; None if they are kept."""
         return Likeness(self.near_dedup, self.near_dedup_ngram) if self.near_dedup else None
 
     @property
     def item_files(self) -> tuple[str, ...]:
-        """The files of evaluation items that `decontaminate` names, if they are there."""
+        """The existing files of evaluation items named by `decontaminate`."""
         return find_item_files(self.decontaminate)
 
     @property
     def keeps_text(self) -> bool:
-        """Whether clean text waits on the disk until all of it was looked at."""
+        """True if clean text is stored on disk until all of it was scanned."""
         return self.near is not None or bool(self.decontaminate)
 
     def _check_engine(self) -> None:

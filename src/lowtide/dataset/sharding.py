@@ -72,22 +72,22 @@ class ShardJob:
     tokens_per_shard: int
     vocab_size: int
     num_documents: int = 0
-    """Of all blocks, for a plan of shuffled ones."""
+    """Documents of all blocks, to plan shuffled shards."""
     tag: str = ""
-    """What the shards' names say of their origin (`layout.shard_tag`)."""
+    """The tag of origin in the shards' names (`layout.shard_tag`)."""
     first_number: int = 0
     split_mode: str | None = None
-    """content or tail; None decides by what is there."""
+    """content or tail; None decides by the documents."""
     range_bytes: int = 16 << 20
     done_folder: Path | None = None
-    """Where a finished shard's row is noted, so that it is not written again."""
+    """Folder for the rows of finished shards, so that they are not written again."""
     first_block: int = 0
-    """The number of the first work file's block; without the shuffle keys begin with it."""
+    """The index of the first work file's block; without the shuffle, keys begin with it."""
     chunk_bytes: int = 8 << 20
-    """What is written at a time."""
+    """Bytes of tokens that are written at a time."""
     max_open_files: int = MAX_OPEN_FILES
     num_workers: int = 1
-    """That read a range's rows, while all workers wait for them."""
+    """Threads that read a range's rows, while all workers wait for them."""
 
     @property
     def val_limit(self) -> int:
@@ -105,19 +105,19 @@ class PlannedShard(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens it will have."""
+        """Its number of tokens."""
         return self.last - self.first
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Which stretch of which split becomes which shard."""
+    """The token range and split of each shard."""
 
     split_mode: str
     bounds: Sequence[int]
     """First key of every range."""
     range_tokens: dict[str, Sequence[int]]
-    """Where each range's tokens begin within its split (one more than there are ranges)."""
+    """The start of each range's tokens within its split (one more than there are ranges)."""
     shards: tuple[PlannedShard, ...]
 
 
@@ -132,19 +132,19 @@ def plan_shards(job: ShardJob) -> ShardPlan:
 
 
 def _iter_paths(paths: Sequence[Path]) -> Iterator[list[bytes]]:
-    """Paths as native code takes them, some at a time."""
+    """Paths for native code, some at a time."""
     for begin in range(0, len(paths), _PATHS_AT_ONCE):
         yield [os.fsencode(path) for path in paths[begin : begin + _PATHS_AT_ONCE]]
 
 
 @contextlib.contextmanager
 def _naming_damage(paths: Sequence[bytes]) -> Generator[None]:
-    """Turn what native code says of a damaged work file into an error that names it."""
+    """Convert a native error about a damaged work file to an error that names the file."""
     try:
         yield
     except ValueError:
         for path in paths:
-            open_work_file(Path(os.fsdecode(path)))  # says which, and what to do
+            open_work_file(Path(os.fsdecode(path)))  # raises the error that names it
         raise
 
 
@@ -182,7 +182,7 @@ def _plan_tail(job: ShardJob, bounds: Sequence[int], starts: Sequence[int]) -> S
 
 
 def _cut_keys(job: ShardJob) -> Sequence[int]:
-    """Return the first key of each range; a range's rows, read twice, stay below `range_bytes`."""
+    """Return the first key of each range; two copies of a range's rows fit into `range_bytes`."""
     if not job.shuffle:
         last_block = job.first_block + max(len(job.encoded), 1)
         return array("Q", (block << 32 for block in range(job.first_block, last_block)))
@@ -192,7 +192,7 @@ def _cut_keys(job: ShardJob) -> Sequence[int]:
 
 
 def _choose_mode(job: ShardJob, train: int, val: int, documents: Sequence[int]) -> str:
-    """Split by content hash, unless too few documents would make that lopsided."""
+    """Split by content hash, unless too few documents would make the shares uneven."""
     if job.val_fraction == 0:
         return "tail"
     share = val / (train + val) if train + val else 0.0
@@ -219,7 +219,7 @@ def write_shards(
     *,
     on_done: Callable[[int], None],
 ) -> dict[str, list[layout.ShardInfo]]:
-    """Write every shard that is not there yet."""
+    """Write every shard that does not exist yet."""
     ask_for_open_files(2 * min(len(job.encoded), job.max_open_files))
     for split in layout.SPLITS:
         (job.root / split).mkdir(parents=True, exist_ok=True)
@@ -266,10 +266,10 @@ def _write_once(
     wanted: PlannedShard,
     threads: PublishThreads,
 ) -> Future[layout.ShardInfo]:
-    """Write a shard, unless it is there; its result comes when it is flushed and has its name."""
+    """Write a shard, unless it exists; the result is available when it is flushed and renamed."""
     path = _shard_path(job, wanted)
     note = job.done_folder / f"{wanted.number:05d}.shard" if job.done_folder else None
-    whole = path.exists() and layout.documents_path(path).exists()  # a kill may part them
+    whole = path.exists() and layout.documents_path(path).exists()  # a kill may leave only one
     if note is not None and note.exists() and whole:
         known = Future[layout.ShardInfo]()
         known.set_result(layout.shard_from_row(job.root, open_work_file(note).header))
@@ -296,7 +296,7 @@ def _shard_path(job: ShardJob, wanted: PlannedShard) -> Path:
 
 
 class Ranges(Protocol):
-    """Where the rows of a plan's ranges come from."""
+    """The source of the rows of a plan's ranges."""
 
     def load(self, split: str, number: int) -> _native.RangeRows:
         """Return a range's rows, in order."""
@@ -312,7 +312,7 @@ def write_shard(
     publisher: Publisher | None = None,
     on_written: Callable[[int, int, int], None] = _native.start_writeback,
 ) -> layout.ShardInfo:
-    """Write one shard of a plan; `write_shard_stream` says what is told while it is written."""
+    """Write one shard of a plan; for the callbacks see `write_shard_stream`."""
     path = _shard_path(job, wanted)
     chunks = _iter_chunks(job, plan, ranges, wanted)
     shard = layout.write_shard_stream(
@@ -330,7 +330,7 @@ def write_shard(
 def _iter_chunks(
     job: ShardJob, plan: ShardPlan, ranges: Ranges, wanted: PlannedShard
 ) -> Iterator[tuple[memoryview, memoryview]]:
-    """Return the ids of a shard, a few MiB at a time, with the document ends in each."""
+    """Yield the ids of a shard, a few MiB at a time, with the document ends in each chunk."""
     split, _, first, last = wanted
     starts = plan.range_tokens[split]
     item_bytes = id_bytes(job.vocab_size)
@@ -346,7 +346,7 @@ def _iter_chunks(
 
 
 class _RangeCache:
-    """The ranges that shards in work share: each is read and sorted once, the last few are kept."""
+    """Ranges shared by concurrent shards: each is read and sorted once, the last few are kept."""
 
     def __init__(self, job: ShardJob, plan: ShardPlan, *, capacity: int) -> None:
         self._job = job
@@ -356,7 +356,7 @@ class _RangeCache:
         self._ranges: dict[tuple[str, int], Future[_native.RangeRows]] = {}
 
     def load(self, split: str, number: int) -> _native.RangeRows:
-        """Return a range's rows; who asks first reads them, and others wait for them."""
+        """Return a range's rows; the first caller reads them, and others wait for them."""
         key = (split if self._plan.split_mode == "content" else "all", number)
         with self._lock:
             rows = self._ranges.pop(key, None)
@@ -375,7 +375,7 @@ class _RangeCache:
 
 
 def _load_range(job: ShardJob, plan: ShardPlan, split: str, number: int) -> _native.RangeRows:
-    """Read where the documents of a range are, and put them in order."""
+    """Read the locations of a range's documents, and sort them."""
     low = plan.bounds[number]
     high = plan.bounds[number + 1] - 1 if number + 1 < len(plan.bounds) else LAST_KEY
     rows = _native.RangeRows()

@@ -29,7 +29,7 @@ from lowtide.filenames import METADATA_NAME
 __all__ = ["METADATA_NAME", "MOVED_IN_NAME", "find_split_shards"]
 
 MOVED_IN_NAME = "moved_in.json"
-"""What was found in shards moved in by hand, so that they are not read whole each time."""
+"""Cached descriptions of shards moved in by hand, so that they are not read whole each time."""
 
 
 def find_split_shards(
@@ -45,7 +45,7 @@ def find_split_shards(
         size = None if status is None else status.st_size
         if status is None or size != shard.num_tokens * ID_BYTES[dtype]:
             raise _wrong_size(shard.path, size, shard.num_tokens, ID_BYTES[dtype])
-        # Full shards all have the same size, so a shard newer than the metadata is looked at.
+        # Full shards all have the same size, so a shard newer than the metadata is checked further.
         if status.st_ctime_ns >= described_ns and shard.head is not None:
             _check_head(shard)
         shards.append(shard)
@@ -60,7 +60,7 @@ def find_split_shards(
 
 
 def _stat_shards(folder: Path) -> dict[str, os.stat_result]:
-    """Return the status of each shard in a folder, by name; a link to nothing is no shard."""
+    """Return the status of each shard in a folder, by name; broken links are ignored."""
     found: dict[str, os.stat_result] = {}
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -99,7 +99,7 @@ def _describe_strangers(
     shards: list[ShardInfo] = []
     changed = False
     for shard_path, status in strangers.items():
-        # With another type, vocabulary or tokenizer the result for the same file differs.
+        # With another type, vocabulary or tokenizer, the result for the same file differs.
         state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         state += [dtype, vocab_size, fingerprint]
         name = shard_path.relative_to(root).as_posix()
@@ -119,7 +119,7 @@ def _describe_strangers(
         known[name] = {**shard_row(root, shards[-1]), "state": state}
         changed = True
     if changed:
-        with contextlib.suppress(OSError):  # a dataset that may only be read is read again
+        with contextlib.suppress(OSError):  # in a read-only dataset they are read again
             files.write_json(path, known)
     return shards
 

@@ -60,7 +60,7 @@ class ShardObjects(NamedTuple):
 
 @contextlib.contextmanager
 def open_small_files(root: Path) -> Generator[Path]:
-    """The folder with metadata and tokenizer of a dataset: itself, or copies of both."""
+    """The folder with metadata and tokenizer of a dataset: its own, or one with copies of both."""
     if not is_stored(root):
         yield root
         return
@@ -76,13 +76,13 @@ def open_small_files(root: Path) -> Generator[Path]:
                     raise no_dataset(store, url) from None
                 continue
             with path.open(buffering=0) as source, (folder / name).open("wb") as copy:
-                shutil.copyfileobj(source, copy, _COPY_BYTES)  # it has a row for each input
+                shutil.copyfileobj(source, copy, _COPY_BYTES)  # has a row per input
         yield folder
 
 
 @contextlib.contextmanager
 def local_shard(shard: ShardInfo) -> Generator[ShardInfo]:
-    """A shard that can be mapped: itself, or a copy in TMPDIR, compared with its checksums."""
+    """A shard that can be mapped: itself, or a copy in TMPDIR, checked by its checksums."""
     if not is_stored(shard.path):
         yield shard
         return
@@ -100,16 +100,16 @@ def local_shard(shard: ShardInfo) -> Generator[ShardInfo]:
 
 
 def read_any_metadata(root: Path) -> dict[str, Any]:
-    """The metadata of a dataset on a disk or in a store."""
+    """Read the metadata of a dataset on a disk or in a store."""
     with open_small_files(root) as folder:
         try:
-            return read_metadata(folder)  # what it keeps open outlives the copy
+            return read_metadata(folder)  # its open file outlives the copy
         except DataError as error:
             raise _named(error, folder, root) from None
 
 
 def load_any_info(root: Path) -> DatasetInfo:
-    """Read the metadata of a dataset on a disk or in a store, and compare the shards' sizes."""
+    """Read the metadata of a dataset on a disk or in a store, and check the shards' sizes."""
     if not is_stored(root):
         return load_dataset_info(root)
     url = StorePath(root).url
@@ -135,7 +135,7 @@ def load_any_info(root: Path) -> DatasetInfo:
 
 
 def _named(error: DataError, folder: Path, root: Path) -> DataError:
-    """An error that names the dataset, and not the copy that was read."""
+    """Make an error name the dataset, not the copy that was read."""
     if error.path is None or not str(error.path).startswith(str(folder)):
         return error
     path = str(root) + str(error.path).removeprefix(str(folder))
@@ -143,7 +143,7 @@ def _named(error: DataError, folder: Path, root: Path) -> DataError:
 
 
 def no_dataset(store: Store, url: StoreURL) -> DataError:
-    """The error for an address that is not a dataset, with what was found instead."""
+    """The error for a URL that is not a dataset, with what was found instead."""
     first = next(store.iter_objects(url), None)
     if first is None:
         return DataError(
@@ -166,7 +166,7 @@ def no_dataset(store: Store, url: StoreURL) -> DataError:
 def match_objects(
     store: Store, prefix: StoreURL, rows: list[ShardInfo], item_bytes: int
 ) -> Iterator[ShardObjects]:
-    """Find the objects of each shard; all of a split are listed, a thousand in a request."""
+    """Find the objects of each shard; a split is listed as a whole, a thousand per request."""
     objects: dict[str, ObjectInfo] = {}
     dataset, _, split = prefix.key.rpartition("/")
     additions = Additions(store, replace(prefix, key=dataset))

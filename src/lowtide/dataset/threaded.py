@@ -111,7 +111,7 @@ class Preparation:
         settings = self.settings
         loading, encoding = None, None
         if settings.tokenization != "char" and not settings.dry_run:
-            # The native workers need no interpreter, so cleaning starts while this loads.
+            # The native workers do not hold the GIL, so cleaning starts while this loads.
             loading = beside.submit(Tokenizer.load, settings.tokenization)
             if settings.tokenization != "gpt2":
                 loading.result()  # report an unknown name before the text is read
@@ -146,7 +146,7 @@ class Preparation:
             coder=Coder(tokenizer, end_id=tokenizer.end_of_text_id),
             shuffle=self.settings.shuffle,
             seed=self.settings.seed,
-            # By fingerprint: a tokenizer of the same name may have changed.
+            # By fingerprint, because a tokenizer of the same name may have changed.
             folder=self.work / f"encoded-{tokenizer.fingerprint[:16]}",
         )
         job.folder.mkdir(exist_ok=True)
@@ -165,7 +165,7 @@ class Preparation:
         )
 
     def find_cut(self, share: float) -> RankedInputs:
-        """Read everything once for its scores alone."""
+        """Read everything once, only for its scores."""
         job = CleanJob(
             streams=self.streams,
             reading=self.reading,
@@ -259,7 +259,7 @@ class Preparation:
         return self.result(None, table.report, notices)
 
     def discard(self) -> None:
-        """Remove all work, because there will be no dataset."""
+        """Remove all work files, because there will be no dataset."""
         remove_work(self.settings.out_dir)
         self.progress.metrics_path = None
         if self.created:

@@ -38,14 +38,14 @@ __all__ = ["VerifyResult", "verify_dataset"]
 
 _BUFFER_BYTES = 2 << 20
 _ENDS_BYTES = 1 << 19
-_WORKER_BYTES = 10 << 20  # ids, a comparison of them, ends, and what a thread takes
+_WORKER_BYTES = 10 << 20  # ids, their comparison, ends, and the memory of a thread
 _TOKENIZER_BYTES = 32 << 20
 
 
 @shown_in_notebooks()
 @dataclass(frozen=True)
 class VerifyResult:
-    """What was checked, and what is wrong with it."""
+    """What was checked, and the problems found."""
 
     num_shards: int
     num_tokens: int
@@ -53,12 +53,12 @@ class VerifyResult:
     """Shards that were moved in by hand."""
     problems: list[str]
     num_unnamed: int = 0
-    """Those of them whose name does not say which tokenizer made them."""
+    """Those of them whose name does not identify their tokenizer."""
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """What a shard should contain; None where the metadata does not say."""
+    """The expected contents of a shard; None where the metadata does not record them."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -66,7 +66,7 @@ class _Expected:
     end_id: int | None
     tokenizer_fingerprint: str
     described: layout.ShardInfo | None = None
-    """As the metadata has it."""
+    """As in the metadata."""
 
     @property
     def documents(self) -> int | None:
@@ -98,7 +98,7 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
         for shard in shards:
             yield lambda shard=shard: _check_shard(shard)
 
-    # A dataset that may only be read can be verified all the same.
+    # A read-only dataset can be verified too.
     is_writable = not is_stored(root) and os.access(root, os.W_OK)
     metrics_path = root / METRICS_NAME if is_writable else None
     with (
@@ -155,7 +155,7 @@ def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> l
 
 
 def _find_strangers(folder: Path, known: set[Path]) -> list[Path]:
-    """Shards of a split that no metadata describes, but for those of an append under way."""
+    """Shards of a split that are not in the metadata, except those of an append in progress."""
     if not is_stored(folder):
         return sorted(
             path for path in folder.glob("*.bin") if path.name[0] != "." and path not in known
@@ -199,7 +199,7 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
 def _read_shard(
     shard: _Expected, ends: _Ends, *, buffer_bytes: int = _BUFFER_BYTES
 ) -> layout.ShardInfo:
-    """Read a whole shard, and say what is in it; one that cannot belong here is an error."""
+    """Read a whole shard and describe it; one that cannot belong here is an error."""
     if shard.described is None:
         layout.scan_shard(
             shard.path,
@@ -234,7 +234,7 @@ def _compare(name: str, found: layout.ShardInfo, described: layout.ShardInfo) ->
 
 
 class _Ends:
-    """The document ends of a shard, gone through beside its ids."""
+    """The document ends of a shard, read in parallel with its ids."""
 
     def __init__(
         self, shard: _Expected, name: str, num_tokens: int, *, read_bytes: int = _ENDS_BYTES
@@ -275,7 +275,7 @@ class _Ends:
                 return
 
     def _fill(self) -> bool:
-        """Read more ends, where those held are used up; True if there are any."""
+        """Read more ends if those in memory are used up; True if there are any."""
         if not len(self._held) and self._size is not None and self._read < self._size:
             with self._path.open("rb", buffering=0) as file:
                 file.seek(self._read)
@@ -295,7 +295,7 @@ class _Ends:
         return len(self._held) > 0
 
     def finish(self) -> list[str]:
-        """What is wrong with them, once all ids were read."""
+        """The problem with the ends, after all ids were read."""
         expected = self._shard.ends_checksum
         if self._problem is None and expected not in (None, found := self._digest.hexdigest()):
             self._problem = f"checksum {found}, {METADATA_NAME} says {expected}"

@@ -1,6 +1,6 @@
 """The work folder of an unfinished preparation, which the same command resumes.
 
-In:      the settings that decide the result, and the inputs as they are on disk
+In:      the settings that decide the result, and the inputs on disk
 Out:     OUT_DIR/.work/plan.json and inputs.jsonl, beside the work files of every phase
 Memory:  one row at a time; the names of inputs that have changed
 
@@ -46,7 +46,7 @@ __all__ = [
 
 _PLAN_NAME = "plan.json"
 _INPUTS_NAME = "inputs.jsonl"
-"""A row for each input: path, size, time. Earlier versions kept these in the plan."""
+"""A row for each input: path, size, time. Earlier versions stored these in the plan."""
 _NEAR_NAME = "near"
 _REMOVED_AT_ONCE = 16
 _VERSION = 4
@@ -55,7 +55,7 @@ _CHECKED = ("block", "end", "ids", "removed", "shard", "examples", "gathered")
 _OUR_NAMES = re.compile(
     r"\.?(plan\.json|inputs\.jsonl|scores|examples|gathered|clean|near|duplicates|existing|there|new"
     r"|encoded|shards)(-[0-9a-f]+)?"
-    r"((\.[0-9a-f]{16})?\.partial)?$"  # what a kill leaves of a file that was being written
+    r"((\.[0-9a-f]{16})?\.partial)?$"  # left by a kill while a file was being written
 )
 
 
@@ -71,8 +71,8 @@ def open_work(
 ) -> tuple[Path, dict[str, Any]]:
     """Return the folder for work files: a new one, or that of the same command if interrupted.
 
-    Inputs that changed since then (one that was repaired, say) are read again, with all that
-    follow. `facts` are stored when the work begins, and returned from there when it resumes.
+    Inputs that changed since then (for example, were repaired) are read again, with all after them.
+    `facts` are stored when the work begins, and returned when it resumes.
     """
     work = root / WORK_NAME
     plan: dict[str, Any] = {"version": _VERSION, "verb": verb, "settings": dict(settings)}
@@ -86,7 +86,7 @@ def open_work(
         _require_same_plan(stored, plan, root)
         changed = _find_changed(stored, streams, root)
         _check_work_files(work, on_notice, restarted=stored.get("boot") != _boot_id())
-        if stored.get("output_format") != OUTPUT_FORMAT:  # of near copies, by an earlier version
+        if stored.get("output_format") != OUTPUT_FORMAT:  # near copies of an earlier version
             _forget_near_copies(work)
         if changed:
             judged = bool(plan["settings"].get("decontaminate"))
@@ -96,7 +96,7 @@ def open_work(
         on_notice("going on where the last command stopped")
     work.mkdir(parents=True, exist_ok=True)
     known = dict(facts or {})
-    with files.atomic_file(work / _INPUTS_NAME) as file:  # first: the plan says that it is there
+    with files.atomic_file(work / _INPUTS_NAME) as file:  # first: the plan implies it
         for row in _iter_inputs(streams):
             file.write(json.dumps(row).encode() + b"\n")
     about = {"facts": known, "boot": _boot_id(), "output_format": OUTPUT_FORMAT}
@@ -105,7 +105,7 @@ def open_work(
 
 
 def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
-    """Record what a command without blocks of text (an import) is working on."""
+    """Record the plan of a command without blocks of text (an import)."""
     work = root / WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
     plan = {"version": _VERSION, "verb": verb, "facts": dict(facts)}
@@ -113,18 +113,18 @@ def begin_work(root: Path, *, verb: str, facts: Mapping[str, Any]) -> None:
 
 
 def _is_of_use(stored: Mapping[str, Any], work: Path) -> bool:
-    """Return whether there is work to resume."""
+    """True if there is work to resume."""
     return stored.get("version") == _VERSION and any(work.glob("*/*.block"))
 
 
 def is_outdated(root: Path, *, verb: str) -> bool:
-    """Return whether another version of lowtide began the work of this verb that is here."""
+    """True if the work of this verb was begun by another version of lowtide."""
     plan = _read_plan(root)
     return plan is not None and plan["verb"] == verb and plan.get("version") != _VERSION
 
 
 def has_plan(root: Path, *, verb: str | None = None) -> bool:
-    """Return whether a command of this verb, or of any, was interrupted here."""
+    """True if a command of this verb, or of any, was interrupted here."""
     plan = _read_plan(root)
     return plan is not None and verb in (None, plan["verb"])
 
@@ -137,7 +137,7 @@ def read_facts(root: Path, *, verb: str) -> dict[str, Any] | None:
 
 
 def _read_plan(root: Path) -> dict[str, Any] | None:
-    """The plan of the work here; without a checksum if an earlier version began it."""
+    """The plan of the work; without a checksum if an earlier version began it."""
     path = root / WORK_NAME / _PLAN_NAME
     try:
         plan = read_notes(path)
@@ -157,9 +157,9 @@ def _not_a_plan(message: str, path: Path) -> DataError:
 
 
 def remove_work(root: Path, *, pool: WorkerPool | None = None) -> None:
-    """Remove unfinished work; the plan first, so that after a kill the rest is not used.
+    """Remove unfinished work, the plan first, so that the rest is not used after a kill.
 
-    Workers of a `pool` remove files side by side: a quarter of a millisecond for a block of ids.
+    Workers of a `pool` remove files in parallel: a quarter of a millisecond for a block of ids.
     """
     work = root / WORK_NAME
     strangers = [name for name in sorted(_list(work)) if not _OUR_NAMES.match(name)]
@@ -195,7 +195,7 @@ def _remove_files(work: Path, pool: WorkerPool) -> None:
 
 
 def is_half_removed(root: Path) -> bool:
-    """Whether work files were left without a plan, which is removed first."""
+    """True if work files exist without a plan, which is removed first."""
     names = _list(root / WORK_NAME)
     is_ours = (root / WORK_NAME).is_dir() and all(_OUR_NAMES.match(name) for name in names)
     return is_ours and _PLAN_NAME not in names
@@ -216,7 +216,7 @@ _SAME_AGAIN = "give the same command again, or start over with --restart"
 
 
 def _require_same_plan(stored: Mapping[str, Any], plan: Mapping[str, Any], root: Path) -> None:
-    """Refuse to go on with the work of another verb, or of other settings."""
+    """Refuse to resume the work of another verb, or of other settings."""
     if stored["verb"] != plan["verb"]:
         raise UsageError(
             f"unfinished work of lowtide {stored['verb']} is here",
@@ -224,7 +224,7 @@ def _require_same_plan(stored: Mapping[str, Any], plan: Mapping[str, Any], root:
             next_step=f"finish it with the same lowtide {stored['verb']} command, or --restart",
         )
     before, now = dict(stored["settings"]), dict(plan["settings"])
-    if now.get("skip_bad_inputs"):  # no input of the finished work was bad
+    if now.get("skip_bad_inputs"):  # the finished work had no bad input
         before["skip_bad_inputs"] = now["skip_bad_inputs"]
     other = find_other_setting(before, now)
     if other is not None:
@@ -258,7 +258,7 @@ def _iter_stored(stored: Mapping[str, Any], root: Path) -> Iterator[list[Any]]:
 
 
 def _find_changed(stored: Mapping[str, Any], streams: Sequence[Stream], root: Path) -> list[str]:
-    """The inputs that are not as they were; other ones are an error."""
+    """The inputs that have changed; a different list of inputs is an error."""
     changed: list[str] = []
     for old, new in itertools.zip_longest(_iter_stored(stored, root), _iter_inputs(streams)):
         if old is None or new is None or old[0] != new[0]:
@@ -283,7 +283,7 @@ def _other_inputs(stored: Mapping[str, Any], streams: Sequence[Stream], root: Pa
 def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
     """Return the first stream that an input in `changed` was or is now a part of.
 
-    Small files share a stream by their sizes: one that grew may have been in the stream before.
+    Small files are grouped into streams by size: one that grew may have been in the stream before.
     """
     names = set(changed)
     first = next(
@@ -297,8 +297,8 @@ def _first_affected(streams: Sequence[Stream], changed: Sequence[str]) -> int:
 def _forget_streams(work: Path, first: int, *, judged: bool) -> None:
     """Remove the results of streams from `first` on; earlier ones do not depend on them.
 
-    Results that depend on all inputs are removed in any case: shares by score, samples of examples,
-    and encoded blocks where text is `judged` by how many documents contain it.
+    Results that depend on all inputs are always removed: shares by score, samples of examples, and
+    encoded blocks if text is `judged` by how many documents contain it.
     """
     ranked = any((work / name).is_dir() for name in ("scores", "examples"))
     named = ("scores", "examples", "clean")
@@ -315,25 +315,25 @@ def _forget_streams(work: Path, first: int, *, judged: bool) -> None:
 
 
 def _forget_near_copies(work: Path) -> None:
-    """Remove what was found of near copies: it depends on all blocks, and is cheap to redo."""
+    """Remove results for near copies, which depend on all blocks and are cheap to redo."""
     if (work / _NEAR_NAME).is_dir():
         shutil.rmtree(work / _NEAR_NAME)
 
 
 def _check_work_files(work: Path, on_notice: Callable[[str], None], *, restarted: bool) -> None:
-    """Keep the work files that are still as they were written, remove the others."""
+    """Keep the work files that are intact, remove the others."""
     lost = 0
     for path in sorted(itertools.chain(*(work.glob(f"*/*.{kind}") for kind in _CHECKED))):
         if not (is_removed_whole if path.suffix == ".removed" else is_intact)(path):
             _remove(path)
             lost += 1
-    # Cheap to make again: duplicates, and shards, whose renaming a power cut may have undone.
+    # Cheap to redo: duplicates, and shards, whose renaming a power cut may have undone.
     if restarted or lost:
         for path in [*work.glob("*/*.removed"), *work.glob("*/*.shard")]:
             path.unlink()
         _forget_near_copies(work)
     if lost:
-        for path in work.glob("*/*.ids"):  # they may depend on what was lost
+        for path in work.glob("*/*.ids"):  # they may depend on lost files
             path.unlink()
         for path in work.glob("*/*.block"):
             if not open_work_file(path).header["has_text"]:
@@ -343,7 +343,7 @@ def _check_work_files(work: Path, on_notice: Callable[[str], None], *, restarted
 
 
 def _remove(path: Path) -> None:
-    """Remove what has a work file's name, whatever it is."""
+    """Remove anything with a work file's name, of any type."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

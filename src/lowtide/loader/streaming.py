@@ -284,7 +284,7 @@ class StreamingDataLoader:
         return {"input_ids": inputs, "targets": targets}
 
     def _iter_blocks(self) -> Iterator[tuple[Block, int]]:
-        """The epoch's blocks from the current position on, each with its delivered windows."""
+        """The epoch's blocks from the current one on, each with its number of delivered windows."""
         if not self.streaming:
             yield (
                 StoredBlock(

@@ -303,7 +303,7 @@ class Tokenizer:
         """Encode a text file into a file of raw little-endian ids, and return how many.
 
         Memory does not depend on the file's size. `dtype` is uint16 where the vocabulary fits it,
-        else uint32. `on_progress` is told the bytes read so far.
+        else uint32. `on_progress` is called with the bytes read so far.
         """
         item = self._file_dtype(dtype)
         try:

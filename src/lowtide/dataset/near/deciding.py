@@ -22,7 +22,7 @@ from lowtide.dataset.near.job import NearJob
 from lowtide.dataset.near.pairs import PAIR_STAGE
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import Output, OutputWriter
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.errors import DataError
 
 __all__ = ["DECIDE_STAGE", "DecideStage", "SetStage"]
@@ -34,7 +34,7 @@ _NO_PLACE = (1 << 64) - 1
 
 
 class _Wanted:
-    """Which documents of a part are in pairs, asked for block by block, in order."""
+    """Which documents of a part are in pairs, requested block by block, in order."""
 
     def __init__(self, output: Output, begin: int, end: int, *, step_bytes: int) -> None:
         self._output = output
@@ -44,7 +44,7 @@ class _Wanted:
         self._rows = np.zeros((0, 2), "<u8")
 
     def take(self, block: int) -> bytes:
-        """Rows of (place, what is wanted) of a block."""
+        """The wanted documents of a block, as rows (place, what is wanted)."""
         after = np.uint64((block + 1) << 32)
         while self._next < self._end and (not len(self._rows) or self._rows[-1, 0] < after):
             end = min(self._next + self._step_bytes, self._end)
@@ -58,7 +58,7 @@ class _Wanted:
 
 
 class SetStage:
-    """A task for each part; one without any document in a pair is not read again."""
+    """A task for each part; a part without any document in a pair is not read again."""
 
     name = SET_STAGE
 
@@ -69,8 +69,8 @@ class SetStage:
         """One for each part."""
         return self._job.num_parts
 
-    def run(self, index: int) -> None:
-        """Commit the sets of a part."""
+    def run(self, index: int) -> Uncommitted:
+        """Write the sets of a part."""
         records = self._job.records
         pairs = records.open(Task(PAIR_STAGE, 0))
         begin, end = pairs.read("starts", begin=8 * index, end=8 * (index + 2)).cast("q")
@@ -87,7 +87,7 @@ class SetStage:
                     output.write(data)
             return {}
 
-        records.commit(Task(self.name, index), write)
+        return records.write(Task(self.name, index), write)
 
     def _write_sets(
         self, output: OutputWriter, index: int, wanted: _Wanted, rows: IO[bytes]
@@ -99,7 +99,7 @@ class SetStage:
             if places:
                 try:
                     sets.make(*load(), block, places, position)
-                except ValueError:  # documents that are not there
+                except ValueError:  # documents that do not exist
                     raise _changed() from None
                 output.write(sets.grams)
                 rows.write(sets.index)
@@ -114,7 +114,7 @@ def _changed() -> DataError:
 
 
 class DecideStage:
-    """One task: goes through all pairs in the order of the corpus."""
+    """One task: processes all pairs in the order of the corpus."""
 
     name = DECIDE_STAGE
 
@@ -126,7 +126,7 @@ class DecideStage:
         return 1
 
     def run(self, index: int) -> None:
-        """Commit the documents that go."""
+        """Commit the documents to remove."""
         records = self._job.records
         pairs = records.open(Task(PAIR_STAGE, 0))
         with records.scratch_folder() as folder:
@@ -153,10 +153,10 @@ class DecideStage:
                 )
 
     def _copies_left_from(self) -> int:
-        """The first place whose exact copies are left to deduplication, which compares hashes.
+        """The first place from which exact copies are left to deduplication, which compares hashes.
 
-        Documents before `first_block` are not among these: they are as they were stored, perhaps
-        without some lines, so their hashes differ.
+        Documents before `first_block` are not included: they are as stored, perhaps without some
+        lines, so their hashes differ.
         """
         return self._job.first_block << 32 if self._job.leave_copies else _NO_PLACE
 
@@ -177,7 +177,7 @@ class DecideStage:
         decider: _native.NearDecider,
         pairs: dict[str, Any],
     ) -> dict[str, Any]:
-        """Write the rows, where those of each block begin, and what was counted."""
+        """Write the rows, the start of each block's rows, and the counts."""
         counts = np.zeros(self._job.first_blocks[-1] + 1, dtype="<i8")
         removed.seek(0)
         output.begin("removed")

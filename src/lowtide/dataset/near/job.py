@@ -27,10 +27,10 @@ BlockText = tuple[memoryview, memoryview]
 
 @dataclass(frozen=True)
 class NearLimits:
-    """How much is read and held at a time; the result does not depend on it."""
+    """Limits of what is read and held at a time; the result does not depend on them."""
 
     least_rows: int = 1 << 12
-    """Rows or pairs that are held even where the budget has no room for them."""
+    """Rows or pairs that are held even if the budget has no room for them."""
     step_rows: int = 1 << 16
     step_bytes: int = 1 << 20
     blocks_in_part: int = 16
@@ -43,22 +43,22 @@ class NearJob:
     options: Likeness
     records: Records
     sign_stage: str
-    """The stage whose results hold the signatures."""
+    """The stage that stores the signatures."""
     num_parts: int
     num_partitions: int
     leave_copies: bool
-    """Whether exact copies of what stays, from `first_block` on, are removed elsewhere."""
+    """True if exact copies of kept documents, from `first_block` on, are removed elsewhere."""
     table_bytes: int
-    """What a task may hold of rows and pairs."""
+    """Memory limit of a task for rows and pairs."""
     load_first_blocks: Callable[[], Sequence[int]]
-    """The number of each part's first block in the corpus, and the number of all blocks."""
+    """The index of each part's first block in the corpus, and the number of all blocks."""
     iter_part: Callable[[int], Iterator[Callable[[], BlockText]]]
-    """A part's blocks, each to be loaded where it is needed."""
+    """A part's blocks, each loaded when it is needed."""
     first_block: int = 0
-    """Documents of blocks before it always stay: others are only compared with them."""
+    """Documents of blocks before it are always kept: others are only compared with them."""
     limits: NearLimits = NearLimits()
 
     @cached_property
     def first_blocks(self) -> Sequence[int]:
-        """Known once the corpus was read."""
+        """Known after the corpus was read."""
         return self.load_first_blocks()

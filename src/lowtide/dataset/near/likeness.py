@@ -16,15 +16,15 @@ __all__ = ["Likeness"]
 
 _MOST_ROWS = 8
 _BAND_SHARE = 0.27
-"""About the chance of a pair at the threshold to share one band: fewer minima cost less, and let
-more pairs through that are then compared in vain."""
+"""Approximate chance of a pair at the threshold to share one band: fewer minima cost less, but give
+more candidate pairs that turn out to be dissimilar."""
 _MISSED = 0.02
 """The share of pairs at the threshold that may share no band; of those above it, it is less."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike documents have to be, and what is compared of them.
+    """How similar documents have to be, and the parameters of their signatures.
 
     >>> options = Likeness(0.8, 5)
     >>> options.bands, options.rows, round(options.recall(0.8), 3), round(options.recall(0.9), 5)
@@ -47,9 +47,9 @@ class Likeness:
         return 1 if share >= 1 - _MISSED else math.ceil(math.log(_MISSED) / math.log(1 - share))
 
     def recall(self, similarity: float) -> float:
-        """The chance of a pair so much alike to share a band."""
+        """The chance of a pair with this similarity to share a band."""
         return 1 - (1 - similarity**self.rows) ** self.bands
 
     def signer(self) -> _native.NearSigner:
-        """What makes signatures."""
+        """The native object that computes signatures."""
         return _native.NearSigner(self.threshold, self.ngram, self.bands, self.rows)

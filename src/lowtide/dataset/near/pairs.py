@@ -21,7 +21,7 @@ from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionReader
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 
 __all__ = ["PAIR_STAGE", "BucketStage", "pair_stage"]
 
@@ -32,7 +32,7 @@ Run = tuple[Path, int, int]
 
 
 class _RunFile:
-    """Sorted runs of rows, one after the other in a scratch file."""
+    """Sorted runs of rows, stored consecutively in a scratch file."""
 
     def __init__(self, path: Path, row_bytes: int) -> None:
         self._path = path
@@ -63,8 +63,8 @@ class BucketStage:
         """One for each partition."""
         return self._job.num_partitions
 
-    def run(self, index: int) -> None:
-        """Find the pairs of a partition, and commit them."""
+    def run(self, index: int) -> Uncommitted:
+        """Find the pairs of a partition."""
         with self._job.records.scratch_folder() as folder:
             pairs = _RunFile(folder / "pairs", _native.PLACE_PAIR_BYTES)
             wanted = _RunFile(folder / "wanted", _native.PLACE_PAIR_BYTES)
@@ -80,7 +80,7 @@ class BucketStage:
                     "largest": buckets.largest,
                 }
 
-            self._job.records.commit(Task(self.name, index), write)
+            return self._job.records.write(Task(self.name, index), write)
 
     def _find_pairs(
         self, index: int, folder: Path, pairs: _RunFile, wanted: _RunFile

@@ -2,7 +2,7 @@
 
 In:      the decide stage's result
 Out:     marks for encoding; lines to exclude from deduplication; near_duplicates.jsonl
-Memory:  8 bytes a block; one block's rows
+Memory:  8 bytes per block; one block's rows
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STEP_ROWS = 1 << 12
 
 
 class NearRemovals:
-    """Which documents of which block go; blocks are counted from `first_block` on."""
+    """The documents to remove from each block; blocks are counted from `first_block` on."""
 
     def __init__(self, records: Records, options: Likeness, *, first_block: int = 0) -> None:
         self._records = records
@@ -47,7 +47,7 @@ class NearRemovals:
         return self._output.read("starts").cast("q")
 
     def _rows(self, block: int) -> Any:
-        """A row for each document of a block that goes."""
+        """A row for each removed document of a block."""
         begin, end = self._starts[self._first + block : self._first + block + 2]
         data = b""
         if begin < end:
@@ -55,7 +55,7 @@ class NearRemovals:
         return np.frombuffer(data, dtype="<u8").reshape(-1, _ROW_BYTES // 8)
 
     def marks(self, block: int) -> bytes:
-        """Documents to leave out of a block, as encoding takes them: after all lines."""
+        """Documents to leave out of a block, in the form that encoding expects: after all lines."""
         rows = self._rows(block)[:, 0].astype("<u4")
         return (rows | np.uint32(_native.NEAR_COPY_MARK)).tobytes()
 
@@ -71,7 +71,7 @@ class NearRemovals:
         return _native.leave_out(hashes, left.tobytes())
 
     def describe(self) -> dict[str, Any]:
-        """What was compared and found, as the metadata has it."""
+        """What was compared and found, for the metadata."""
         found, options = self._output.header, self._options
         return {
             "threshold": options.threshold,
@@ -89,7 +89,7 @@ class NearRemovals:
         }
 
     def notices(self) -> list[str]:
-        """What people should know of it."""
+        """Notices for the user."""
         found = self._output.header
         if not found["capped"]:
             return []
@@ -99,7 +99,7 @@ class NearRemovals:
         ]
 
     def write_log(self, root: Path, name: str = LOG_NAME) -> dict[str, Any]:
-        """Write which document went for which; return the metadata's row of it all."""
+        """Write the removed documents and those kept for them; return a row for the metadata."""
         path = root / name
         digest = xxhash.xxh3_128()
         with files.atomic_file(path) as file:
@@ -126,7 +126,7 @@ _LOG_ROW = [
 
 
 def _log_line(row: tuple[Any, ...], first_block: int) -> bytes:
-    """A document that was there before `first_block` has no input any more, only its number."""
+    """A document before `first_block` has no input any more, only its number."""
     _, kept, similarity, _, number, ordinal, kept_number, kept_ordinal = row
     line = {
         "kept": [kept_number if kept >> 32 >= first_block else None, kept_ordinal],

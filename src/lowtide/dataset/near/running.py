@@ -63,9 +63,9 @@ def find_contamination(
     counts_before: Path | None = None,
     limits: NearLimits = _LIMITS,
 ) -> Contamination:
-    """Find what evaluation items say among all blocks of a table.
+    """Find text of evaluation items in all blocks of a table.
 
-    `counts_before` is the path of counts (`read_counts`) of text which is not there.
+    `counts_before` is the path of counts (`read_counts`) of text that is not in the table.
     """
     starts = [*range(0, len(table), limits.blocks_in_part), len(table)]
     job = ContaminationJob(
@@ -103,7 +103,7 @@ def find_near_copies(
 ) -> NearRemovals:
     """Find the near copies among the blocks of a table from `first_block` on.
 
-    They are compared with each other and with all before them.
+    They are compared with each other and with all blocks before them.
     """
     starts = [*range(0, len(table), limits.blocks_in_part), len(table)]
     sizes = sizes or Sizes.of(sum(table.text_bytes))

@@ -1,9 +1,9 @@
 """Compute the MinHash signatures of a part: bands of minima of every whole document.
 
 In:      clean blocks of a part
-Out:     two sections of a task's result, by partition of the keys; the number of documents that
+Out:     two sections of a task's result, by partition of the keys; the numbers of documents that
          were signed, and that could not be
-Memory:  one block's rows: up to 13 of 16 bytes a document, at the usual threshold
+Memory:  one block's rows: up to 13 of 16 bytes per document, at the usual threshold
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lowtide.dataset.near.job import NEAR_SECTIONS, NearJob
 from lowtide.dataset.near.likeness import Likeness
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionedRows
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.taskscratch import HeldBytes
 
 __all__ = ["SIGN_STAGE", "PartSigner", "SignStage"]
@@ -41,13 +41,13 @@ class PartSigner:
         self._skipped += self._signer.num_skipped
 
     def write(self, output: OutputWriter) -> dict[str, Any]:
-        """Write the signatures; return what the result's header says of them."""
+        """Write the signatures; return their entries of the result's header."""
         self._rows.write(output)
         return {"near": {"signed": self._signed, "skipped": self._skipped}}
 
 
 class SignStage:
-    """A task for each part; used where no other stage signs documents while it reads."""
+    """A task for each part; used if no other stage signs documents while it reads."""
 
     name = SIGN_STAGE
 
@@ -59,11 +59,11 @@ class SignStage:
         """One for each part."""
         return self._job.num_parts
 
-    def run(self, index: int) -> None:
-        """Sign a part and commit it."""
+    def run(self, index: int) -> Uncommitted:
+        """Sign a part."""
         records = self._job.records
         with records.scratch() as scratch:
             signer = PartSigner(self._job.options, self._borders, scratch.hold())
             for load in self._job.iter_part(index):
                 signer.add(*load())
-            records.commit(Task(self.name, index), signer.write)
+            return records.write(Task(self.name, index), signer.write)

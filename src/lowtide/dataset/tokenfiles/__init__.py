@@ -4,7 +4,7 @@
 npy       NumPy's header, then the ids           raw        ids and nothing else (nanoGPT's .bin)
 llmc      llm.c's header of 1,024 bytes          megatron   .bin, and .idx with places of documents
 shards    what `lowtide prepare` writes          mypt       uint32 shards in train and val
-streams   TokenFile and TokenStream: what every format opens as
+streams   TokenFile and TokenStream: the result of opening any format
 intact    whether a file still has its checksum
 ```
 """

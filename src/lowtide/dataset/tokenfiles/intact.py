@@ -1,7 +1,7 @@
 """Verify that a file of ids is unchanged, by the checksum recorded when it was written.
 
 In:      a file, and its xxh3-128 from the metadata or the record beside it
-Out:     DataError that names the file and what to do
+Out:     DataError that names the file and the next step
 Memory:  one buffer of 1 MiB
 """
 
@@ -16,7 +16,7 @@ __all__ = ["damaged_file", "require_intact"]
 
 
 def damaged_file(path: Path | str, found: str, expected: str, *, next_step: str = "") -> DataError:
-    """The error for a file with another checksum than it was written with."""
+    """The error for a file whose checksum has changed."""
     name = Path(path).name
     again = "bring the file back from a copy, or make it again from its text"
     if name.endswith(".npy"):
@@ -30,6 +30,6 @@ def damaged_file(path: Path | str, found: str, expected: str, *, next_step: str 
 
 
 def require_intact(path: Path, checksum: str | None) -> None:
-    """Read a whole file and compare it; without a checksum there is nothing to do."""
+    """Read a whole file and check it; without a checksum nothing is done."""
     if checksum is not None and (found := checksum_path(path)) != checksum:
         raise damaged_file(path, found, checksum)

@@ -25,7 +25,7 @@ __all__ = ["is_llmc", "open_llmc", "write_llmc"]
 
 _HEADER_BYTES = 1024
 _TYPES = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
-"""The types of ids by magic and version."""
+"""The types of ids, by magic and version."""
 
 
 def _read_head(head: bytes) -> tuple[int, int, int]:
@@ -40,7 +40,7 @@ def is_llmc(head: bytes) -> bool:
 
 
 def open_llmc(path: Path, _: Opening) -> TokenFile:
-    """Read the header, which says the type and the number of ids."""
+    """Read the header with the type and the number of ids."""
     with path.open("rb", buffering=0) as file:
         head = file.read(_HEADER_BYTES)
     size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Megatron's pair: .bin holds the ids, .idx each document's length and place.
+"""Megatron's pair of files: .bin has the ids, .idx each document's length and offset.
 
 In:      the path of an .idx; a TokenStream (writing)
 Out:     TokenFile; SPLIT.bin and SPLIT.idx
@@ -29,13 +29,13 @@ __all__ = ["MEGATRON_MAGIC", "open_megatron", "write_megatron"]
 
 MEGATRON_MAGIC = b"MMIDIDX\0\0"
 _TYPES = {4: "<i4", 5: "<i8", 8: "<u2"}
-"""The types of ids by their code in the index."""
+"""The types of ids, by their code in the index."""
 _HEAD = struct.Struct("<QBQQ")
 _LENGTHS_AT = len(MEGATRON_MAGIC) + _HEAD.size
 
 
 def open_megatron(path: Path, given: Opening) -> TokenFile:
-    """Read the index, all of it, a piece at a time: its sums must be those of the .bin."""
+    """Read the whole index, in chunks, and check that its total matches the .bin."""
     data_path = path.with_suffix(".bin")
     with path.open("rb") as file:
         head = file.read(_LENGTHS_AT)
@@ -84,7 +84,7 @@ def _measure_index(part: TokenFile) -> tuple[int, int]:
 def write_megatron(
     out: Path, split: str, stream: TokenStream, dtype: np.dtype[Any], written: WrittenFiles
 ) -> list[Path]:
-    """Write .bin and .idx; the index is made of the lengths, read again for each of its arrays."""
+    """Write .bin and .idx; the lengths are read again for each array of the index."""
     dtype = np.dtype("<u2") if dtype.itemsize == 2 else np.dtype("<i4")
     code = next(key for key, name in _TYPES.items() if np.dtype(name) == dtype)
     data_path, index_path = out / f"{split}.bin", out / f"{split}.idx"

@@ -33,7 +33,7 @@ def open_mypt(path: Path, given: Opening) -> TokenFile:
 
 
 def load_mypt_tokenizer(folder: Path, named: str) -> Tokenizer:
-    """The tokenizer that is stored with the shards, or else the one named."""
+    """Load the tokenizer that is stored with the shards, or else the named one."""
     state_path = folder / _STATE_NAME
     state = files.read_json(state_path) if state_path.is_file() else {"token_kind": "gpt2"}
     kind = state.get("token_kind") if isinstance(state, dict) else None
@@ -52,7 +52,7 @@ def load_mypt_tokenizer(folder: Path, named: str) -> Tokenizer:
         isinstance(sign, str) and len(sign) == 1 for sign in characters
     ):
         raise DataError("chars must be a list of single characters", path=state_path)
-    # The ids are places in this list, so the special tokens come after it.
+    # The ids are indices in this list, so the special tokens come after it.
     names = (END_OF_TEXT, UNKNOWN)
     vocabulary = Vocabulary(
         kind="char",

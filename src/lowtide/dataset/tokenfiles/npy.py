@@ -26,7 +26,7 @@ from lowtide.errors import DataError
 __all__ = ["NPY_HEADER_BYTES", "is_npy", "npy_header", "open_npy", "write_npy"]
 
 NPY_HEADER_BYTES = 128
-"""Of the files written here; other programs' may be longer."""
+"""Header bytes of files written here; those of other programs may be longer."""
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 1 << 20
 
@@ -37,7 +37,7 @@ def is_npy(head: bytes) -> bool:
 
 
 def open_npy(path: Path, _: Opening) -> TokenFile:
-    """Read the header, and the record beside it; other than one row of ids is refused."""
+    """Read the header and the record beside it; refuse anything but one row of ids."""
     with path.open("rb", buffering=0) as file:
         size = path.stat().st_size
         start = file.read(12)

@@ -28,7 +28,7 @@ _SAMPLE_BYTES = 4096
 
 
 def open_raw(path: Path, given: Opening) -> TokenFile:
-    """Take a file as ids of the type given; without one, a .bin as uint16 if it looks like it."""
+    """Open a file as ids of the given type; without one, a .bin as uint16 if it looks like it."""
     size = path.stat().st_size
     dtype = _guess_dtype(path) if given.dtype is None else given.dtype
     num_tokens, rest = divmod(size, dtype.itemsize)

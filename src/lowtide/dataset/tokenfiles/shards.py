@@ -67,22 +67,22 @@ class ShardInfo:
     path: Path
     num_tokens: int
     num_documents: int
-    """Documents that end in this shard; 0 when no .docs file says where."""
+    """Documents that end in this shard; 0 if there is no .docs file."""
     min_id: int
     max_id: int
     checksum: str | None
     """xxh3-128 of the file, None for a shard moved in by hand."""
     head: str | None = None
-    """xxh3-64 of its first bytes, which tells it from another shard of the same size."""
+    """xxh3-64 of its first bytes, to distinguish it from another shard of the same size."""
     ends_checksum: str | None = None
-    """xxh3-128 of its .docs file; earlier versions kept none."""
+    """xxh3-128 of its .docs file; not stored by earlier versions."""
 
 
 def shard_tag(tokenizer_fingerprint: str, *made_of: Any) -> str:
-    """The part of a shard's name that identifies its tokenizer and all that decided its ids.
+    """The part of a shard's name that identifies its tokenizer and everything that decided its ids.
 
-    So shards of two datasets never have the same name unless they are the same shard, and a shard
-    alone tells which tokenizer made it.
+    So shards of two datasets have the same name only if they are the same shard, and a single shard
+    shows which tokenizer made it.
 
     >>> shard_tag("0123456789abcdef", ["content"], 10)
     '01234567-bc013c54'
@@ -104,7 +104,7 @@ def shard_tag(tokenizer_fingerprint: str, *made_of: Any) -> str:
 
 
 def shard_name(number: int, tag: str = "") -> str:
-    """The file name of shard `number`; without a tag as the guides and earlier versions have it.
+    """The file name of shard `number`; without a tag, as in the guides and earlier versions.
 
     >>> shard_name(46, "01234567-bc013c54"), shard_name(46)
     ('shard_00046-01234567-bc013c54.bin', 'shard_00046.bin')
@@ -113,7 +113,7 @@ def shard_name(number: int, tag: str = "") -> str:
 
 
 def shard_number(path: str | Path) -> int | None:
-    """Return the number in a shard's name, None when it was named otherwise.
+    """Return the number in a shard's name; None for other names.
 
     >>> shard_number("train/shard_00046-01234567-bc013c54.bin"), shard_number("mine.bin")
     (46, None)
@@ -133,7 +133,7 @@ def find_tag(path: str | Path) -> str | None:
 
 
 def names_tokenizer(path: str | Path, tokenizer_fingerprint: str) -> bool | None:
-    """True if a shard's name says that this tokenizer made it, None if it says nothing."""
+    """True if a shard's name has this tokenizer's tag, None if it has no tag."""
     match = _NAME.fullmatch(Path(path).stem)
     return None if match is None or match[2] is None else match[2] == tokenizer_fingerprint[:8]
 
@@ -148,7 +148,7 @@ def plain_name(name: str) -> str:
 
 
 def documents_path(shard_path: Path) -> Path:
-    """Return the file that says where a shard's documents end."""
+    """Return the path of the file with the ends of a shard's documents."""
     return shard_path.with_suffix(DOCUMENTS_SUFFIX)
 
 
@@ -164,7 +164,7 @@ def pick_dtype(vocab_size: int) -> np.dtype[Any]:
 def id_chunk(
     ids: npt.NDArray[Any], document_ends: npt.NDArray[Any], *, vocab_size: int, path: Path
 ) -> tuple[memoryview, memoryview]:
-    """Return an array of ids and the document ends within it as `write_shard_stream` takes them."""
+    """Convert ids and the document ends within them to a chunk for `write_shard_stream`."""
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
@@ -188,9 +188,9 @@ def write_shard_stream(
 ) -> ShardInfo:
     """Write a shard of any size from chunks of ids, and of document ends within each as uint64.
 
-    Its folder is flushed by `write_metadata`, once for all shards. A `publisher` is given the
-    finished files, to flush and rename them. `on_written` is told the descriptor, the place and
-    the size of every chunk, for the disk to begin with it.
+    Its folder is flushed by `write_metadata`, once for all shards. A `publisher` gets the finished
+    files, to flush and rename them. `on_written` is called with the descriptor, the offset and the
+    size of every chunk, to start writeback.
     """
     item_bytes = id_bytes(vocab_size)
     digest, ends_digest = xxhash.xxh3_128(), xxhash.xxh3_128()
@@ -212,7 +212,7 @@ def write_shard_stream(
                 raise DataError(f"id {high} is outside the vocabulary of {vocab_size}", path=path)
             digest.update(ids)
             file.write(ids)
-            # The disk begins now, not when all of the shard is there and waited for.
+            # Start writeback now, not when the shard is complete and flushed.
             on_written(file.fileno(), position * item_bytes, ids.nbytes)
             head += ids[: _HEAD_BYTES - len(head)]
             ends = chunk_ends.cast("Q")
@@ -279,14 +279,14 @@ def shard_from_row(root: Path, row: Mapping[str, Any]) -> ShardInfo:
 
 
 def _require_file(path: Path) -> None:
-    if not is_stored(path):  # an object is always one
+    if not is_stored(path):  # an object is always a file
         files.require_file(path)
 
 
 def scan_shard(
     path: Path, *, dtype: np.dtype[Any], vocab_size: int, tokenizer_fingerprint: str
 ) -> ShardInfo:
-    """Describe a shard that no metadata does: its size, its ids, whether it can belong here."""
+    """Describe a shard that is not in the metadata: size, ids, whether it can belong here."""
     _require_file(path)
     if names_tokenizer(path, tokenizer_fingerprint) is False:
         raise DataError(
@@ -325,7 +325,7 @@ def scan_shard(
 
 
 def open_shard(shard: ShardInfo, dtype: np.dtype[Any]) -> TokenFile:
-    """A shard as the other formats open theirs."""
+    """Open a shard as a TokenFile, like the other formats."""
     return TokenFile(
         shard.path,
         byte_offset=0,
@@ -339,7 +339,7 @@ def open_shard(shard: ShardInfo, dtype: np.dtype[Any]) -> TokenFile:
 
 
 def load_shard_tokens(shard: ShardInfo, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Map a shard's tokens, read-only, after comparing all of it with its checksum."""
+    """Map a shard's tokens, read-only, after verifying its checksum."""
     require_intact(shard.path, shard.checksum)
     return np.memmap(shard.path, dtype=dtype, mode="r", shape=(shard.num_tokens,))
 
@@ -355,7 +355,7 @@ def read_shard_tokens(
 
 
 def load_document_ends(shard: ShardInfo) -> npt.NDArray[np.uint64]:
-    """Read where a shard's documents end; empty when nothing says so."""
+    """Read the ends of a shard's documents; empty if they are not recorded."""
     path = documents_path(shard.path)
     if not path.is_file():
         return np.empty(0, dtype="<u8")

@@ -45,36 +45,36 @@ INDEX_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Opening:
-    """What a format may need to open a file, beside the file."""
+    """Parameters to open a file, besides its path."""
 
     dtype: np.dtype[Any] | None = None
-    """The type of ids in a file that does not say it."""
+    """The type of ids in a file that does not record it."""
     on_notice: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Ids in a file: where they begin, how many they are, and where documents end."""
+    """Ids in a file: their offset and number, and where documents end."""
 
     path: Path
     byte_offset: int
     num_tokens: int
     dtype: np.dtype[Any]
     num_documents: int = 0
-    """Documents whose ends `ends_path` has; 0 when nothing says so."""
+    """Documents with an end in `ends_path`; 0 if ends are not recorded."""
     ends_path: Path | None = None
-    """The file that says where documents end: our .docs, or Megatron's index."""
+    """The file with the ends of documents: our .docs, or Megatron's index."""
     ends_offset: int = 0
     ends_are_lengths: bool = False
     checksum: str | None = None
-    """xxh3-128 of the whole file, where it is known."""
+    """xxh3-128 of the whole file, if known."""
     ends_checksum: str | None = None
-    """xxh3-128 of the whole of `ends_path`, where it is known."""
+    """xxh3-128 of the whole of `ends_path`, if known."""
     index_rows: int = INDEX_ROWS
     """Rows of `ends_path` that are read at a time."""
 
     def require_intact(self) -> None:
-        """Compare both files with their checksums, where these are known."""
+        """Verify the checksums of both files, if known."""
         require_intact(self.path, self.checksum)
         if self.ends_path is not None:
             require_intact(self.ends_path, self.ends_checksum)
@@ -86,16 +86,16 @@ class TokenStream:
 
     parts: Sequence[TokenFile]
     end_id: int | None = None
-    """Marks the ends of documents where no file says them."""
+    """The id at the ends of documents, if they are not in a file."""
     _intact: set[Path] = field(default_factory=set)
-    """Files that were compared with their checksums."""
+    """Files whose checksums were verified."""
     step_tokens: int = STEP_TOKENS
     """Ids that are read at a time."""
 
     def require_intact(self, part: TokenFile) -> None:
-        """Compare a file with its checksum before anything of it is used; once for each.
+        """Verify a file's checksum before any of it is used; once per file.
 
-        It is read a second time for that, out of memory where the file is a shard.
+        It is read a second time for that, from the page cache if the file is a shard.
         """
         if part.path not in self._intact:
             part.require_intact()
@@ -145,9 +145,9 @@ def _read_ids(part: TokenFile, start: int, stop: int) -> npt.NDArray[Any]:
 
 
 def _iter_ends(part: TokenFile, start: int, stop: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Where the documents end that end in (start, stop], a piece of the index at a time.
+    """The document ends in (start, stop], a chunk of the index at a time.
 
-    Documents without a token end where the one before does, and are left out.
+    Empty documents end where the one before does, and are left out.
     """
     assert part.ends_path is not None
     with part.ends_path.open("rb", buffering=0) as file:
@@ -167,7 +167,7 @@ def _iter_ends(part: TokenFile, start: int, stop: int) -> Iterator[npt.NDArray[n
 
 
 def _find_row(file: Any, part: TokenFile, start: int) -> int:
-    """The first document that ends after `start`, by halving on disk."""
+    """The first document that ends after `start`, by binary search on disk."""
     low, high = 0, part.num_documents
     while low < high:
         middle = (low + high) // 2
@@ -179,8 +179,8 @@ def _find_row(file: Any, part: TokenFile, start: int) -> int:
 
 
 def _read_ends(file: Any, part: TokenFile, first: int, last: int) -> npt.NDArray[np.int64]:
-    """Ends of documents `first` to `last`: a .docs file says them; Megatron says where each begins
-    and how long it is."""
+    """Ends of documents `first` to `last`: a .docs file contains them; Megatron's index has the
+    start and length of each."""
     if not part.ends_are_lengths:
         return read_rows(file, part, part.ends_offset + 8 * first, last - first, "<u8")
     lengths = read_rows(file, part, part.ends_offset + 4 * first, last - first, "<i4")
@@ -207,7 +207,7 @@ def read_rows(
 
 
 def iter_lengths(source: TokenStream) -> Iterator[npt.NDArray[np.int64]]:
-    """The documents' lengths, some at a time; what follows the last end is one more."""
+    """The documents' lengths, some at a time; ids after the last end count as one more document."""
     carried = 0
     for part in source.parts:
         done = 0
@@ -225,16 +225,16 @@ def iter_lengths(source: TokenStream) -> Iterator[npt.NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """The files of an export that are whole."""
+    """The complete files of an export."""
 
     rows: dict[str, tuple[int, str]]
-    """Bytes and xxh3-128, by name."""
+    """Size and xxh3-128, by name."""
     on_written: Callable[[], None]
-    """Called when there is one more."""
+    """Called after each finished file."""
 
 
 class _HashedFile:
-    """A file whose checksum is taken while it is written."""
+    """A file whose checksum is computed while it is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -252,7 +252,7 @@ class _HashedFile:
 
 @contextlib.contextmanager
 def new_file(path: Path, written: WrittenFiles) -> Generator[_HashedFile | None]:
-    """Open a file to write; None if it is there, and known to be whole."""
+    """Open a file to write; None if it exists, and is known to be complete."""
     if path.name in written.rows:
         yield None
         return

@@ -49,21 +49,21 @@ class TokenFormat:
     """How the files of one format are found, opened and written."""
 
     suffix: str
-    """Of the files that `open` takes."""
+    """Suffix of the files that `open` accepts."""
     detect: Callable[[Path], bool]
     """True for a file or folder of this format."""
     open: Callable[[Path, Opening], TokenFile]
     write: Callable[[Path, str, TokenStream, np.dtype[Any], WrittenFiles], list[Path]] | None = None
-    """Write a split into a folder, by its name; None where nothing is written for it."""
+    """Writes a split into a folder, by its name; None if the format has nothing to write."""
     has_header: Callable[[Path, bytes], bool] | None = None
     """True for a single file whose first bytes, 16 at most, are this format's header."""
     beside: str | None = None
-    """The suffix of a second file, which belongs to each of those."""
+    """The suffix of a second file that belongs to each of those."""
     list_in: Callable[[Path], list[Path]] | None = None
-    """The files of a folder; by their suffix if not given."""
+    """Lists the files of a folder; default: by their suffix."""
 
     def list_files(self, path: Path) -> list[Path]:
-        """The files that `open` takes: those of a folder, or the file itself."""
+        """The files for `open`: those of a folder, or the file itself."""
         if self.list_in is not None:
             return self.list_in(path)
         if path.is_dir():
@@ -80,7 +80,7 @@ def _names(path: Path) -> list[Path]:
 
 
 def _begins(path: Path, check: Callable[[bytes], bool], suffix: str) -> bool:
-    """True if the first file with a suffix begins as `check` says."""
+    """True if the first file with a suffix has a header accepted by `check`."""
     for name in _names(path):
         if name.suffix == suffix and name.is_file():
             with name.open("rb") as file:
@@ -90,9 +90,9 @@ def _begins(path: Path, check: Callable[[bytes], bool], suffix: str) -> bool:
 
 def _has_metadata(path: Path, *, ours: bool) -> bool:
     metadata = path / METADATA_NAME
-    if not metadata.is_file():  # opening a pipe in its place would block
+    if not metadata.is_file():  # opening a pipe would block
         return False
-    with metadata.open("rb") as file:  # sources, of which there may be many, come after
+    with metadata.open("rb") as file:  # before the sources, of which there may be many
         return (b'"format_version"' in file.read(_METADATA_BEGINNING)) == ours
 
 
@@ -128,16 +128,16 @@ FORMATS = {
 }
 """By the names that `lowtide convert` takes; a path's format is the first that detects it."""
 SINGLE_SUFFIXES = frozenset(row.suffix for row in FORMATS.values() if row.beside is None)
-"""Suffixes of files that hold ids without a second file."""
+"""Suffixes of files with ids that need no second file."""
 
 
 def guess_format(path: Path) -> str:
-    """Whose files these are, by what they look like."""
+    """Guess the format of files from their names and headers."""
     return next(name for name, row in FORMATS.items() if row.detect(path))
 
 
 def open_token_file(path: Path, *, dtype: np.dtype[Any] | None = None) -> TokenFile:
-    """Open a single file by its header, or as ids without one."""
+    """Open a single file by its header, or as raw ids without one."""
     require_file(path)
     with path.open("rb", buffering=0) as file:
         head = file.read(16)
@@ -155,7 +155,7 @@ def open_source(
     end_id: int | None = None,
     on_notice: Callable[[str], None] = lambda _: None,
 ) -> dict[str, TokenStream]:
-    """Find the ids at `path`: splits where the names tell them, else one split named all.
+    """Find the ids at `path`: splits by their names if possible, else one split named all.
 
     A test file is left out, so that it is not trained on.
     """
@@ -194,10 +194,10 @@ def list_source_files(path: Path, *, kind: str) -> list[Path]:
 
 
 def load_source_tokenizer(path: Path, *, kind: str, named: str) -> Tokenizer:
-    """The tokenizer of ids to import: the one named, or the one that lies with them."""
+    """The tokenizer of ids to import: the named one, or the one stored with them."""
     return load_mypt_tokenizer(path, named) if kind == "mypt" else Tokenizer.load(named)
 
 
 def open_dataset(info: DatasetInfo, split: str) -> TokenStream:
-    """The shards of a split of ours as one stream."""
+    """The shards of a dataset's split as one stream."""
     return TokenStream([open_shard(shard, info.dtype) for shard in info.shards[split]])
