@@ -27,7 +27,6 @@ from lowtide.files import (
     create_file,
     free_disk_bytes,
     hold_lock,
-    partial_path,
     publish,
     read_json,
     write_bytes,
@@ -181,8 +180,8 @@ def test_a_parent_that_is_a_file_is_reported_as_such(tmp_path: Path) -> None:
 
 def test_publish_takes_what_another_program_wrote(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
-    partial_path(target).write_bytes(b"whole")
-    publish(partial_path(target), target)
+    (tmp_path / "unnamed").write_bytes(b"whole")
+    publish(tmp_path / "unnamed", target)
     assert target.read_bytes() == b"whole"
     assert names_in(tmp_path) == ["a.bin"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lowtide import files, publishing
-from lowtide.publishing import PublishGroup, PublishThreads
+from lowtide.publishing import PublishGroup, PublishThreads, keep_unfinished
 
 
 def write(group: PublishGroup, path: Path, data: bytes, *, record: bool = False) -> None:
@@ -156,3 +156,24 @@ def test_few_stretches_wait_for_a_slow_disk(
         may_end.set()
     assert sorted(begun) == [(8 * number, 8) for number in range(8)]
     assert set(copies) <= set(closed)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_finished_file_that_waits_for_its_name_is_no_leftover(
+    tmp_path: Path, named: bool
+) -> None:
+    path = tmp_path / "shard.bin"
+    with contextlib.ExitStack() as stack:
+        kept: list[Path] = []
+
+        def keep(unnamed: Path, name: Path) -> None:
+            stack.enter_context(keep_unfinished(unnamed))
+            kept.append(unnamed)
+
+        with files.atomic_file(path, publisher=keep) as file:
+            file.write(b"tokens")
+        files._remove_unused(kept[0])
+        assert kept[0].read_bytes() == b"tokens" and not path.exists()
+        if named:
+            kept[0].replace(path)
+    assert [item.name for item in tmp_path.iterdir()] == (["shard.bin"] if named else [])

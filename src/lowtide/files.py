@@ -38,13 +38,14 @@ __all__ = [
     "checksum_bytes",
     "checksum_file",
     "create_file",
+    "flush_file",
     "free_disk_bytes",
     "hold_lock",
     "json_bytes",
     "list_leftovers",
     "listing_folders_once",
+    "mark_used",
     "open_file",
-    "partial_path",
     "publish",
     "read_json",
     "read_whole",
@@ -65,12 +66,6 @@ _MOST_WHOLE_BYTES = 1 << 30
 _ADDRESS = re.compile(r"(?:^|/)(s3a?|gs|az|azure|abfss?):/+(.*)")
 
 
-def partial_path(path: PathLike) -> Path:
-    """Where a work file lives until it is whole; outputs have names that nobody can guess."""
-    path = Path(path)
-    return path.with_name(f".{path.name}.partial")
-
-
 def unused_name(path: PathLike, suffix: str) -> Path:
     """A hidden name beside `path` that nobody can guess.
 
@@ -87,17 +82,22 @@ def create_file(path: PathLike) -> int:
     return os.open(path, flags, 0o666)
 
 
-def sync_directory(path: PathLike) -> None:
-    """Flush a folder's entries, so that a rename inside it survives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def flush_file(path: PathLike) -> None:
+    """Flush a file that is closed, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
-    except OSError as error:
-        # Some network and FUSE file systems cannot flush a folder; nothing else can be done there.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
     finally:
         os.close(descriptor)
+
+
+def sync_directory(path: PathLike) -> None:
+    """Flush a folder's entries, so that a rename inside it survives a power cut."""
+    try:
+        flush_file(path)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot do it
+            raise
 
 
 def publish(partial: Path, path: Path, *, sync_folder: bool = True) -> None:
@@ -105,11 +105,7 @@ def publish(partial: Path, path: Path, *, sync_folder: bool = True) -> None:
 
     Without `sync_folder` a power cut may undo the renaming, until the folder is flushed.
     """
-    descriptor = os.open(partial, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_file(partial)
     partial.replace(path)
     if sync_folder:
         sync_directory(path.parent)
@@ -278,6 +274,12 @@ def _remove_unused(path: Path) -> None:
             os.close(descriptor)
 
 
+def mark_used(descriptor: int) -> None:
+    """Lock an unfinished file, together with others: who wants to remove it needs it alone."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
 @contextlib.contextmanager
 def atomic_path(
     path: PathLike, *, sync_folder: bool = True, publisher: Publisher | None = None
@@ -288,8 +290,7 @@ def atomic_path(
     descriptor = -1
     try:
         descriptor = create_file(partial)
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mark_used(descriptor)
         yield partial
         if publisher is None:
             publish(partial, path, sync_folder=sync_folder)

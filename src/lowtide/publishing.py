@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from lowtide import _native, files
 
-__all__ = ["PublishGroup", "PublishThreads"]
+__all__ = ["PublishGroup", "PublishThreads", "keep_unfinished", "publish_files"]
 
 ResultT = TypeVar("ResultT")
 _THREADS = 16
@@ -145,11 +145,32 @@ class PublishThreads:
         return self._pool.submit(_publish_all, rows, after)
 
 
+def publish_files(rows: Iterable[_Row]) -> None:
+    """Flush finished files and rename them, in their order. Their folders are not flushed."""
+    for row in rows:
+        _flush(row)
+        row[0].replace(row[1])
+
+
+@contextlib.contextmanager
+def keep_unfinished(partial: Path) -> Generator[None]:
+    """Keep a finished file that a publisher was given; at the end it has its name, or is removed.
+
+    Enter it within the publisher: no other command can take the file for a leftover meanwhile.
+    """
+    descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        files.mark_used(descriptor)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        os.close(descriptor)
+
+
 def _publish_all(rows: list[_Row], after: Callable[[], ResultT]) -> ResultT:
     try:
-        for row in rows:
-            _flush(row)
-            row[0].replace(row[1])
+        publish_files(rows)
     except BaseException:
         for partial, _ in rows:
             with contextlib.suppress(OSError):
@@ -161,11 +182,7 @@ def _publish_all(rows: list[_Row], after: Callable[[], ResultT]) -> ResultT:
 def _flush(row: _Row) -> None:
     partial, path = row
     try:
-        descriptor = os.open(partial, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        files.flush_file(partial)
     except OSError as error:
         error.filename = str(path)
         raise

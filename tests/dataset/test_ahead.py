@@ -21,7 +21,7 @@ from lowtide.dataset.staged.hashing import HashStage
 from lowtide.dataset.staged.job import CleanPart
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.folders import DiskFolder
-from lowtide.engine.tasks import Stage
+from lowtide.engine.tasks import Stage, run_task
 from lowtide.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -71,7 +71,7 @@ def plan_ahead(worker: Any, **limits: int) -> None:
 
 def run_stage(stage: Stage) -> None:
     for index in range(stage.count_tasks()):
-        stage.run(index)
+        run_task(stage, index)
 
 
 def count_encoded(worker: Any) -> int:
@@ -135,20 +135,21 @@ def test_parts_that_others_hashed_are_read_and_those_in_work_are_not_waited_for(
 ) -> None:
     other, worker = start(corpus, "others"), start(corpus, "others")
     for part in (0, 1, 3):
-        HashStage(other._job).run(part)
+        run_task(HashStage(other._job), part)
     plan_ahead(worker)
     hashing = HashStage(worker._job, worker._ahead)
-    hashing.run(2)
-    hashing.run(4)
+    run_task(hashing, 2)
+    run_task(hashing, 4)
     assert worker._job.records.list_done(ENCODE_STAGE) == {2, 4}
-    hashing.run(6)  # nobody has hashed part 5
-    hashing.run(5)
+    run_task(hashing, 6)  # nobody has hashed part 5
+    run_task(hashing, 5)
     assert worker._job.records.list_done(ENCODE_STAGE) == {2, 4}
     finish(worker)
     assert snapshot(corpus / "others") == snapshot(corpus / "threads")
 
 
-def test_a_part_that_failed_after_its_turn_is_encoded_later(corpus: Path) -> None:
+@pytest.mark.parametrize("part", ["write", "publish"])
+def test_a_part_that_failed_after_its_turn_is_encoded_later(corpus: Path, part: str) -> None:
     worker = start(corpus, "failed")
     plan_ahead(worker)
     hashing = HashStage(worker._job, worker._ahead)
@@ -157,9 +158,10 @@ def test_a_part_that_failed_after_its_turn_is_encoded_later(corpus: Path) -> Non
         raise OSError("no more disk")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker._job.records, "commit", fail)
+        records = worker._job.records
+        patch.setattr(records if part == "write" else records.place, part, fail)
         with pytest.raises(OSError, match="no more disk"):
-            hashing.run(0)
+            run_task(hashing, 0)
     assert finish(worker) == len(worker._job.parts) - 1
     assert snapshot(corpus / "failed") == snapshot(corpus / "threads")
 
@@ -170,9 +172,9 @@ def test_results_of_a_long_job_are_not_read_for_it(corpus: Path) -> None:
     count = len(worker._job.parts)
     assert count > 4
     for part in range(count - 1):
-        HashStage(other._job).run(part)
+        run_task(HashStage(other._job), part)
     plan_ahead(worker, most_read=3)
-    HashStage(worker._job, worker._ahead).run(count - 1)
+    run_task(HashStage(worker._job, worker._ahead), count - 1)
     assert count_encoded(worker) == 0
     finish(worker)
     assert snapshot(corpus / "late") == snapshot(corpus / "threads")

@@ -23,6 +23,7 @@ from lowtide.dataset.contamination import (
     read_counts,
 )
 from lowtide.engine.records import Records
+from lowtide.engine.tasks import run_task
 from lowtide.errors import DataError, UsageError
 
 
@@ -78,8 +79,8 @@ def make(
 
     stage = ScanStage(job, iter_part)
     for index in range(stage.count_tasks()):
-        stage.run(index)
-    judge_stage(job).run(0)
+        run_task(stage, index)
+    run_task(judge_stage(job), 0)
     return job
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,27 @@ def test_what_is_taken_on_a_disk(tmp_path: Path) -> None:
         for name in names:
             (tmp_path / split / name).touch()
     assert place.find_taken(tokenizer=False) == "aa.bin"
-    place.publish(tmp_path, tmp_path / "train" / "b.bin")
+
+
+def test_files_get_their_names_on_a_disk_when_they_are_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_destination(tmp_path)
+    rows = [(tmp_path / f".{name}.partial", tmp_path / name) for name in ("a.docs", "a.bin")]
+    for unnamed, _ in rows:
+        unnamed.write_bytes(b"tokens")
+    events: list[str] = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda number: events.append("flush") or sync(number))
+    monkeypatch.setattr(
+        Path, "replace", lambda path, to: events.append(to.name) or replace(path, to)
+    )
+    later = place.publish(tmp_path, rows)
+    assert later is not None and events == []
+    later()
+    assert events == ["flush", "a.docs", "flush", "a.bin"]
     place.finish(tmp_path)
-    assert (tmp_path / "train" / "b.bin").exists()  # they are where they belong
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.docs"]
 
 
 def test_work_of_another_engine_is_taken_for_one(
@@ -84,9 +103,10 @@ def test_files_become_objects_and_go_and_the_metadata_comes_last(
             path = root / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(name.encode())
-        place.publish(root, root / "train" / "a.bin")
+        unnamed = (root / "train" / "a.bin").rename(root / "train" / ".a.partial")
+        assert place.publish(root, [(unnamed, root / "train" / "a.bin")]) is None
         assert store.contents == {"out/train/a.bin": b"train/a.bin"}
-        assert not (root / "train" / "a.bin").exists()
+        assert not unnamed.exists()
         store.calls.clear()
         place.finish(root)
     assert not root.exists()

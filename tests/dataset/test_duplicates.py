@@ -233,7 +233,7 @@ def test_a_partition_is_gone_through_and_committed(
     job: Any = SimpleNamespace(
         records=SimpleNamespace(
             scratch_folder=lambda: contextlib.nullcontext(tmp_path),
-            commit=lambda task, write: committed.append((task, write(output))),
+            write=lambda task, write: committed.append((task, write(output))),
         ),
         sizes=SimpleNamespace(num_partitions=4, shared_bits=2),
         limits=SimpleNamespace(places_bytes=16),

@@ -170,6 +170,7 @@ def native(monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
     return Rows.made
 
 
+ENDS = ("docs", "bin")
 CHOSEN = {"id_bytes": 2, "val_limit": 77}
 
 
@@ -287,13 +288,17 @@ def test_a_group_is_written_published_and_recorded(
         ),
         destination=SimpleNamespace(
             stage=lambda: contextlib.nullcontext(tmp_path / "root"),
-            publish=lambda *given: published.append(given),
+            publish=lambda root, rows: lambda: published.append((root, rows)),
         ),
     )  # fmt: skip
     written: list[Any] = []
 
-    def write(shard_job: Any, plan: Any, ranges: Any, wanted: Any) -> Any:
+    def write(shard_job: Any, plan: Any, ranges: Any, wanted: Any, *, publisher: Any) -> Any:
         assert (tmp_path / "root" / wanted.split).is_dir()
+        for suffix in ENDS:
+            unnamed = tmp_path / f"unnamed-{wanted.number}.{suffix}"
+            unnamed.touch()
+            publisher(unnamed, tmp_path / f"{wanted.number}.{suffix}")
         written.append((shard_job, wanted.number))
         return SimpleNamespace(path=tmp_path / f"{wanted.number}.bin")
 
@@ -305,11 +310,19 @@ def test_a_group_is_written_published_and_recorded(
     stage = GatherStage(job, lambda: None)  # type: ignore[arg-type,return-value]
     shards = (shard(1, 0), shard(1, 1), shard(1, 2, "val"))
     stage.__dict__["_cut"] = Cut("tag", [1, 3], ShardPlan("content", [], {}, shards))
-    stage.run(1)
+    uncommitted = stage.run(1)
     assert written == [((tmp_path / "root", "tag"), number) for number in (1, 2)]
+    assert published == [] and committed == []
+    assert len(list(tmp_path.glob("unnamed-*"))) == 4
+    uncommitted.commit()
     assert published == [
-        (tmp_path / "root", tmp_path / f"{n}.bin", tmp_path / f"{n}.docs") for n in (1, 2)
+        (
+            tmp_path / "root",
+            tuple((tmp_path / f"unnamed-{n}.{end}", tmp_path / f"{n}.{end}") for end in ENDS),
+        )
+        for n in (1, 2)
     ]
+    assert not list(tmp_path.glob("unnamed-*"))  # nobody has given them names here
     rows = [{"split": "train", "file": "1.bin"}, {"split": "val", "file": "2.bin"}]
     assert committed == [(Task("gather", 1), {"shards": rows})]
 

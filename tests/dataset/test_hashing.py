@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.dataset.staged import hashing
 from lowtide.dataset.staged.hashing import HashStage
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, run_task
 
 
 def job_of(**settings: Any) -> Any:
@@ -149,7 +149,9 @@ def test_a_part_is_encoded_ahead_where_it_is_held(
     job = job_of()
     job.records = SimpleNamespace(
         scratch=lambda: contextlib.nullcontext("scratch"),
-        commit=lambda task, write, *, facts: calls.append(("commit", task, write, facts())),
+        write=lambda task, write, *, facts, after: calls.append(
+            ("write", task, write, facts(), after)
+        ),
     )
 
     def make(job: Any, index: int, scratch: Any, held: Any) -> Any:
@@ -162,12 +164,13 @@ def test_a_part_is_encoded_ahead_where_it_is_held(
     held = "held" if holds else None
     ahead: Any = SimpleNamespace(
         hold=lambda part: contextlib.nullcontext(held),
-        encode=lambda *given: calls.append(("encode", *given)),
+        encode=lambda *given: calls.append(("encode", *given)) or "ids",
     )
     stage = HashStage(job, None if holds is None else ahead)
     stage._require_scored = lambda index, contents: calls.append(("scored", contents))  # type: ignore
-    stage.run(1)
+    run_task(stage, 1)
     expected: list[Any] = [("part", 1, held), "read", ("scored", b"c")]
     if holds:
         expected.append(("encode", 1, "held", "facts"))
-    assert calls == [*expected, ("commit", Task("hash", 1), "write", "facts")]
+    after = "ids" if holds else None
+    assert calls == [*expected, ("write", Task("hash", 1), "write", "facts", after)]

@@ -588,7 +588,7 @@ def test_what_others_helped_to_make_is_looked_at_and_measured(
     )
     monkeypatch.setattr(
         "lowtide.dataset.staged.running.prepare_shared",
-        lambda settings: asked.append("files") or done,
+        lambda settings, *, loading: asked.append("files") or done,
     )
     info: Any = "info"
     made = PrepareResult(info, {}, [], 0.0, 0, 0, was_there=True)

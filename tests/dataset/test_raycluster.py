@@ -82,11 +82,11 @@ def make_dying_worker(settings: PrepareSettings, marker: Path) -> Callable[[], i
 
         run = hashing.HashStage.run
 
-        def run_or_die(stage: Any, index: int) -> None:
+        def run_or_die(stage: Any, index: int) -> Any:
             if index == 2 and not marker.exists():
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            run(stage, index)
+            return run(stage, index)
 
         hashing.HashStage.run = run_or_die
         return running.prepare_shared(settings, sizes=SIZES).peak_bytes

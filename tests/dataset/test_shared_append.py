@@ -13,7 +13,7 @@ from lowtide.dataset import appending
 from lowtide.dataset.settings import AppendSettings
 from lowtide.dataset.staged import adding, datasetplace
 from lowtide.dataset.staged.datasetplace import open_place
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, run_task
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.stores.paths import StorePath
 
@@ -215,10 +215,10 @@ def test_the_last_task_adds_once_and_only_to_the_same_dataset(
     assert stage.count_tasks() == 1
     if expected is None:
         with pytest.raises(DataError, match="the dataset has changed since this work was begun"):
-            stage.run(0)
+            run_task(stage, 0)
         assert (committed, calls) == ([], ["plan"])  # what waited is of no use any more
         return
-    stage.run(0)
+    run_task(stage, 0)
     assert calls == expected
     assert committed == [(Task(adding.FINISH_STAGE, 0), {})]
 

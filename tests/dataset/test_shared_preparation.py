@@ -40,8 +40,8 @@ def test_a_worker_prepares_works_and_cleans_up(
     class Run:
         stage_names = ("hash", "encode")
 
-        def __init__(self, job: Any, shares: Any, progress: Any) -> None:
-            pass
+        def __init__(self, job: Any, shares: Any, progress: Any, loading: Any) -> None:
+            assert loading is None
 
         def run(self, lease_seconds: float) -> None:
             calls.append(("run", lease_seconds))

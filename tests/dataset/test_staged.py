@@ -29,7 +29,7 @@ from lowtide.dataset.staged.running import prepare_shared
 from lowtide.engine.outputs import Output, open_output
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, run_task
 from lowtide.errors import DataError, UsageError
 from lowtide.tokenizer import Tokenizer
 
@@ -216,7 +216,7 @@ def test_every_task_may_run_twice(corpus: Path) -> None:
     def run_twice(name: str, index: int) -> None:
         for worker in workers:
             stage = next(row for row in worker.stages() if row.name == name)
-            stage.run(index)
+            run_task(stage, index)
 
     run_all(workers[0], lambda stage, index: run_twice(stage.name, index))
     assert snapshot(out_dir) == expected
@@ -234,7 +234,7 @@ def test_little_memory_takes_several_passes_to_the_same_files(corpus: Path) -> N
         records=Records(corpus.parent / "small.work"),
     )
     for worker in (roomy, small):
-        run_all(worker, lambda stage, index: stage.run(index))
+        run_all(worker, run_task)
     assert snapshot(out_dir) == expected
     for folder in ("duplicates", "encode"):
         roomy_files = sorted((corpus.parent / "staged.work" / folder).glob("*.out"))
@@ -253,7 +253,7 @@ def test_an_input_that_changes_between_passes_is_named(corpus: Path) -> None:
         if stage.name == "encode" and index == 0:
             data = path.read_bytes()
             path.write_bytes(data.replace(b"corpus", b"carpus"))
-        stage.run(index)
+        run_task(stage, index)
 
     with pytest.raises(DataError, match="changed while it was read") as caught:
         run_all(worker, run)
@@ -312,7 +312,7 @@ def test_a_flipped_bit_in_any_result_is_found(corpus: Path) -> None:
     )
     sizes = Sizes(part_bytes=1 << 20, num_partitions=1, num_buckets=16)
     worker = start(settings, sizes)
-    run_all(worker, lambda stage, index: stage.run(index))
+    run_all(worker, run_task)
     names = [stage.name for stage in worker.stages()]
     unread: list[str] = []
     for path in sorted((corpus.parent / "staged.work").glob("*/*.out")):
@@ -329,7 +329,7 @@ def test_a_flipped_bit_in_any_result_is_found(corpus: Path) -> None:
             ]
             try:
                 for stage in later[:-1]:
-                    stage.run(0)
+                    run_task(stage, 0)
                 root = settings.out_dir
                 later[-1]._collect(root, later[-1]._gather.list_shards(root))
             except DataError as error:
@@ -559,8 +559,9 @@ def test_characters_are_checked_against_the_budget(
 ) -> None:
     settings = SimpleNamespace(tokenization="char")
     job = SimpleNamespace(settings=settings, characters=list(map(ord, "abc")))
-    made: Any = SimpleNamespace(_job=job, _progress=SimpleNamespace(budget_bytes=budget),
-                                _shares="shares")  # fmt: skip
+    made: Any = SimpleNamespace(
+        _job=job, _progress=SimpleNamespace(budget_bytes=budget), _shares="shares", _loading=None
+    )
     checked: list[Any] = []
     monkeypatch.setattr(running, "check_characters", lambda *given: checked.append(given))
     tokenizer = running._SharedPreparation._make_tokenizer(made)

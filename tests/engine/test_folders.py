@@ -118,7 +118,8 @@ def test_files_of_a_folder_are_removed_some_at_a_time(tmp_path: Path) -> None:
     most: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ThreadPoolExecutor, "map", note_sizes(most, ThreadPoolExecutor.map))
-        folders._remove_files(tmp_path)
+        with ThreadPoolExecutor(2) as pool:
+            folders._remove_files(tmp_path, pool)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert len(most) >= 3 and max(most) <= 1024
 

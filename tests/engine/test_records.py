@@ -45,6 +45,50 @@ def test_a_task_is_done_when_it_has_a_record(tmp_path: Path) -> None:
     assert names(tmp_path) == ["count-0000003.done", "count-0000003.out"]
 
 
+def test_what_is_written_has_no_name_before_it_is_committed(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    written = records.write(TASK, writer(), facts=lambda: {"rows": 7})
+    assert not records.is_done(TASK)
+    assert [name[0] for name in names(tmp_path)] == ["."]
+    written.commit()
+    assert records.read(TASK)["facts"] == {"rows": 7}
+    assert names(tmp_path) == ["count-0000003.done", "count-0000003.out"]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_comes_first_is_committed_before_or_discarded_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    records, created = Records(tmp_path), list[str]()
+    create = records.place.create
+    monkeypatch.setattr(
+        records.place, "create", lambda name, data: created.append(name) or create(name, data)
+    )
+    other = Task("encode", 3)
+    first = records.write(other, writer(header=2))
+    written = records.write(TASK, writer(), after=first)
+    assert created == []
+    if commits:
+        written.commit()
+        assert created == ["encode/encode-0000003.done", "count/count-0000003.done"]
+        assert records.open(other).header == {"number": 2}
+    else:
+        written.discard()
+        assert names(tmp_path) == []
+
+
+def test_a_task_that_fails_discards_what_comes_first(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+
+    def fail(output: Any) -> dict[str, int]:
+        raise ValueError("no")
+
+    first = records.write(Task("encode", 3), writer())
+    with pytest.raises(ValueError, match="no"):
+        records.write(TASK, fail, after=first)
+    assert names(tmp_path) == []
+
+
 def test_done_again_it_finds_its_own_bytes(tmp_path: Path) -> None:
     records = Records(tmp_path)
     for _ in range(2):

@@ -27,7 +27,7 @@ from lowtide.engine.leases import (
 from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.shared import run_shared
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import DataError
 from lowtide.files import hold_lock
@@ -116,6 +116,90 @@ def test_two_processes_worth_of_workers_share(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(stages[0].ran + stages[1].ran) == list(range(40))
+
+
+@dataclass
+class Waiting(Numbers):
+    """A stage whose tasks leave it to the engine to commit; `waiting` is called before that."""
+
+    waiting: Callable[[int], None] = lambda index: None
+
+    def run(self, index: int) -> Uncommitted:
+        self.ran.append(index)
+        commit = lambda: self.records.commit_record(Task(self.name, index), facts={})  # noqa: E731
+        return Uncommitted((lambda: self.waiting(index), commit))
+
+
+def test_the_next_task_begins_while_a_result_waits_for_the_disk(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    third = threading.Event()
+    held: list[dict[str, str]] = []
+
+    def wait(index: int) -> None:
+        if index == 0:
+            assert third.wait(60)
+            held.append(list_leases(tmp_path))
+
+    stage = Waiting("one", 3, records, waiting=wait)
+    ran = stage.ran
+
+    class Noted(list[int]):
+        def append(self, value: int) -> None:
+            ran.append(value)
+            if len(ran) == 3:
+                third.set()
+
+    stage.ran = Noted()
+    seen: list[int] = []
+    run_shared([stage], records, num_workers=1, on_stage=lambda name, count: seen.append)
+    assert ran == [0, 1, 2]  # the first was not committed before the third had begun
+    assert "one-0000000" in held[0]  # nobody else begins with it meanwhile
+    assert seen[-1] == 3 and records.list_done("one") == {0, 1, 2}
+    assert list_leases(tmp_path) == {}
+
+
+def test_no_more_results_wait_than_may_be_committed_at_a_time(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.place.least_committers = 2
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def wait(index: int) -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        if most[0] < 2:
+            threading.Event().wait(0.01)
+        with lock:
+            now[0] -= 1
+
+    stage = Waiting("one", 30, records, waiting=wait)
+    run_shared([stage], records, num_workers=1, on_stage=ignore)
+    assert 1 <= most[0] <= 2 and sorted(stage.ran) == list(range(30))
+
+
+def test_a_result_that_cannot_be_committed_is_made_again(tmp_path: Path) -> None:
+    failing = [OSError(errno.EIO, "bad disk")]
+
+    def fail(index: int) -> None:
+        if index == 1 and failing:
+            raise failing.pop()
+
+    stage = Waiting("one", 3, Records(tmp_path), waiting=fail)
+    run_shared([stage], stage.records, num_workers=1, on_stage=ignore)
+    assert stage.ran.count(1) == 2 and sorted(set(stage.ran)) == [0, 1, 2]
+    assert list_failures(tmp_path)["one-0000001"][0] == 1
+    assert stage.records.list_done("one") == {0, 1, 2}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
+def test_a_machine_that_cannot_commit_leaves(tmp_path: Path, code: int) -> None:
+    def fail(index: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    stage = Waiting("one", 3, Records(tmp_path), waiting=fail)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        run_shared([stage], stage.records, num_workers=1, on_stage=ignore)
+    assert not list_failures(tmp_path) and list_leases(tmp_path) == {}
 
 
 def test_a_task_that_fails_is_tried_again(tmp_path: Path) -> None:
@@ -310,6 +394,7 @@ def test_work_is_shown_before_its_first_stage_and_after_its_last(tmp_path: Path)
 
 class Place:
     longest_pause = 3.0
+    least_committers = 1
 
 
 def stage_run(count: int, **changes: Any) -> Any:
@@ -399,8 +484,9 @@ def test_a_task_is_looked_for_in_a_circle_and_left_if_somebody_has_it() -> None:
     run.do = lambda index: tried.append(index) or index == 2
     assert run.choose(3) == 2
     assert tried == [3, 1, 2]
-    assert run.busy == {0}
-    run.do = lambda index: False
+    assert run.busy == {0, 1, 2, 3}  # who does them frees them
+    run.busy.clear()
+    run.do = lambda index: run.busy.clear()
     assert run.choose(0) is None
     tried.clear()
     run.do = lambda index: tried.append(index) or setattr(run, "error", ValueError())
@@ -422,16 +508,16 @@ def test_a_task_is_looked_for_in_a_circle_and_left_if_somebody_has_it() -> None:
 def test_what_becomes_of_one_task(
     answers: list[Any], ours: bool, ran: bool, result: bool, noted: bool
 ) -> None:
-    run = stage_run(5)
+    run = stage_run(5, busy={3})
     found = iter(answers)
     run.records.is_done = lambda task: next(found)
     run.leases.hold = lambda task: contextlib.nullcontext(ours)
     attempted: list[Task] = []
-    run.attempt = lambda task: attempted.append(task) or next(found) == "worked"
+    run.attempt = lambda task, work: attempted.append(task) or next(found) == "worked"
     assert run.do(3) is result
     assert attempted == ([Task("one", 3)] if ran else [])
     assert run.done == ({3} if noted else set())
-    assert list(found) == []
+    assert list(found) == [] and run.busy == set()
 
 
 def test_an_output_that_others_hold_is_waited_for_and_blames_no_task(

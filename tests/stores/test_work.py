@@ -25,7 +25,7 @@ from lowtide.engine.leases import Leases, count_losses, list_failures, list_leas
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, run_task
 from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import DataError, UsageError
 from lowtide.stores.objects import ObjectChangedError, Store, StoreDownError
@@ -137,8 +137,8 @@ def test_every_task_may_run_twice(server: Any, corpus: Path) -> None:
             prepare_shared(settings, sizes=SIZES)
     for first, second in zip(*(worker.stages() for worker in workers), strict=True):
         for index in range(first.count_tasks()):
-            first.run(index)
-            second.run(index)
+            run_task(first, index)
+            run_task(second, index)
     assert stored("data") == expected
     names = [name for name in stored("data.work") if name.startswith("out/")]
     assert len(names) == len({name.rpartition("-")[0] for name in names}) > 10

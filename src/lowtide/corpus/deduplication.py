@@ -22,7 +22,7 @@ from lowtide.arrays import np
 from lowtide.corpus.blocktable import BlockTable
 from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.workers import WorkerPool
-from lowtide.corpus.workfiles import open_work_file
+from lowtide.corpus.workfiles import open_work_file, unfinished_name
 from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _find_in_partition(
     )
     finder = _native.DuplicateFinder(capacity)
     index = np.zeros(len(table) + 1, dtype="<u8")
-    partial = files.partial_path(path)
+    partial = Path(unfinished_name(path))
     partial.unlink(missing_ok=True)
     digest = xxhash.xxh3_128()
     with os.fdopen(files.create_file(partial), "wb") as file:

@@ -23,7 +23,14 @@ from lowtide import _native, files
 from lowtide.errors import DataError
 from lowtide.quickclasses import dataclass
 
-__all__ = ["WorkFile", "is_intact", "open_work_file", "read_section", "write_work_file"]
+__all__ = [
+    "WorkFile",
+    "is_intact",
+    "open_work_file",
+    "read_section",
+    "unfinished_name",
+    "write_work_file",
+]
 
 _MAGIC = b"LTWORK01"
 _PREFIX = struct.Struct("<8sQ16s")  # magic, bytes of the JSON header, xxh3-128 of what follows it
@@ -84,7 +91,7 @@ def write_work_file(
     for data in sections.values():
         digest.update(data)
     _native.write_work_file(
-        os.fsencode(_partial_name(path)),
+        os.fsencode(unfinished_name(path)),
         os.fsencode(path),
         _PREFIX.pack(_MAGIC, len(text), digest.digest()) + text,
         [memoryview(data).cast("B") for data in sections.values()],
@@ -95,8 +102,11 @@ def write_work_file(
     return WorkFile(path, header, found)
 
 
-def _partial_name(path: Path) -> str:
-    """Like `files.partial_path`, for thousands of files: a Path takes ten times as long."""
+def unfinished_name(path: Path) -> str:
+    """The name of a work file until it is whole.
+
+    A string, because there are thousands of them, and a Path takes ten times as long to make.
+    """
     folder, name = os.path.split(path)
     return f"{folder}/.{name}.partial"
 

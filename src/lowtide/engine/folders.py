@@ -62,6 +62,9 @@ class SharedFolder(Protocol):
     """Where files are written before they are published."""
     longest_pause: float
     """How many seconds a worker that has nothing to do may wait between two looks."""
+    least_committers: int
+    """How many results may be committed at a time, if fewer tasks run; committing a result to a
+    store takes memory, flushing it to a disk does not."""
     more_names: Collection[str]
     """What lies in it beside the folders of stages."""
 
@@ -136,6 +139,7 @@ class DiskFolder:
     """A folder of a disk that workers share."""
 
     longest_pause = 1.0
+    least_committers = 8
     more_names: Collection[str] = ("scratch",)
 
     def __init__(self, path: Path) -> None:
@@ -209,11 +213,7 @@ class DiskFolder:
         """Rename a finished file to the name of its task."""
         name = f"{task}.out"
         path = self.output_path(stage, name)
-        descriptor = os.open(partial, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        files.flush_file(partial)
         is_new = _create(partial, path)
         return name if is_new or _is_same_file(partial, path) else None
 
@@ -223,14 +223,15 @@ class DiskFolder:
 
     def remove(self, names: Collection[str]) -> None:
         """Remove files and folders, and the folder if it is empty then."""
-        for name in names:
-            path = self.path / name
-            if path.is_dir():
-                if not path.is_symlink():  # rmtree leaves what a link names, too
-                    _remove_files(path)
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        with ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover") as pool:
+            for name in names:
+                path = self.path / name
+                if path.is_dir():
+                    if not path.is_symlink():  # rmtree leaves what a link names, too
+                        _remove_files(path, pool)
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
@@ -303,7 +304,7 @@ def _create(partial: Path, path: Path) -> bool:
     return True
 
 
-def _remove_files(folder: Path) -> None:
+def _remove_files(folder: Path, pool: ThreadPoolExecutor) -> None:
     """Remove the files right in a folder, side by side: each large one takes milliseconds.
 
     Their names are never all in memory: there may be millions.
@@ -313,8 +314,7 @@ def _remove_files(folder: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
 
-    pool = ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover")
-    with pool, contextlib.suppress(OSError), os.scandir(folder) as entries:  # others remove it too
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # others remove it too
         while paths := [Path(entry) for entry in itertools.islice(entries, _REMOVED_AT_ONCE)]:
             list(pool.map(remove, paths))
 

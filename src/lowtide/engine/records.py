@@ -18,13 +18,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lowtide import files
 from lowtide.engine.folders import open_folder
 from lowtide.engine.outputs import Output, OutputWriter, open_output, parse_header
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.taskscratch import TaskScratch
 from lowtide.errors import DataError, UsageError
 
@@ -163,17 +164,45 @@ class Records:
         *,
         facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """Write a task's file and its record; `write` returns the file's header."""
-        with self.place.scratch_file(task.stage) as (partial, file):
+        """Write a task's file and commit it; `write` returns the file's header."""
+        self.write(task, write, facts=facts).commit()
+
+    def write(
+        self,
+        task: Task,
+        write: Callable[[OutputWriter], Mapping[str, Any]],
+        *,
+        facts: Callable[[], Mapping[str, Any]] = dict,
+        after: Uncommitted | None = None,
+    ) -> Uncommitted:
+        """Write a task's file, without committing it: its flush, name and record come later.
+
+        What comes `after` is committed first, or discarded with this.
+        """
+        first = after or Uncommitted()
+        with contextlib.ExitStack() as stack:
+            stack.push(first.files)
+            unnamed, file = stack.enter_context(self.place.scratch_file(task.stage))
             writer = OutputWriter(file)
             checksum, header = writer.finish(write(writer))
             file.flush()
-            size = file.tell()
-            name = self.place.publish(partial, task.stage, task.name, checksum)
+            row = {"bytes": file.tell(), "xxh3": checksum}
+            file.close()  # frees its buffer
+            commit = partial(self._publish, task, unnamed, row, facts(), header)
+            return Uncommitted((*first.steps, commit), stack.pop_all())
+
+    def _publish(
+        self,
+        task: Task,
+        unnamed: Path,
+        row: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        header: bytes,
+    ) -> None:
+        name = self.place.publish(unnamed, task.stage, task.name, row["xxh3"])
         if name is None:
             raise _other_result(task, self.record_path(task))
-        row = {"bytes": size, "xxh3": checksum}
-        self.commit_record(task, facts=facts(), outputs={name: row})
+        self.commit_record(task, facts=facts, outputs={name: row})
         self._keep(task, parse_header(self.place.output_path(task.stage, name), header))
 
     def commit_record(

@@ -14,7 +14,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
+from functools import partial
 
+from lowtide.engine.committers import Committers
 from lowtide.engine.heldoutputs import HeldOutputError
 from lowtide.engine.leases import (
     LEASE_SECONDS,
@@ -24,7 +26,7 @@ from lowtide.engine.leases import (
     require_no_hopeless_task,
 )
 from lowtide.engine.records import Records
-from lowtide.engine.tasks import Stage, Task
+from lowtide.engine.tasks import Stage, Task, Uncommitted
 from lowtide.errors import LowtideError, from_os_error, warn
 from lowtide.progress import Progress
 from lowtide.quickclasses import dataclass
@@ -125,13 +127,17 @@ class _StageRun:
     busy: set[int] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
     news: threading.Event = field(default_factory=threading.Event)
+    committers: Committers = field(default_factory=Committers)
 
     def run(self, num_workers: int) -> None:
         self.look()
         self.is_alone = not self.leases.has_any(self.stage.name)
         if len(self.done) < self.num_tasks:
             threads = min(num_workers, self.num_tasks)
-            with ThreadPoolExecutor(threads, thread_name_prefix="lowtide-task") as pool:
+            with (
+                self.committers.start(max(threads, self.records.place.least_committers)),
+                ThreadPoolExecutor(threads, thread_name_prefix="lowtide-task") as pool,
+            ):
                 try:
                     for future in [pool.submit(self.work) for _ in range(threads)]:
                         future.result()
@@ -184,33 +190,59 @@ class _StageRun:
                 if index in self.done or index in self.busy:
                     continue
                 self.busy.add(index)
-            try:
-                if self.do(index):
-                    return index
-            finally:
-                with self.lock:
-                    self.busy.discard(index)
+            if self.do(index):
+                return index
         return None
 
     def do(self, index: int) -> bool:
+        """Do a task that this process has marked as busy; False if others do it."""
         task = Task(self.stage.name, index)
-        if self.records.is_done(task):
-            self.note_done({index})
-            return True
-        with self.leases.hold(task) as is_ours:
-            if not is_ours:
+        with contextlib.ExitStack() as held:
+            held.callback(self.free, index)
+            if self.records.is_done(task):
+                self.note_done({index})
+                return True
+            if not held.enter_context(self.leases.hold(task)):
                 return False
-            # It may have been done just before its release.
-            is_done = self.records.is_done(task) or self.attempt(task)
-        if is_done or self.records.is_done(task):
-            self.note_done({index})
-        return is_done is not None
+            if self.records.is_done(task):  # just before its lease was released
+                self.note_done({index})
+                return True
+            result = self.attempt(task, lambda: self.stage.run(index))
+            if isinstance(result, Uncommitted):
+                commit = partial(self.commit, task, result, held.pop_all())
+                self.committers.submit(commit)
+                return True
+            self.note_result(task, result)
+            return result is not None
 
-    def attempt(self, task: Task) -> bool | None:
-        """Do a task; return whether it is done now, None while others hold what it writes."""
+    def commit(self, task: Task, written: Uncommitted, held: contextlib.ExitStack) -> None:
+        """Commit a task's result, then free the task."""
         try:
-            self.stage.run(task.index)
-            return True
+            with held:
+                self.note_result(task, self.attempt(task, written.commit))
+        except BaseException as error:
+            self.stop(error)
+
+    def free(self, index: int) -> None:
+        """Let threads of this process choose a task again, unless it is done."""
+        with self.lock:
+            self.busy.discard(index)
+
+    def note_result(self, task: Task, is_done: object) -> None:
+        """Note that a task is done, here or by another process."""
+        if is_done or self.records.is_done(task):
+            self.note_done({task.index})
+
+    def attempt(
+        self, task: Task, work: Callable[[], Uncommitted | None]
+    ) -> Uncommitted | bool | None:
+        """Do a task, or commit it.
+
+        Returns what is left to commit, True if that is nothing, False if the task failed, and None
+        while others hold what it writes.
+        """
+        try:
+            return work() or True
         except StoreDownError:
             raise
         except HeldOutputError as error:

@@ -102,6 +102,7 @@ class StoreFolder:
     """A prefix of a store that workers share."""
 
     longest_pause = 5.0  # a look takes several requests, which cost money
+    least_committers = 1
     more_names: Collection[str] = (_OUT, _PROBE)
 
     def __init__(self, path: Path) -> None:

@@ -7,11 +7,14 @@ Memory:  a task is two values; a stage does not store its tasks
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Protocol
 
 from lowtide.quickclasses import dataclass
 
-__all__ = ["Stage", "Task"]
+__all__ = ["Stage", "Task", "Uncommitted", "run_task"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,26 @@ class Task:
         return f"{self.stage}-{self.index:07d}"
 
 
+@dataclass(frozen=True)
+class Uncommitted:
+    """The results of a task, written but not committed: that mostly waits for the disk."""
+
+    steps: Sequence[Callable[[], None]] = ()
+    """Flush and name the results, then create the record."""
+    files: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Unnamed files and folders, removed after the last step or on `discard`."""
+
+    def commit(self) -> None:
+        """Take all steps, in order."""
+        with self.files:
+            for step in self.steps:
+                step()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self.files.close()
+
+
 class Stage(Protocol):
     """Tasks that do not depend on each other, only on all of the stages before."""
 
@@ -43,6 +66,17 @@ class Stage(Protocol):
         """How many tasks there are; asked once the stages before are done."""
         ...
 
-    def run(self, index: int) -> None:
-        """Do a task and commit its result; done again, it commits the same bytes."""
+    def run(self, index: int) -> Uncommitted | None:
+        """Do a task; done again, it has the same bytes.
+
+        Returns what is left to commit, which the engine does while the next task runs, or None if
+        the task has committed its result itself.
+        """
         ...
+
+
+def run_task(stage: Stage, index: int) -> None:
+    """Do a task and commit its result."""
+    uncommitted = stage.run(index)
+    if uncommitted is not None:
+        uncommitted.commit()

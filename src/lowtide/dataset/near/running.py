@@ -30,7 +30,7 @@ from lowtide.dataset.near.removedcopies import NearRemovals
 from lowtide.dataset.near.signing import SIGN_STAGE, SignStage
 from lowtide.dataset.staged.plan import Sizes
 from lowtide.engine.records import Records
-from lowtide.engine.tasks import Stage
+from lowtide.engine.tasks import Stage, run_task
 from lowtide.progress import Progress
 
 __all__ = ["find_contamination", "find_near_copies", "list_near_stages"]
@@ -137,7 +137,7 @@ def _run_stage(stage: Stage, records: Records, pool: WorkerPool, progress: Progr
     def tasks() -> Iterator[Callable[[], None]]:
         for index in range(count):
             if index not in done:
-                yield lambda index=index: stage.run(index)
+                yield lambda index=index: run_task(stage, index)
 
     with progress.phase(_PHASES[stage.name], total=count, unit="tasks") as phase:
         phase.advance(len(done))

@@ -29,7 +29,7 @@ from lowtide.dataset.encoding import NO_LINES
 from lowtide.dataset.staged.encoding import EncodeStage
 from lowtide.dataset.staged.hashing import HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.quickclasses import dataclass
 
 __all__ = ["EncodingAhead", "HeldPart"]
@@ -118,20 +118,24 @@ class EncodingAhead:
                 self._begun.discard(part)
                 self._wake_first()
 
-    def encode(self, part: int, held: HeldPart, facts: Mapping[str, Any]) -> None:
-        """Encode and commit a part, if what goes of it can be known; `facts` are of its record."""
+    def encode(self, part: int, held: HeldPart, facts: Mapping[str, Any]) -> Uncommitted | None:
+        """Encode a part, if all parts before it are known; `facts` are those of its record.
+
+        Returns its ids, which are not committed yet.
+        """
         if held.room_bytes < 0:
-            return self.close()
+            self.close()
+            return None
         turn = self._take_turn(part, len(held.blocks), facts)
         if turn is None:
             return None
         lines = self._find_duplicates(turn, held)
         if lines is None:
-            return self.close()
-        self._encoding.encode_held(
+            self.close()
+            return None
+        return self._encoding.encode_held(
             part, held.blocks, lines, first_block=turn.first_block, document=turn.document
         )
-        return None
 
     def close(self) -> None:
         """Let nobody wait any more, and give the table's memory back."""

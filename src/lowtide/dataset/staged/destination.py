@@ -12,7 +12,8 @@ metadata, which completes the dataset, is created only if absent.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.engine.records import Records
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
+from lowtide.publishing import publish_files
 from lowtide.scratch import scratch_folder
 from lowtide.stores.objects import open_store
 from lowtide.stores.paths import StorePath, is_stored
@@ -55,8 +57,11 @@ class Destination(Protocol):
         """A folder to write files of the dataset into; `locked` keeps other commands out."""
         ...
 
-    def publish(self, root: Path, *paths: Path) -> None:
-        """Put finished files of the staging folder where they belong."""
+    def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> Callable[[], None] | None:
+        """Put finished files of the staging folder, which have no names yet, where they belong.
+
+        Returns what is left to do, which waits for the disk.
+        """
         ...
 
     def keep_only(self, names: Collection[Path]) -> Path | None:
@@ -111,8 +116,8 @@ class _DiskFolder:
                 stack.enter_context(hold_output(self._root, create_folder=True))
             yield self._root
 
-    def publish(self, root: Path, *paths: Path) -> None:
-        """They are there."""
+    def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> Callable[[], None]:
+        return partial(publish_files, rows)
 
     def keep_only(self, names: Collection[Path]) -> Path | None:
         missing = next((name for name in names if not self._has(name)), None)
@@ -155,11 +160,14 @@ class _StorePrefix:
     def stage(self, *, locked: bool = False) -> contextlib.AbstractContextManager[Path]:
         return scratch_folder("dataset")
 
-    def publish(self, root: Path, *paths: Path) -> None:
-        for path in paths:
-            url = self._url / path.relative_to(root).as_posix()
-            open_store(self._url).upload(url, path)
-            path.unlink()
+    def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> None:
+        """Upload them at once: a group of shards may be more than this disk has room for."""
+        for unnamed, path in rows:
+            self._upload(unnamed, path.relative_to(root))
+
+    def _upload(self, path: Path, name: Path) -> None:
+        open_store(self._url).upload(self._url / name.as_posix(), path)
+        path.unlink()
 
     def keep_only(self, names: Collection[Path]) -> Path | None:
         found = {str(url): url for url in self._iter_names()}
@@ -188,8 +196,9 @@ class _StorePrefix:
         return StorePath(str(self._url / METADATA_NAME)).exists()
 
     def finish(self, root: Path) -> None:
-        found = sorted(path for path in root.rglob("*") if path.is_file())
-        self.publish(root, *(path for path in found if path != root / METADATA_NAME))
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            if path != root / METADATA_NAME:
+                self._upload(path, path.relative_to(root))
         self._create_metadata(root / METADATA_NAME)
 
     def _create_metadata(self, path: Path) -> None:

@@ -28,7 +28,7 @@ from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.partitions import PartitionReader, RowStretch, iter_rows
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.taskscratch import TaskScratch
 
 __all__ = [
@@ -100,8 +100,8 @@ class DuplicateStage:
             self._job.records, stage, HASH_SECTIONS, num_tasks=num_tasks, partition=partition
         )
 
-    def run(self, index: int) -> None:
-        """Find the lines of a partition that came before, and commit them."""
+    def run(self, index: int) -> Uncommitted:
+        """Find the lines of a partition that came before."""
         job, task = self._job, Task(self.name, index)
         search = Search(
             self._read(EXISTING_STAGE, self._num_existing, index),
@@ -111,12 +111,13 @@ class DuplicateStage:
         )
         num_passes = count_passes(search.num_rows, job.table_bytes)
         if num_passes == 1:
-            job.records.commit(task, search.write)
-            return
+            return job.records.write(task, search.write)
         with job.records.scratch_folder() as folder:
             found = [search.find_into(folder, number, num_passes) for number in range(num_passes)]
             buffer_bytes = job.limits.places_bytes
-            job.records.commit(task, lambda output: _write_merged(output, found, buffer_bytes))
+            return job.records.write(
+                task, lambda output: _write_merged(output, found, buffer_bytes)
+            )
 
 
 def count_passes(num_rows: int, table_bytes: int) -> int:

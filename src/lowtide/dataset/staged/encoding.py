@@ -36,7 +36,7 @@ from lowtide.dataset.staged.duplicates import (
 from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
 from lowtide.dataset.staged.job import CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.taskscratch import HeldBytes, TaskScratch
 from lowtide.quickclasses import dataclass
 
@@ -72,13 +72,13 @@ class EncodeStage:
     def _duplicates(self) -> list[PartitionDuplicates]:
         return open_duplicates(self._job)
 
-    def run(self, index: int) -> None:
-        """Encode a part and commit it."""
+    def run(self, index: int) -> Uncommitted:
+        """Encode a part."""
         records = self._job.records
         with records.scratch() as scratch:
             part = _EncodedPart(self._job, self._load(), scratch, self._job.range_bytes)
             part.read(index, self._tally, self._duplicates)
-            records.commit(Task(self.name, index), part.write, facts=part.facts)
+            return records.write(Task(self.name, index), part.write, facts=part.facts)
 
     def encode_held(
         self,
@@ -88,20 +88,20 @@ class EncodeStage:
         *,
         first_block: int,
         document: Identity | None,
-    ) -> None:
-        """Encode a part whose clean blocks are in memory, and commit it; `blocks` is empty then.
+    ) -> Uncommitted | None:
+        """Encode a part whose clean blocks are in memory; `blocks` is empty then.
 
         Half of what rows may take is left to the table that knows what is `removed`.
         """
         records, task = self._job.records, Task(self.name, index)
         if records.is_done(task):
-            return
+            return None
         with records.scratch() as scratch:
             room = max(self._job.range_bytes // 2, 1)
             part = _EncodedPart(self._job, self._load(), scratch, room)
             part.held = []
             part.encode(_iter_freed(blocks), removed, first_block, OpenDocument(document))
-            records.commit(task, part.write, facts=part.facts)
+            return records.write(task, part.write, facts=part.facts)
 
 
 def _iter_freed(

@@ -36,7 +36,7 @@ from lowtide.dataset.seen import ROW_BYTES, read_seen, sort_seen
 from lowtide.dataset.staged.hashing import HASH_SECTIONS
 from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
 from lowtide.engine.partitions import PartitionedRows
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class ExistingStage:
             return 0
         return sum(map(len, self._runs)) + len(self._seen)
 
-    def run(self, index: int) -> None:
-        """Hash a run of shards, or take a stretch of hashes, and commit them."""
+    def run(self, index: int) -> Uncommitted:
+        """Hash a run of shards, or take a stretch of hashes."""
         records = self._job.records
         with records.scratch() as scratch:
             borders = self._job.sizes.partition_borders()
@@ -161,7 +161,7 @@ class ExistingStage:
                 rows.write(output)
                 return {}
 
-            records.commit(Task(self.name, index), write)
+            return records.write(Task(self.name, index), write)
 
     def _iter_hashes(self, index: int) -> Iterator[tuple[memoryview, memoryview]]:
         """The hashes of each block, sorted by their first bytes, and where these end."""

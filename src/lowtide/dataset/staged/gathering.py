@@ -12,7 +12,7 @@ import contextlib
 import os
 from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,8 @@ from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE
 from lowtide.dataset.staged.job import StagedJob
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import PAGE_BYTES, Output, OutputWriter
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
+from lowtide.publishing import keep_unfinished
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import id_bytes
@@ -223,20 +224,34 @@ class GatherStage:
         """One for each group."""
         return len(self._cut.groups)
 
-    def run(self, index: int) -> None:
-        """Write the shards of a group into the dataset's folder, and commit their rows."""
+    def run(self, index: int) -> Uncommitted:
+        """Write the shards of a group; they get their names, and the group its record, later."""
         cut, job = self._cut, self._job
         rows: list[dict[str, Any]] = []
-        with job.records.scratch_folder() as folder, job.destination.stage() as root:
+        steps: list[Callable[[], None]] = []
+        finished: list[tuple[Path, Path]] = []
+        with contextlib.ExitStack() as stack:
+
+            def keep(unnamed: Path, path: Path) -> None:
+                stack.enter_context(keep_unfinished(unnamed))
+                finished.append((unnamed, path))
+
+            root = stack.enter_context(job.destination.stage())
             shard_job = make_shard_job(job, root, self._load_tokenizer(), cut.tag)
-            ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
-            for wanted in cut.group(index):
-                (root / wanted.split).mkdir(parents=True, exist_ok=True)
-                with ranges.naming_damage():
-                    shard = write_shard(shard_job, cut.plan, ranges, wanted)
-                rows.append({"split": wanted.split, **layout.shard_row(root, shard)})
-                job.destination.publish(root, shard.path, layout.documents_path(shard.path))
-        job.records.commit_record(Task(self.name, index), facts={"shards": rows})
+            with job.records.scratch_folder() as folder:
+                ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
+                for wanted in cut.group(index):
+                    (root / wanted.split).mkdir(parents=True, exist_ok=True)
+                    with ranges.naming_damage():
+                        shard = write_shard(shard_job, cut.plan, ranges, wanted, publisher=keep)
+                    rows.append({"split": wanted.split, **layout.shard_row(root, shard)})
+                    later = job.destination.publish(root, tuple(finished))
+                    finished.clear()
+                    if later is not None:
+                        steps.append(later)
+            task = Task(self.name, index)
+            steps.append(partial(job.records.commit_record, task, facts={"shards": rows}))
+            return Uncommitted(steps, stack.pop_all())
 
     def list_shards(self, root: Path) -> dict[str, list[layout.ShardInfo]]:
         """All shards, from the records of all groups, as if they lay in `root`."""

@@ -24,7 +24,7 @@ from lowtide.corpus.removals import Report
 from lowtide.dataset.staged.job import HASH_STAGE, SCORE_STAGE, CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.partitions import PartitionedRows, PartitionSections
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.taskscratch import TaskScratch
 
 if TYPE_CHECKING:
@@ -67,18 +67,20 @@ class HashStage:
         """One for each part."""
         return len(self._job.parts)
 
-    def run(self, index: int) -> None:
-        """Clean a part and commit its hashes; first its ids, where all parts before are known."""
+    def run(self, index: int) -> Uncommitted:
+        """Clean a part and write its hashes; first its ids, where all parts before are known."""
         records = self._job.records
         with records.scratch() as scratch, self._hold(index) as held:
             part = _HashedPart(self._job, index, scratch, held)
             part.read()
             self._require_scored(index, part.contents)
             facts = part.facts()
+            encoded = None
             if self._ahead is not None and held is not None:
-                # Once the hashes are committed others may begin with this part's ids.
-                self._ahead.encode(index, held, facts)
-            records.commit(Task(self.name, index), part.write, facts=lambda: facts)
+                encoded = self._ahead.encode(index, held, facts)
+            # The ids are committed first: once the hashes are, others may begin to encode the part.
+            task = Task(self.name, index)
+            return records.write(task, part.write, facts=lambda: facts, after=encoded)
 
     def _hold(self, index: int) -> contextlib.AbstractContextManager[HeldPart | None]:
         return contextlib.nullcontext() if self._ahead is None else self._ahead.hold(index)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -82,8 +83,12 @@ def prepare_shared(
     sizes: Sizes | None = None,
     limits: WorkerLimits = _LIMITS,
     lease_seconds: float = 30.0,
+    loading: Future[Tokenizer] | None = None,
 ) -> StagedResult:
-    """Work on a preparation until it is done, by this worker or by others."""
+    """Work on a preparation until it is done, by this worker or by others.
+
+    The tokenizer is that of `loading`, if it has been asked for already.
+    """
     found = find_inputs(settings)
     shares, budget_bytes = found.shares, found.budget.total_bytes
     work_dir = work_folder(settings)
@@ -100,7 +105,7 @@ def prepare_shared(
             range_bytes=shares.range_bytes,
             limits=limits,
         )
-        run = _SharedPreparation(job, shares, progress)
+        run = _SharedPreparation(job, shares, progress, loading)
         job.records.refuse_strangers(run.stage_names)
         _refuse_strangers(job)
         job.records.place.prepare()
@@ -143,8 +148,15 @@ def finish_removal(settings: PrepareSettings) -> None:
 class _SharedPreparation:
     """One worker on a preparation."""
 
-    def __init__(self, job: StagedJob, shares: Shares, progress: Progress) -> None:
+    def __init__(
+        self,
+        job: StagedJob,
+        shares: Shares,
+        progress: Progress,
+        loading: Future[Tokenizer] | None = None,
+    ) -> None:
         self._job = job
+        self._loading = loading
         self._shares = shares
         self._progress = progress
         self._tokenizer: Tokenizer | None = None
@@ -271,6 +283,8 @@ class _SharedPreparation:
             return self._tokenizer
 
     def _make_tokenizer(self) -> Tokenizer:
+        if self._loading is not None:
+            return self._loading.result()
         if self._job.settings.tokenization != "char":
             return Tokenizer.load(self._job.settings.tokenization)
         codes = self._job.characters

@@ -17,7 +17,7 @@ from lowtide.dataset.staged.hashing import CONTENT_ROW
 from lowtide.dataset.staged.job import SCORE_STAGE, TOP_STAGE, CleanPart, StagedJob
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import OutputWriter
-from lowtide.engine.tasks import Task
+from lowtide.engine.tasks import Task, Uncommitted
 
 __all__ = ["ScoreStage", "top_stage"]
 
@@ -36,8 +36,8 @@ class ScoreStage:
         """One for each part."""
         return len(self._job.parts)
 
-    def run(self, index: int) -> None:
-        """Score a part and commit its keys."""
+    def run(self, index: int) -> Uncommitted:
+        """Score a part."""
         records = self._job.records
 
         def write(output: OutputWriter) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class ScoreStage:
             output.section("contents", bytes(contents))
             return {}
 
-        records.commit(Task(self.name, index), write)
+        return records.write(Task(self.name, index), write)
 
 
 def top_stage(job: StagedJob, share: float) -> OneTask:
