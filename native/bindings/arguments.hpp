@@ -13,8 +13,8 @@
 
 namespace lowtide {
 
-// The name of a file as the system has it: any bytes but NUL. Python writes those that are not UTF-8
-// as lone surrogates, which a std::string from Python refuses.
+// A file name in the system's form: any bytes but NUL. Python represents bytes that are not UTF-8
+// as lone surrogates, which conversion to std::string refuses.
 struct FileName {
   std::string bytes;
 };
@@ -33,7 +33,7 @@ inline void require_id_bytes(size_t id_bytes) {
   require(id_bytes == 2 || id_bytes == 4, "id_bytes must be 2 or 4");
 }
 
-// The product of sizes, which must fit what a pointer can address.
+// The product of sizes, which must fit the address space.
 template <typename... Sizes>
 size_t checked_product(Sizes... sizes) {
   size_t product = 1;

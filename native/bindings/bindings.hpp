@@ -24,7 +24,7 @@ using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 template <typename T>
 using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Python's own view of memory: NumPy, which takes 0.15 s to import, is not asked for it.
+// A Python memoryview, because importing NumPy takes 0.15 s.
 template <typename T>
 using View = nb::ndarray<nb::memview, const T, nb::ndim<1>>;
 using Bytes = View<uint8_t>;
@@ -34,7 +34,7 @@ std::span<const T> as_span(const Input<T>& array) {
   return {array.data(), array.shape(0)};
 }
 
-// Rows of a plain struct, handed over as raw bytes.
+// Rows of a plain struct, passed as raw bytes.
 template <typename Row>
 std::span<const Row> as_rows(const Input<uint8_t>& array) {
   if (array.shape(0) % sizeof(Row) != 0 ||
@@ -67,7 +67,7 @@ inline nb::list list_samples(const std::vector<Sample>& samples) {
   return rows;
 }
 
-// Hands a vector to Python, as a view of values of another size, without copying it.
+// Moves a vector to Python, as a view of values of another size, without copying it.
 template <typename Item, typename T>
 View<Item> to_view(std::vector<T>&& values) {
   auto owned = std::make_unique<std::vector<T>>(std::move(values));
@@ -78,7 +78,7 @@ View<Item> to_view(std::vector<T>&& values) {
   return View<Item>(data, {size}, owner);
 }
 
-// Hands a vector to NumPy without copying it.
+// Moves a vector to NumPy without copying it.
 template <typename T>
 Array<T> to_array(std::vector<T>&& values) {
   auto owned = std::make_unique<std::vector<T>>(std::move(values));

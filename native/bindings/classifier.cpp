@@ -1,6 +1,6 @@
 // The classifier's training, for Python.
 //
-// Memory:  copies nothing but results; rows and sums of a trainer are views of it
+// Memory:  copies only results; rows and sums of a trainer are views of it
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/vector.h>
 

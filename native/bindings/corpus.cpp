@@ -28,10 +28,10 @@ Array<uint8_t> give_text(std::string&& text) {
   return Array<uint8_t>(reinterpret_cast<uint8_t*>(held->data()), {held->size()}, owner);
 }
 
-// Lower-casing goes by whole lines: what a letter becomes depends on its neighbours.
+// Lower-casing works on whole lines, because the result for a letter depends on its neighbours.
 //
-// `compose` outlives what is returned, which has a plain pointer to it: it is copied by threads that do
-// not hold the interpreter, and so may not count.
+// `compose` must outlive the result, which has a plain pointer to it: threads without the GIL copy
+// it, and so must not change reference counts.
 BlockCleaner::Compose make_compose(const CleanOptions& options, nb::handle compose) {
   const auto ask = [compose](std::string_view text) {
     nb::gil_scoped_acquire hold;
@@ -73,7 +73,7 @@ BlockCleaner* clean_block(Input<uint8_t> data, Input<uint64_t> begins, Input<uin
   return cleaner.release();
 }
 
-// Where a stretch of a block comes from: input, place in it, begin and end in the block.
+// A segment of a block: its input, position in the input, begin and end in the block.
 using SegmentRow = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
 
 BlockCleaner* clean_text(Input<uint8_t> data, const nb::bytes& separator,
@@ -111,7 +111,7 @@ nb::tuple extract_rows(Input<uint8_t> data, const std::string& field) {
                         to_array(std::move(rows.offsets)), to_array(std::move(rows.bad_offsets)));
 }
 
-// Kept documents, and the array that most of them still lie in.
+// Kept documents, and the array that still contains most of them.
 struct HeldDocuments : KeptDocuments {
   Input<uint8_t> text;
 };
@@ -173,8 +173,8 @@ nb::tuple pick_block_rows(Input<uint8_t> rows, Input<uint8_t> counts, uint32_t f
   return nb::make_tuple(to_view<uint8_t>(std::move(picked)), to_view<uint8_t>(std::move(left)));
 }
 
-// Blocks of a few MiB come and go by the thousand. Given back and asked for again, their pages are
-// cleared and mapped anew each time: 65,000 page faults and 0.15 s for 120 MB of text.
+// Thousands of blocks of a few MiB are allocated and freed. If returned to the system, their pages
+// are cleared and mapped again each time: 65,000 page faults and 0.15 s for 120 MB of text.
 void keep_freed_memory(bool keep) {
   constexpr int kKept = 16 << 20, kSmall = 1 << 17;
   keep_freed_blocks(keep ? kKept : kSmall, keep ? 4 * kKept : kSmall);

@@ -1,4 +1,4 @@
-// Python's view of encoding blocks and putting their documents in order. No logic lives here.
+// Bindings for encoding blocks and ordering their documents. No logic here.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -95,7 +95,7 @@ EncodedBlock* encode_by_call(const CalledCoder& coder, Input<uint8_t> text,
                      make_options(shuffle, seed, block, carried, end_id), id_bytes);
 }
 
-// Called without the lock of the interpreter, by any thread.
+// Called without the GIL, by any thread.
 std::vector<uint32_t> call_encode(nb::handle encode, std::string_view text) {
   const nb::gil_scoped_acquire acquire;
   const auto ids = nb::cast<Input<uint32_t>>(encode(nb::bytes(text.data(), text.size())));

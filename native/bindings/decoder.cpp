@@ -1,5 +1,5 @@
-// Python's view of the decoder. Weights come as addresses, 0 where a network has no such part;
-// lowtide.model.rowcaches checks their types and shapes, and keeps them.
+// Bindings for the decoder. Weights are passed as addresses, 0 if a network has no such part;
+// lowtide.model.rowcaches checks their types and shapes, and keeps them alive.
 #include "model/decoder.hpp"
 
 #include <nanobind/nanobind.h>
@@ -24,9 +24,9 @@ using Address = uintptr_t;
 using Addresses = std::vector<Address>;
 using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// vocabulary, width, heads, key/value heads, head_dim, inner width, inputs of gates, kind of norm of
-// heads, whether norms are layer norms, stand behind, whether the MLP is gated, and whether heads find
-// nothing along their own token's value
+// vocabulary, width, heads, key/value heads, head_dim, inner width, inputs of gates, kind of norm
+// of heads, whether norms are layer norms, come after (post-norm), whether the MLP is gated, and
+// whether the part along their own token's value is removed from the result of heads
 using Sizes = std::array<size_t, 12>;
 using Kinds = std::vector<uint8_t>;
 constexpr size_t kLayerParts = 20, kLargest = size_t{1} << 22;
@@ -38,7 +38,7 @@ Matrix matrix(Address address, uint8_t kind) {
   return {reinterpret_cast<const void*>(address), static_cast<NumberKind>(kind)};
 }
 
-// Norms, biases and gates, whose numbers are float32, and matrices of any kind.
+// Norms, biases and gates, which are float32, and matrices of any type.
 DecoderLayer make_layer(const Addresses& parts, const Kinds& kinds, size_t window) {
   require(parts.size() == kLayerParts && kinds.size() == kLayerParts, "a layer has 20 parts");
   const auto vector = [&](size_t index) {
@@ -124,7 +124,7 @@ void step(Decoder& decoder, const Tables& tables, const TableKinds& kinds, size_
     require(inside(positions(i), std::min(capacity, num_positions)), "a position has no room");
     require(inside(slots(i), num_rows), "a row is not in the cache");
   }
-  std::function<void(size_t)> before;  // has a plain pointer to what the caller holds
+  std::function<void(size_t)> before;  // has a plain pointer to the caller's object
   if (before_layer) {
     before = [call = nb::handle(*before_layer)](size_t layer) {
       const nb::gil_scoped_acquire hold;

@@ -1,4 +1,4 @@
-// Python's view of counting pieces and learning merges. No logic lives here.
+// Bindings for counting pieces and learning merges. No logic here.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -91,7 +91,7 @@ void take_tables(MergeLearner<Symbol>& learner, PieceCounter& counter) {
 template <typename Learner>
 void take_items(Learner& learner, const std::vector<std::pair<nb::bytes, uint64_t>>& items) {
   for (const auto& [bytes, count] : items) {
-    // Counts of pairs add up in 64 bits: so many pieces of this kind are more than any text has.
+    // Counts of pairs are summed in 64 bits; no text has more pieces of a kind than this limit.
     require(count <= uint64_t{1} << 48 && bytes.size() < UINT32_MAX, "a piece or count too large");
     learner.add_piece(static_cast<const uint8_t*>(bytes.data()), bytes.size(), count);
   }
@@ -107,7 +107,7 @@ View<uint32_t> merges(const Learner& learner, uint32_t first) {
   return to_view<uint32_t>(std::move(flat));
 }
 
-// What all learners have, whatever they hold in memory.
+// The methods that all learners share.
 template <typename Learner>
 void def_learning(nb::class_<Learner>& learner) {
   learner.def("take_items", &take_items<Learner>, nb::arg("items"))

@@ -1,4 +1,4 @@
-// Python's view of the loader's native part; argument checks here, algorithms in native/loader.
+// Bindings for the loader's native part; argument checks here, algorithms in native/loader.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -162,8 +162,8 @@ struct PooledBuffer {
   size_t bytes;
 };
 
-// An uninitialised array of integers in memory of the pool, which gets it back when the last view of
-// it is gone. Made in one call: as bytes that Python views and reshapes it took three.
+// An uninitialised array of integers in memory of the pool, to which it returns with the last view
+// of it. Made in one call: as bytes that Python views and reshapes it took three.
 nb::object empty_rows(size_t num_rows, size_t length, size_t item_bytes, bool is_signed) {
   require(item_bytes == 1 || item_bytes == 2 || item_bytes == 4 || item_bytes == 8,
           "item_bytes must be 1, 2, 4 or 8");

@@ -1,5 +1,5 @@
-// Python's view of the network's row kernels. Tensors come as addresses: torch's way to hand them
-// over (DLPack) takes longer than the kernels do. lowtide.model.rowkernels checks types and shapes.
+// Bindings for the network's row kernels. Tensors are passed as addresses, because torch's DLPack
+// takes longer than the kernels. lowtide.model.rowkernels checks types and shapes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 
@@ -138,7 +138,7 @@ void bind_heads(nb::module_& m) {
 }
 
 using States = std::array<Address, 6>;     // weights, low bits, codes and scales of both moments
-using StepNumbers = std::array<float, 9>;  // as PackedStep has them, up to its seed
+using StepNumbers = std::array<float, 9>;  // the fields of PackedStep, up to its seed
 
 void bind_packed(nb::module_& m) {
   m.def("adamw_packed", [](const States& states, Address gradients, const StepNumbers& numbers,
@@ -206,7 +206,7 @@ void bind_packed(nb::module_& m) {
   });
 }
 
-// More than any parameter has; a minute or two.
+// More than any parameter has; takes a minute or two.
 constexpr uint64_t kMostSkipped = uint64_t{1} << 40;
 
 using Room = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;

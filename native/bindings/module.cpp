@@ -5,7 +5,7 @@
 
 NB_MODULE(_native, m) {
   m.doc() = "lowtide's native core";
-  // A worker process that ends with a dataset in hand would print a page about leaked instances.
+  // A worker process that exits while holding a dataset would print many leak warnings.
   nanobind::set_leak_warnings(false);
   // An error of the operating system reaches Python as OSError(errno, message, path).
   nanobind::register_exception_translator([](const std::exception_ptr& pointer, void*) {
@@ -17,7 +17,7 @@ NB_MODULE(_native, m) {
       if (what.size() > tail.size() && what.ends_with(tail)) {
         what.resize(what.size() - tail.size());
       }
-      // A file's name need not be UTF-8.
+      // File names may not be UTF-8.
       const nanobind::object name = nanobind::steal(PyUnicode_DecodeFSDefault(what.c_str()));
       nanobind::object value =
           nanobind::make_tuple(error.code().value(), error.code().message().c_str(), name);

@@ -1,4 +1,4 @@
-// Python's view of near copies. No logic lives here.
+// Bindings for near copies. No logic here.
 #include "quality/near_copies.hpp"
 
 #include <nanobind/stl/string.h>
@@ -21,16 +21,15 @@ using namespace nb::literals;
 namespace {
 
 constexpr uint32_t kMostWordsInGram = 64, kMostMinima = 4096;
-constexpr uint64_t kMostBlocks = uint64_t{1}
-                                 << 31;  // the highest bit of a place says something else
+constexpr uint64_t kMostBlocks = uint64_t{1} << 31;  // the highest bit of a place is a flag
 
 void require_ngram(uint64_t ngram) {
   require(ngram >= 1 && ngram <= kMostWordsInGram, "ngram must be 1 to 64");
 }
 
-// File, where its rows begin, how many there are.
+// File, offset of its rows, number of rows.
 using RunRow = std::tuple<FileName, uint64_t, uint64_t>;
-// First document, file, where its rows begin, how many there are, where its n-grams begin.
+// First document, file, offset of its rows, number of rows, offset of its n-grams.
 using SetRow = std::tuple<uint64_t, FileName, uint64_t, uint64_t, uint64_t>;
 
 RowRun make_run(const FileName& path, uint64_t offset, uint64_t rows) {

@@ -1,5 +1,5 @@
-// What only tests and benchmarks call, as the submodule _native.testing: parts of stages by
-// themselves, and kernels with and without vector instructions.
+// Functions only for tests and benchmarks, in the submodule _native.testing: separate parts of
+// stages, and kernels with and without vector instructions.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 

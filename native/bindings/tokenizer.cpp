@@ -1,4 +1,4 @@
-// Python's view of splitting and encoding. No logic lives here.
+// Bindings for splitting and encoding. No logic here.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -28,7 +28,7 @@ Array<uint32_t> split(const std::string& pattern, nb::bytes text, const std::str
   return to_array(std::move(ends));
 }
 
-// The last place where `text` can be cut, also if more text follows it; 0 if there is none.
+// The last offset where `text` can be cut, even if more text follows it; 0 if there is none.
 size_t last_cut(nb::bytes text, const std::vector<nb::bytes>& specials) {
   return find_last_cut(static_cast<const uint8_t*>(text.data()), text.size(),
                        SpecialFinder(as_strings(specials)));
@@ -55,7 +55,7 @@ Array<uint32_t> rules_by_rank(const std::vector<nb::bytes>& tokens) {
   return to_array(std::move(flat));
 }
 
-// Text in NFC as Python's tables have it. Bytes that are no text stay as they are.
+// Text in NFC by Python's tables. Invalid bytes are kept.
 std::string compose_nfc(nb::handle compose, std::string_view text) {
   const nb::gil_scoped_acquire acquire;
   const nb::bytes composed = nb::cast<nb::bytes>(compose(nb::bytes(text.data(), text.size())));
@@ -98,7 +98,7 @@ void make_vocabulary(NativeVocabulary* self, const std::string& pattern,
   new (self) NativeVocabulary{vocabulary, {vocabulary, cache_bytes}};
 }
 
-// Where text may be cut without changing its ids is known for pieces of other patterns only.
+// Places to cut without changing ids are only known for pieces of other patterns.
 void require_cuts(const NativeVocabulary& self) {
   require(self.vocabulary->pattern() != Pattern::kSpaces, "text of this pattern goes in one piece");
 }
@@ -158,7 +158,7 @@ std::vector<uint32_t> merge_long(const NativeVocabulary& self, nb::bytes piece, 
   return ids;
 }
 
-// Where the first special token begins; -1 if there is none.
+// The offset of the first special token; -1 if there is none.
 int64_t find_special(const NativeVocabulary& self, nb::bytes text) {
   const SpecialFinder::Match match = self.vocabulary->special_finder().find(
       static_cast<const uint8_t*>(text.data()), text.size(), 0);
@@ -171,7 +171,7 @@ size_t last_cut_of(const NativeVocabulary& self, nb::bytes text, bool specials) 
                        self.vocabulary->cut_finder(specials));
 }
 
-// The first place behind the longest token where `text` can be cut, also if more text came before it;
+// The first offset after the longest token where `text` can be cut, even if more text precedes it;
 // its size if there is none.
 size_t first_cut_of(const NativeVocabulary& self, nb::bytes text, bool specials) {
   require_cuts(self);

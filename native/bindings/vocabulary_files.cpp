@@ -1,4 +1,4 @@
-// Python's view of reading and writing byte-level vocabularies. No logic lives here.
+// Bindings for reading and writing byte-level vocabularies. No logic here.
 #include "tokenizer/encoding/vocabulary_files.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -77,7 +77,7 @@ nb::object write_merge_rows(const std::vector<nb::bytes>& tokens, const Input<ui
   return written ? nb::object(as_bytes(*written)) : nb::none();
 }
 
-// Every token after its length in four bytes, least first.
+// Every token after its length in four bytes, little-endian.
 nb::bytes join_with_lengths(const std::vector<nb::bytes>& tokens) {
   std::string joined;
   for (const std::string_view token : views(tokens)) {

@@ -27,8 +27,8 @@ std::string_view shorten(std::string_view text) {
   return text.substr(0, end);
 }
 
-// Orders documents by score, equal scores by a hash of the text. A hash of its own: that of the
-// document decides its split, and would favour one among documents of the same score.
+// Orders documents by score, equal scores by a hash of the text. It is a separate hash, because the
+// document's hash decides its split, and would favour one split among equal scores.
 uint64_t make_rank_key(float score, std::string_view document) {
   const uint64_t hash = hash128(document.data(), document.size(), kRankSeed).high;
   const float known = score > 0 ? score : 0;  // also for NaN
@@ -59,7 +59,7 @@ void BlockCleaner::add_document(std::string_view raw, uint64_t input_index, uint
   document_begin_ = line_begin_ = text.size();
   hash_mark_ = hashes.size();
   line_base_ = line_number_;
-  // A part of a larger document may begin with the empty lines that belong to it.
+  // A part of a larger document may begin with empty lines, which belong to it.
   empty_lines_ = (flags & kDocumentFirst) != 0 ? kMaxEmptyLines : 0;
   const char* at = raw.data();
   const char* const end = at + raw.size();
@@ -108,9 +108,10 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
                                     bool ends_with_newline) {
   bool unstable = false, ascii = true, indented = true;
   uint8_t last_class = 0;
-  // Cleaning only makes an invalid byte longer: it becomes the three bytes of U+FFFD. Room is made for
-  // a part at a time: room for all that follows, at every line end inside, took quadratic time.
-  const unsigned char* room_end = begin;  // the last character before it may reach beyond it
+  // Cleaning only expands invalid bytes, to the three bytes of U+FFFD. Capacity is reserved for one
+  // part at a time: reserving it for all following text, at every line end inside, took quadratic
+  // time.
+  const unsigned char* room_end = begin;  // the last character before it may extend beyond it
   char* out = text.data() + line_begin_;
   const auto make_room = [&] {
     const size_t used = static_cast<size_t>(out - text.data());
@@ -142,7 +143,7 @@ void BlockCleaner::add_unicode_line(const unsigned char* begin, const unsigned c
     const unsigned char* const source = begin;
     begin += next.size;
     if (kind == kClassBlank) {
-      // Indentation stays as it is. Elsewhere a run of blanks is one blank; a lone tab stays.
+      // Indentation is kept. Elsewhere a run of blanks becomes one blank; a single tab is kept.
       const char blank = next.code == '\t' ? '\t' : ' ';
       if (indented ? next.code < 0x80 : out[-1] != ' ' && out[-1] != '\t') {
         *out++ = blank;
@@ -176,7 +177,7 @@ bool BlockCleaner::mask_personal_data() {
   MaskCounts found;
   const std::string_view line(text.data() + line_begin_, text.size() - line_begin_);
   if (!mask_line(line, options_.mask_kinds, masked_, found)) return false;
-  for (size_t kind = 0; kind < kNumMasks; ++kind) {  // no samples: they would say what was masked
+  for (size_t kind = 0; kind < kNumMasks; ++kind) {  // no samples, which would reveal it
     counts[kRuleMaskedEmail + kind].count += found.count[kind];
     counts[kRuleMaskedEmail + kind].bytes += found.bytes[kind];
   }
@@ -268,7 +269,7 @@ bool BlockCleaner::keep_document(std::string_view document, bool whole) {
   return true;
 }
 
-// Rules and models judge whole documents; a part of a larger one stays.
+// Rules and models judge whole documents; a part of a larger one is kept.
 bool BlockCleaner::is_good(bool whole) {
   const ModelOptions& models = options_.models;
   if (rules_ == nullptr && models.language == nullptr && models.score == nullptr) return true;
@@ -326,7 +327,7 @@ bool BlockCleaner::meets_rules(std::string_view document) {
   return true;
 }
 
-// Put another text in the place of the document in work, and hash its lines.
+// Replace the text of the current document, and hash its lines.
 void BlockCleaner::replace_document(std::string_view document) {
   text.resize(document_begin_);
   text.append(document);

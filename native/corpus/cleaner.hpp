@@ -28,13 +28,14 @@
 
 namespace lowtide {
 
-// Models that judge documents; null where there is none.
+// Models that judge documents; null if there is none.
 struct ModelOptions {
   std::shared_ptr<const FastTextModel> language, score;
   std::vector<uint8_t> wanted;  // by label of the language model; empty: all
   double min_language_score = 0, keep_above = 0;
   size_t score_label = 0;
-  // By rank: documents stay whose key is at least `cut`; while keys are collected, none stays.
+  // By rank: documents whose key is at least `cut` are kept; while keys are collected, none is
+  // kept.
   bool by_rank = false, collect_keys = false;
   uint64_t cut = 0;
 };
@@ -58,7 +59,7 @@ struct DocumentRow {
   uint64_t end;
   uint64_t hash_low;
   uint64_t hash_high;
-  uint64_t line_base;  // number of its first line within the block
+  uint64_t line_base;  // index of its first line within the block
   uint64_t flags;
 };
 
@@ -69,8 +70,8 @@ struct HashRow {
   uint32_t line;  // kDocumentMark + row of the document, or the line's number
 };
 constexpr uint32_t kDocumentMark = 0x80000000u;
-// Among lines to leave out, besides: lines that say what an evaluation says; documents that are near
-// copies of another one, or say what an evaluation says.
+// More marks among lines to leave out: lines with text of an evaluation; documents that are near
+// copies of another one, or have text of an evaluation.
 constexpr uint32_t kCutMark = 0x40000000u, kNearCopyMark = 0xC0000000u,
                    kContaminatedMark = 0xE0000000u;
 
@@ -83,11 +84,11 @@ class BlockCleaner {
 
   BlockCleaner(const CleanOptions& options, const Compose& compose);
 
-  // Cleans the documents that `rows` place in a block, and finishes.
+  // Cleans the documents of a block at the positions in `rows`, and finishes.
   void add_documents(std::string_view block, std::span<const DocumentRow> rows);
   void add_document(std::string_view raw, uint64_t input_index, uint64_t ordinal, uint64_t flags);
-  // Forget `compose`, and sort the hashes by their first byte; `radix_ends` then says where each
-  // value's rows end.
+  // Drop `compose`, and sort the hashes by their first byte; `radix_ends` then has the end of each
+  // value's rows.
   void finish();
 
   std::string text;
@@ -106,13 +107,13 @@ class BlockCleaner {
   void add_unicode_line(const unsigned char* begin, const unsigned char* end,
                         bool ends_with_newline);
   void add_exact_line(const unsigned char* begin, const unsigned char* end, bool ends_with_newline);
-  // `repeated`: bytes equal to the one before, where the line is still as it was when counted.
+  // `repeated`: bytes equal to the one before, if the line is unchanged since they were counted.
   void end_line(bool newline, bool unstable, bool ascii, size_t repeated = kNotCounted);
   bool is_worth_hashing(std::string_view line) const;
   bool keep_line(std::string_view line, size_t repeated);
-  // Mask personal data in the line in work; returns whether there was any.
+  // Mask personal data in the current line; returns whether there was any.
   bool mask_personal_data();
-  // Whether rules and models, as far as there are any, let the document in work stay.
+  // True if the rules and models, if any, keep the current document.
   bool is_good(bool whole);
   bool has_language(std::string_view document);
   bool has_score(std::string_view document);
@@ -135,16 +136,16 @@ class BlockCleaner {
   std::array<uint32_t, kNumRules> num_samples_{};
 };
 
-// A stretch of a block that comes from one input.
+// A segment of a block that comes from one input.
 struct Stretch {
   uint64_t input_index;
-  uint64_t offset;  // of its begin in the input
+  uint64_t offset;  // of its beginning in the input
   uint64_t begin;   // in the block
   uint64_t end;
 };
 
-// Appends the documents of a stretch; a separator ends one, and what follows the last separator may
-// be nothing at all.
+// Appends the documents of a segment; a separator ends one, and the text after the last separator
+// may be empty.
 void list_documents(std::string_view text, std::string_view separator, const Stretch& stretch,
                     std::vector<DocumentRow>& rows);
 

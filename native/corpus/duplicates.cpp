@@ -24,8 +24,8 @@ void count(KeptDocuments& kept, Rule rule, std::string_view what) {
   }
 }
 
-// Whether a row is among the sorted ones from `next` on; moves `next` to it. Marks are the highest
-// bits.
+// True if a row is among the sorted ones from `next` on; advances `next` to it. Marks are the
+// highest bits.
 template <typename Place>
 bool is_marked(Place& next, Place end, size_t row) {
   constexpr uint32_t kRowBits = 0x1FFFFFFFu;
@@ -43,7 +43,7 @@ void copy_lines(std::string_view document, uint64_t line, std::span<const uint32
   const char* copied = at;
   uint32_t empty_lines = 2;
   for (; at < end; ++line) {
-    if (next == removed.end() && empty_lines == 0) break;  // the rest is as cleaning left it
+    if (next == removed.end() && empty_lines == 0) break;  // the rest is unchanged by cleaning
     const auto* newline = static_cast<const char*>(std::memchr(at, '\n', end - at));
     const char* after = newline != nullptr ? newline + 1 : end;
     const bool is_empty = newline == at;
@@ -89,7 +89,7 @@ bool DuplicateFinder::Table::insert(uint64_t high, uint32_t low, uint32_t skippe
   }
 }
 
-// Places rise with the hash, so both tables are gone through from their beginning to their end.
+// Slots increase with the hash, so both tables are traversed from beginning to end.
 void DuplicateFinder::Table::grow(uint32_t skipped) {
   constexpr size_t kFirstSlots = 64, kSmallSlots = 1024;
   Table larger;
@@ -104,7 +104,7 @@ void DuplicateFinder::Table::grow(uint32_t skipped) {
 }
 
 bool DuplicateFinder::insert(const HashRow& row) {
-  if (row.high == 0 && row.low == 0) {  // the one hash that a slot cannot hold
+  if (row.high == 0 && row.low == 0) {  // the one hash that a slot cannot store
     return !std::exchange(zero_seen_, true);
   }
   Table& table = tables_[find_table(row.high)];
@@ -114,7 +114,7 @@ bool DuplicateFinder::insert(const HashRow& row) {
 }
 
 void DuplicateFinder::prefetch(std::span<const HashRow> rows, size_t row) const {
-  constexpr size_t kAhead = 12;  // rows whose slots are on their way from memory
+  constexpr size_t kAhead = 12;  // rows whose slots are being prefetched
   if (row + kAhead >= rows.size()) return;
   const uint64_t high = rows[row + kAhead].high;
   const Table& next = tables_[find_table(high)];
@@ -158,7 +158,7 @@ DuplicateFinder::Turn DuplicateFinder::add_in_turn(uint64_t place, std::span<con
 void DuplicateFinder::fill_lane(uint64_t place, std::span<const HashRow> rows,
                                 std::vector<uint32_t>& lines) {
   if (full_from_ <= place) return;
-  // Counted for a lane at once: threads that count every row in one place wait for each other.
+  // Counted once per lane: threads that update one counter for every row wait for each other.
   size_t added = 0;
   for (size_t row = 0; row < rows.size(); ++row) {
     prefetch(rows, row);
@@ -171,14 +171,14 @@ void DuplicateFinder::fill_lane(uint64_t place, std::span<const HashRow> rows,
   if (held_ += added; held_ > capacity_) fill_up(place);
 }
 
-// Blocks before `place` may still be at work in later lanes, and be the first without room.
+// Blocks before `place` may still be in later lanes, and be the first without room.
 void DuplicateFinder::fill_up(uint64_t place) {
   uint64_t first = full_from_;
   while (place < first && !full_from_.compare_exchange_weak(first, place)) {
   }
 }
 
-// No block that still comes to this lane is before the one that is here.
+// No block that has yet to enter this lane is before the current one.
 void DuplicateFinder::free_lane(size_t lane) {
   for (size_t table = lane * kLaneTables; table < (lane + 1) * kLaneTables; ++table) {
     tables_[table] = Table{};
@@ -258,7 +258,7 @@ std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
   for (const HashRow& row : hashes) {
     bool wanted = all || row.line >= kDocumentMark;
     if (!wanted && !remnants.empty()) {
-      // The document that a line is in is the last one that begins at or before it.
+      // The document of a line is the last one that begins at or before it.
       const auto after = std::upper_bound(
           documents.begin(), documents.end(), uint64_t{row.line},
           [](uint64_t line, const DocumentRow& document) { return line < document.line_base; });
@@ -354,7 +354,7 @@ bool keep_documents(std::string_view text, std::span<const DocumentRow> document
     kept.documents.push_back(document);
     kept.rows.push_back(row);
   }
-  // Only now `changed` stays where it is.
+  // From now on `changed` is not reallocated.
   size_t end = kept.changed.size();
   for (auto at = moved.rbegin(); at != moved.rend(); ++at) {
     kept.documents[at->first] = std::string_view(kept.changed).substr(at->second, end - at->second);

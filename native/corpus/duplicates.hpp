@@ -16,22 +16,23 @@
 
 namespace lowtide {
 
-// Rows must be added in the order of the corpus: the first of equal ones stays.
+// Rows must be added in the order of the corpus: the first of equal ones is kept.
 //
-// A table for each first byte of a hash, which is how blocks sort their rows: one small table is at
-// work at a time, and grows by a quarter without the others, so memory follows what is held.
+// There is a table for each first byte of a hash, by which blocks sort their rows: one small table
+// is in use at a time, and grows by a quarter, independently of the others, so memory is
+// proportional to the rows held.
 //
-// Several threads may add blocks at once, each with its place (`add_in_turn`). The tables are
-// divided into lanes, which a block goes through one by one, each after the block before it has
-// left: as many blocks are at work as there are lanes, and every table still sees all of them in
-// order. With one turn for all tables, sixteen threads waited for each other: of 2 GB of text the
+// Several threads may add blocks concurrently, each with its index (`add_in_turn`). The tables are
+// divided into lanes, which a block passes one by one, each after the block before it has left: as
+// many blocks are processed at a time as there are lanes, and every table still gets all of them in
+// order. With one turn for all tables, sixteen threads waited for each other: for 2 GB of text the
 // tables alone take 0.6 s.
 class DuplicateFinder {
  public:
   // Room for `capacity` rows. Each takes 12 bytes in tables that are 64 to 80 % full, so at most 19;
-  // only small tables, of 3 MiB together, are emptier. Of a partition whose hashes all begin alike,
-  // those `skipped_bits` say nothing, and tables are told apart by the eight bits after them: one
-  // table for all rows would be there twice while it grows.
+  // only small tables, of 3 MiB together, are emptier. If all hashes of a partition begin with the
+  // same `skipped_bits`, tables are chosen by the eight bits after them, because a single table for
+  // all rows would need twice the memory while it grows.
   explicit DuplicateFinder(size_t capacity, uint32_t skipped_bits = 0)
       : capacity_(capacity), skipped_bits_(skipped_bits) {}
 
@@ -49,12 +50,12 @@ class DuplicateFinder {
 
   enum class Turn { kAdded, kFull, kStopped };
   // Add the rows of the block `place` (0, 1, ...), sorted by their first byte, after those of all
-  // blocks before it; its duplicates go to `lines`, sorted. Every place has to come, in any order
-  // and from any thread. From the first block on for which there is no room, all of them get kFull,
-  // and the tables are freed. As many rows as a block has may be held beyond the capacity. Only where
+  // blocks before it; its duplicates go to `lines`, sorted. Every place has to be added, in any
+  // order and from any thread. From the first block on for which there is no room, all of them get
+  // kFull, and the tables are freed. The capacity may be exceeded by the rows of one block. Only if
   // no bits are skipped.
   Turn add_in_turn(uint64_t place, std::span<const HashRow> rows, std::vector<uint32_t>& lines);
-  // Blocks that wait for their turn, and all that come, get kStopped.
+  // Blocks that wait for their turn, and all later ones, get kStopped.
   void stop();
 
  private:
@@ -65,23 +66,24 @@ class DuplicateFinder {
     std::vector<Slot> slots;
     size_t held = 0;
 
-    // The slot where a hash is looked for first; `skipped` bits of it are the same for all of them.
+    // The slot where the search for a hash starts; `skipped` bits of it are the same for all
+    // hashes.
     size_t place(uint64_t high, uint32_t skipped) const;
-    // Whether the hash is new here.
+    // Returns true if the hash is new here.
     bool insert(uint64_t high, uint32_t low, uint32_t skipped);
     void grow(uint32_t skipped);
   };
   static constexpr size_t kLanes = 16, kLaneTables = 256 / kLanes, kGates = 8;
   struct Lane {
     std::mutex mutex;
-    std::array<std::condition_variable, kGates> gates;  // by place: few wake up for one
+    std::array<std::condition_variable, kGates> gates;  // by place, so that few threads wake up
     uint64_t next = 0;                                  // the block whose turn it is
     bool stopped = false;
   };
   bool enter(Lane& lane, uint64_t place);
   void leave(Lane& lane);
   size_t find_table(uint64_t high) const { return (high << skipped_bits_) >> 56; }
-  // Whether a hash is new; it is held from now on.
+  // Returns true if a hash is new; it is stored from now on.
   bool insert(const HashRow& row);
   void prefetch(std::span<const HashRow> rows, size_t row) const;
   void fill_lane(uint64_t place, std::span<const HashRow> rows, std::vector<uint32_t>& lines);
@@ -98,13 +100,13 @@ class DuplicateFinder {
   std::vector<uint32_t> duplicates_;
 };
 
-// A row that is told apart by the first bits of its key.
+// A row that is selected by the first bits of its key.
 struct KeyedRow {
   uint64_t key, more;
 };
 
-// The rows whose first 16 bits are from `first` to `last` - 1, in their order. `counts`, the rows of
-// each block, becomes how many of them are left; they have to add up to all rows.
+// The rows whose first 16 bits are from `first` to `last` - 1, in their order. `counts`, the rows
+// of each block, is set to the number of selected ones; they have to add up to all rows.
 std::vector<KeyedRow> pick_rows(std::span<const KeyedRow> rows, std::span<uint32_t> counts,
                                 uint32_t first, uint32_t last);
 
@@ -112,25 +114,24 @@ std::vector<KeyedRow> pick_rows(std::span<const KeyedRow> rows, std::span<uint32
 struct KeptDocuments {
   std::vector<std::string_view> documents;  // in the block's text, or in `changed`
   std::string changed;                      // the documents that lost lines
-  std::vector<uint64_t> rows;               // which document of the block it was
+  std::vector<uint64_t> rows;               // index of the document in the block
   std::vector<uint64_t> remnants;           // documents that were dropped: too little was left
   std::array<RuleCount, kNumRules> counts{};
   std::vector<Sample> samples;
 };
 
-// The hashes of a block that cannot be computed again from what is kept of it, as 3 words each:
-// those
-// of whole documents, and those of the lines of documents that were dropped (`all`: of all lines).
+// The hashes of a block that cannot be recomputed from its kept text, as 3 words each: those of
+// whole documents, and those of the lines of documents that were dropped (`all`: of all lines).
 std::vector<uint32_t> pick_hashes(std::span<const HashRow> hashes,
                                   std::span<const DocumentRow> documents,
                                   std::span<const uint64_t> remnants, bool all);
 
-// A document whose lines are not to be compared with: its row and its lines in the block.
+// A document whose lines are excluded from comparison: its row and its lines in the block.
 struct LeftOut {
   uint32_t row, first_line, line_end;
 };
 
-// The hashes of a block but those of the documents `left_out`, which rise.
+// The hashes of a block without those of the documents `left_out`, in increasing order.
 std::vector<HashRow> leave_out(std::span<const HashRow> hashes, std::span<const LeftOut> left_out);
 
 // `removed` holds HashRow::line values, sorted, and near copies after them. Fails (false) when rows lie outside the text.

@@ -13,15 +13,15 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Append the value of `field` to `text`; true when the row is an object that has it as a string.
-// reset() forgets what was appended.
+// Append the value of `field` to `text`; true if the row is an object that has it as a string.
+// reset() drops the appended text.
 template <typename Reset>
 bool read_field(JsonCursor& cursor, std::string_view field, std::string& text, const Reset& reset) {
   bool found = false;
   cursor.skip_blanks();
   const bool good = cursor.read_members([&](std::string_view key) {
     if (key != field) return cursor.skip_value();
-    reset();  // of equal keys the last counts, as in Python
+    reset();  // the last of equal keys is used, as in Python
     found = cursor.sees('"');
     return found ? cursor.read_string(&text) : cursor.skip_value();
   });
@@ -37,7 +37,7 @@ bool read_field(std::string_view row, std::string_view field, std::string& text)
 
 [[noreturn]] void fail() { throw std::system_error(errno, std::generic_category()); }
 
-// A row in a file, and the file that its text goes to.
+// A row in a file, and the output file of its text.
 class RowFile : public JsonSource {
  public:
   RowFile(int row_file, int text_file) : row_file_(row_file), text_file_(text_file) {}
@@ -53,7 +53,7 @@ class RowFile : public JsonSource {
     return buffer_;
   }
   void take(std::string& given) override {
-    if (&given != &text) return given.resize(kBufferBytes);  // a long key: its beginning will do
+    if (&given != &text) return given.resize(kBufferBytes);  // a long key: its beginning is enough
     for (size_t done = 0; done < given.size();) {
       const ssize_t wrote =
           ::pwrite(text_file_, given.data() + done, given.size() - done, written_);

@@ -15,7 +15,7 @@ namespace lowtide {
 namespace {
 
 constexpr size_t kRepetitionBytes = 64;  // shorter lines are not judged
-constexpr size_t kPhraseBytes = 384;     // twice as many are looked at for repeated phrases
+constexpr size_t kPhraseBytes = 384;     // twice as many are checked for repeated phrases
 
 bool writes_without_blanks(uint32_t code) {
   return code >= 0x2E80 || (code >= 0x0E00 && code <= 0x0EFF) ||
@@ -47,7 +47,7 @@ bool has_words(std::string_view text, uint64_t wanted) {
 namespace {
 
 // Of the 8-byte pieces that begin at each byte of a line, those whose product with a constant is
-// small: one in 16, chosen by their content, so that a phrase said again chooses the same ones again.
+// small: one in 16, chosen by content, so that a repeated phrase has the same ones again.
 constexpr uint64_t kPieceFactor = 0x9E3779B97F4A7C15ULL, kPieceLimit = uint64_t{1} << 60;
 constexpr size_t kMostPieces = 128;
 using Pieces = std::array<uint64_t, kMostPieces + 8>;
@@ -90,8 +90,9 @@ size_t choose_pieces(std::string_view line, bool vectors, Pieces& pieces) {
   return static_cast<void>(vectors), choose_pieces(line, 0, 0, pieces);
 }
 
-// The share of a sample of the line's pieces that came before. Two different pieces are taken for
-// the same one time in 4096 for each piece before: sorting them instead took three times longer.
+// The share of a sample of the line's pieces that occurred before. For each earlier piece, the
+// chance to mistake a different one for it is 1 in 4096: sorting them instead took three times
+// longer.
 double measure_repeated_phrases(std::string_view line, bool vectors) {
   Pieces pieces;
   uint64_t seen[64] = {};

@@ -8,11 +8,12 @@
 
 namespace lowtide {
 
-// True if a text has so many words. A character of a script without blanks counts as one.
+// True if a text has at least this many words. A character of a script without blanks counts as
+// one.
 bool has_words(std::string_view text, uint64_t wanted);
 
-// How much of a line says what the line already said: 0 (nothing) to 1 (all of it); `repeated` of
-// its bytes are equal to the one before.
+// The share of a line that repeats earlier parts of it, 0 to 1; `repeated` of its bytes are equal
+// to the one before.
 double measure_repetition(std::string_view line, size_t repeated, bool vectors = true);
 
 // A character has one to four bytes, so most texts need no counting.

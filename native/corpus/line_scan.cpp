@@ -27,7 +27,7 @@ bool is_plain(const char* bytes, size_t size) {
 
 constexpr ptrdiff_t kPlainBytes = 32;
 
-// Whether a stretch within a line is plain; it neither begins nor ends with a blank.
+// True if a range within a line is plain; it neither begins nor ends with a blank.
 bool is_plain_block(const unsigned char* bytes) {
   uint8_t odd = bytes[0] == ' ' || bytes[kPlainBytes - 1] == ' ' || !is_printable(bytes[0]);
   for (ptrdiff_t at = 1; at < kPlainBytes; ++at) {
@@ -103,7 +103,7 @@ LOWTIDE_AVX512 size_t copy_plain_avx512(const unsigned char* begin, const unsign
   return static_cast<size_t>(count);
 }
 
-// Compares the first byte and the last one of 64 places at a time.
+// Compares the first and the last byte at 64 positions at a time.
 LOWTIDE_AVX512 const char* find_bytes_avx512(const char* at, const char* end,
                                              std::string_view wanted) {
   const __m512i first = _mm512_set1_epi8(wanted.front()), last = _mm512_set1_epi8(wanted.back());
@@ -136,7 +136,7 @@ bool has_byte_vectors() {
 }
 
 LineScan scan_line(const char* at, const char* end, bool vectors) {
-  const char* first = at;  // behind the indentation, which cleaning leaves as it is
+  const char* first = at;  // after the indentation, which cleaning keeps
   while (first < end && (*first == ' ' || *first == '\t')) ++first;
   LineScan line;
 #if defined(__x86_64__)

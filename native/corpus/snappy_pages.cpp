@@ -19,7 +19,7 @@ class Input {
   Input(int file, int64_t offset, int64_t size)
       : file_(file), offset_(offset), left_(size), buffer_(kBytes) {}
 
-  // Some bytes that follow each other, at least one and at most `wanted`; none at the end.
+  // The next contiguous bytes, at least one and at most `wanted`; none at the end.
   size_t take(size_t wanted, const uint8_t** bytes) {
     if (at_ == end_ && !refill()) return 0;
     const size_t count = std::min(wanted, end_ - at_);
@@ -58,7 +58,7 @@ class Input {
   size_t at_ = 0, end_ = 0;
 };
 
-// The text: its last part is held, because references are to it, the rest is written.
+// The text: its last part is held for references to it, the rest is written.
 class Output {
  public:
   explicit Output(int file) : file_(file), buffer_(kBytes) {}
@@ -75,7 +75,7 @@ class Output {
       count -= part;
     }
   }
-  // Append what began `distance` bytes ago, which is at least 1 and at most size().
+  // Append bytes from `distance` bytes back, which is at least 1 and at most size().
   void repeat(uint64_t distance, size_t count) {
     if (end_ + count > kBytes) flush(end_ - std::min(end_, kKeptBytes));
     if (distance <= end_) {
@@ -85,7 +85,7 @@ class Output {
       end_ += count;
       return;
     }
-    for (size_t i = 0; i < count; ++i) {  // one by one: no usual writer reaches back so far
+    for (size_t i = 0; i < count; ++i) {  // one by one: usual writers do not refer back this far
       uint8_t byte = 0;
       const auto place = static_cast<int64_t>(size() - distance);
       if (place >= written_) {

@@ -40,7 +40,7 @@ inline uint64_t scatter64(uint64_t word) {
   return word;
 }
 
-// What has been read so far: 16 bytes at a time, and less only at the end.
+// The hash of the bytes read so far: 16 at a time, and fewer only at the end.
 struct HashState {
   static constexpr uint64_t kA = 0x9E3779B97F4A7C15ULL, kB = 0xC2B2AE3D27D4EB4FULL;
   static constexpr uint64_t kC = 0x165667B19E3779F9ULL, kD = 0xD6E8FEB86659FD93ULL;

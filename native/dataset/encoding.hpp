@@ -1,4 +1,4 @@
-// Documents of a block to ids, in the order they will have in the dataset.
+// Encode the documents of a block, in the order they will have in the dataset.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ class CharacterTable {
   uint32_t largest_id_;
 };
 
-// Ids from a function that knows what native code does not; it may be called by several threads.
+// Ids from a callback, for tokenizers not supported by native code; called by several threads.
 class CalledCoder {
  public:
-  // Gives the ids of a text, each below `vocab_size`.
+  // Returns the ids of a text, each below `vocab_size`.
   using Encode = std::function<std::vector<uint32_t>(std::string_view)>;
   CalledCoder(Encode encode, uint32_t vocab_size)
       : encode_(std::move(encode)), vocab_size_(vocab_size) {}
@@ -55,7 +55,7 @@ struct EncodedRow {
   uint64_t ends;    // 1 when the document ends here
 };
 
-// The document that a block's first one is a part of.
+// The document whose continuation is the block's first one.
 struct Identity {
   uint64_t input_index, ordinal, hash_low;
 };
@@ -63,12 +63,12 @@ struct Identity {
 struct EncodeOptions {
   bool shuffle;
   uint64_t seed;
-  uint64_t block;  // its place in the corpus: the order of its documents without the shuffle
+  uint64_t block;  // its index in the corpus: the order of its documents without the shuffle
   std::optional<Identity> carried;
-  int64_t end_id;  // follows every document that ends; negative: nothing does
+  int64_t end_id;  // appended to every document that ends; negative: nothing
 };
 
-// A document's place in the shuffle, from nothing but the seed and its identity.
+// A document's place in the shuffle, from only the seed and its identity.
 uint64_t shuffle_key(uint64_t seed, uint64_t input_index, uint64_t ordinal);
 
 struct EncodedBlock {
@@ -83,7 +83,7 @@ struct EncodedBlock {
   std::vector<uint64_t> remnants;  // as in KeptDocuments
 };
 
-// Encode what is kept of a block, ordered by key; `rows` are all documents of the block.
+// Encode the kept documents of a block, ordered by key; `rows` are all its documents.
 template <typename Coder, typename Id>
 void encode_documents(Coder& coder, const KeptDocuments& kept, std::span<const DocumentRow> rows,
                       const EncodeOptions& options, std::vector<Id>& ids, EncodedBlock& encoded);

@@ -14,9 +14,9 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kAtOnce = 4;  // a page alone waits for its own multiplications
+constexpr size_t kAtOnce = 4;  // a single page waits for its own multiplications
 
-// Pages of equal size, side by side.
+// Pages of equal size, in parallel.
 void sum_some(const char* data, size_t page_bytes, uint64_t* sums) {
   std::array<HashState, kAtOnce> states{HashState(0), HashState(0), HashState(0), HashState(0)};
   const size_t whole = page_bytes / 16 * 16;
@@ -32,7 +32,7 @@ void sum_some(const char* data, size_t page_bytes, uint64_t* sums) {
 }  // namespace
 
 std::vector<uint64_t> sum_pages(std::string_view data, size_t page_bytes) {
-  const size_t whole = data.size() / page_bytes;  // products and sums of page_bytes may not fit
+  const size_t whole = data.size() / page_bytes;  // products and sums of page_bytes may overflow
   std::vector<uint64_t> sums(whole + (data.size() % page_bytes != 0));
   size_t page = 0;
   for (; page + kAtOnce <= whole; page += kAtOnce) {
@@ -48,7 +48,7 @@ std::vector<uint64_t> sum_pages(std::string_view data, size_t page_bytes) {
 
 namespace {
 
-// Reads as much as there is.
+// Reads up to the end of the file.
 size_t read_at(int file, char* into, size_t size, uint64_t offset) {
   size_t done = 0;
   while (done < size) {

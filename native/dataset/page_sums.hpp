@@ -12,27 +12,27 @@ namespace lowtide {
 // 64 bits for each page of `page_bytes`, which must not be 0; the last page may be shorter.
 std::vector<uint64_t> sum_pages(std::string_view data, size_t page_bytes);
 
-// The first of the pages [page, end) of an open file that does not fit its checksum, or `end`. The
-// file has `num_bytes` in pages, and their checksums behind them; what is cut off does not fit. One
-// that cannot be read is a std::system_error.
+// The first of the pages [page, end) of an open file that does not match its checksum, or `end`.
+// The file has `num_bytes` in pages, followed by their checksums; a truncated page does not match.
+// Throws std::system_error if the file cannot be read.
 uint64_t find_damaged_page(int file, uint64_t page, uint64_t end, uint64_t num_bytes,
                            size_t page_bytes);
 
-// A page of a file does not fit its checksum.
+// A page of a file does not match its checksum.
 struct DamagedPage {
   uint64_t page;
 };
 
-// A file of pages with their checksums behind them, opened to read some stretches of it.
+// A file of pages followed by their checksums, opened to read ranges of it.
 class PagedFile {
  public:
-  // A file that cannot be opened or read is a std::system_error, here and below.
+  // Throws std::system_error if the file cannot be opened or read, here and below.
   PagedFile(const std::string& path, uint64_t num_bytes, size_t page_bytes);
   ~PagedFile();
   PagedFile(const PagedFile&) = delete;
   PagedFile& operator=(const PagedFile&) = delete;
 
-  // Compare the pages of bytes [begin, end); the first that does not fit is thrown, a DamagedPage.
+  // Verify the pages of bytes [begin, end); throws DamagedPage for the first that does not match.
   void check(uint64_t begin, uint64_t end) const;
   // The same, and read `count` rows from there.
   template <typename Row>

@@ -155,7 +155,7 @@ void RangeRows::add_files(const std::vector<std::string>& names, uint64_t id_byt
 }
 
 namespace {
-// Stretches of equal length by a thread each, then neighbours together.
+// Each thread sorts a part of equal length, then neighbours are merged.
 void sort_by_key(std::vector<RangeRows::Row>& rows, size_t num_threads) {
   constexpr size_t kRowsOfThread = 4096;  // at least
   const auto by_key = [](const RangeRows::Row& a, const RangeRows::Row& b) {
@@ -241,7 +241,7 @@ std::vector<uint64_t> RangeReader::read(uint64_t first, uint64_t last, char* ids
   return document_ends;
 }
 
-// Pieces that lie close behind each other are one call; what is between them is read and dropped.
+// Pieces that are close together are read in one call; the bytes between them are dropped.
 void RangeReader::read_file(std::span<const Piece> pieces) {
   constexpr uint64_t kGap = 8 << 10;
   const SharedFiles::Use file(range_.files(), pieces[0].file, max_open_files_);
@@ -264,10 +264,10 @@ void RangeReader::read_file(std::span<const Piece> pieces) {
   flush();
 }
 
-// The same of a file whose pages have checksums: whole pages are read, a few at a time so that they
-// stay in the cache, compared, and what is wanted of them is copied. Every page is read once for a
-// stretch: comparing all pages of a range before anything was read from them took two and a half
-// readings more, as shards end within ranges and those of both splits share them.
+// The same for a file whose pages have checksums: whole pages are read, a few at a time so that
+// they stay in the cache, verified, and the wanted bytes are copied. Every page is read once per
+// stretch: verifying all pages of a range before reading from them took two and a half more reads,
+// as shards end within ranges and those of both splits share them.
 void RangeReader::read_paged(std::span<const Piece> pieces, const RangeRows::Pages& pages) {
   constexpr size_t kWindowBytes = 256 << 10;
   const size_t page_bytes = pages.page_bytes;
@@ -303,7 +303,7 @@ void RangeReader::read_paged(std::span<const Piece> pieces, const RangeRows::Pag
         const uint64_t to = std::min(wanted.at + wanted.size, begin + size);
         if (from < to)
           std::memcpy(wanted.to + (from - wanted.at), &window_[from - begin], to - from);
-        if (wanted.at + wanted.size > begin + size) break;  // it goes on in the next pages
+        if (wanted.at + wanted.size > begin + size) break;  // it continues in the next pages
       }
     }
   }

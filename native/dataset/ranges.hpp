@@ -28,7 +28,7 @@ class RangeCounter {
   RangeCounter(std::vector<uint64_t> bounds, uint64_t val_limit);
   void add(std::span<const EncodedRow> index);  // sorted by key
   void add_files(const std::vector<std::string>& names, size_t num_threads);
-  // Where the rows of each range end, and its tokens of both splits.
+  // The end of the rows of each range, and of its tokens of both splits.
   std::vector<int64_t> row_ends() const;
   std::vector<int64_t> token_ends() const;
 
@@ -43,11 +43,11 @@ class RangeCounter {
 
 enum class Chosen { kTrain, kVal, kAll };
 
-// What a task wrote of a part of the corpus: ids and rows of documents by key, and for each bucket
-// of keys where its rows and its tokens end.
+// The output of a task for a part of the corpus: ids and rows of documents by key, and for each
+// bucket of keys the end of its rows and its tokens.
 struct EncodedOutput {
   std::string path;
-  uint64_t num_bytes;  // in pages, with their checksums behind them
+  uint64_t num_bytes;  // in pages, followed by their checksums
   uint64_t ids_at, index_at, row_ends_at, token_ends_at;
 };
 
@@ -56,18 +56,18 @@ class RangeRows {
   // Add the documents of one work file whose keys are in [low, high]; its ids begin at `ids_at`.
   void add(const std::string& path, std::span<const EncodedRow> index, uint64_t ids_at,
            uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
-  // The same of a block whose ids are in memory, where they stay as long as this and its readers.
+  // The same for a block whose ids are in memory, which must outlive this and its readers.
   void add_held(const char* ids, std::span<const EncodedRow> index, uint64_t id_bytes, uint64_t low,
                 uint64_t high, Chosen chosen, uint64_t val_limit);
-  // The same of a task's output, of the buckets `first` to `last`; what is read of it, here and by
-  // readers, is compared with its checksums (DamagedPage).
+  // The same for buckets `first` to `last` of a task's output; pages that are read, here and by
+  // readers, are verified by their checksums (DamagedPage).
   void add_output(const EncodedOutput& output, size_t page_bytes, uint64_t first, uint64_t last,
                   uint64_t id_bytes, uint64_t low, uint64_t high, Chosen chosen,
                   uint64_t val_limit);
-  // Put them in order; equal keys stay in the order of the files. An index that counts more tokens
-  // than any disk holds is damaged: std::invalid_argument.
+  // Sort them; equal keys stay in the order of the files. An index with more tokens than any disk
+  // holds is damaged: std::invalid_argument.
   void finish(size_t num_threads = 1);
-  // The documents of many work files, which are read by so many threads.
+  // The documents of many work files, read by this many threads.
   void add_files(const std::vector<std::string>& names, uint64_t id_bytes, uint64_t low,
                  uint64_t high, Chosen chosen, uint64_t val_limit, size_t num_threads);
 
@@ -85,12 +85,12 @@ class RangeRows {
     uint64_t num_bytes = 0;
     size_t page_bytes = 0;
   };
-  // The files whose pages have checksums behind them; other files have no page_bytes.
+  // The files whose pages are followed by checksums; other files have no page_bytes.
   Pages find_pages(uint32_t file) const { return file < pages_.size() ? pages_[file] : Pages{}; }
   // The page that a reader found damaged, and its file.
   mutable std::optional<std::pair<std::string, uint64_t>> damaged;
 
-  // The files, for all readers of this range; called once all paths are there.
+  // The files, for all readers of this range; called once all paths are added.
   SharedFiles& files() const;
 
  private:
@@ -102,25 +102,26 @@ class RangeRows {
                 uint64_t low, uint64_t high, Chosen chosen, uint64_t val_limit);
 };
 
-// Reads stretches of a range. Each file is visited once for a stretch, in the order of its bytes: all
-// threads of a process share one table of descriptors, and every file that is opened locks it.
+// Reads stretches of a range. Each file is visited once per stretch, in the order of its bytes,
+// because all threads of a process share one table of descriptors, which is locked for every opened
+// file.
 class RangeReader {
  public:
-  // Files stay open for the next stretch as long as the process has fewer than `max_open_files` so,
-  // and fewer than half of those that it may have open.
+  // Files stay open for the next stretch as long as the process keeps fewer than `max_open_files`
+  // open, and fewer than half of its limit.
   RangeReader(const RangeRows& range, uint64_t id_bytes, size_t max_open_files);
   RangeReader(const RangeReader&) = delete;
   RangeReader& operator=(const RangeReader&) = delete;
 
-  // Fill `ids` with tokens `first` to `last`; gives the ends of documents, counted from `first`.
-  // A file that cannot be read is a std::system_error, a page that does not fit its checksum a
-  // std::invalid_argument, and `damaged` in the range says which.
+  // Fill `ids` with tokens `first` to `last`; returns the ends of documents, counted from `first`.
+  // Throws std::system_error for a file that cannot be read, std::invalid_argument for a page that
+  // does not match its checksum, which is then `damaged` in the range.
   std::vector<uint64_t> read(uint64_t first, uint64_t last, char* ids);
   uint64_t id_bytes() const { return id_bytes_; }
   uint64_t num_tokens() const { return range_.rows.empty() ? 0 : range_.rows.back().token_end; }
 
  private:
-  struct Piece {  // of a file, and where it goes
+  struct Piece {  // of a file, and its destination
     uint32_t file;
     uint64_t at, size;
     char* to;
@@ -132,13 +133,13 @@ class RangeReader {
   uint64_t id_bytes_;
   size_t max_open_files_;
   std::vector<Piece> pieces_;       // kept for the next stretch
-  std::unique_ptr<char[]> window_;  // of pages that are compared
+  std::unique_ptr<char[]> window_;  // of pages that are verified
 };
 
 // Rows with keys in [low, high], by key; equal keys stay in the order they have.
 std::vector<EncodedRow> sort_rows(std::span<const EncodedRow> rows, uint64_t low, uint64_t high);
 
-// The lowest and the highest id; {0, 0} where there is none.
+// The lowest and the highest id; {0, 0} if there is none.
 template <typename Id>
 std::pair<uint64_t, uint64_t> measure_ids(std::span<const Id> ids) {
   if (ids.empty()) return {0, 0};

@@ -42,7 +42,7 @@ int SharedFiles::find(size_t file) const {
   return file < descriptors_.size() ? descriptors_[file].load() : -1;
 }
 
-// The descriptor that stays open, which another thread's may be; -1 if none may.
+// The descriptor to keep open, maybe another thread's; -1 to keep none.
 int SharedFiles::keep(size_t file, int descriptor, size_t max_open_files) {
   if (file >= descriptors_.size()) return -1;  // added since
   if (num_kept++ >= max_open_files) {

@@ -17,15 +17,15 @@ namespace lowtide {
 class SharedFiles {
  public:
   static constexpr size_t kMostBuffers =
-      64;  // of one read; systems take 1,024, and POSIX promises 16
+      64;  // of one read; systems allow 1,024, POSIX guarantees 16
 
-  // `paths` stay where they are as long as this.
+  // `paths` must outlive this.
   explicit SharedFiles(const std::vector<std::string>& paths);
   ~SharedFiles();
   SharedFiles(const SharedFiles&) = delete;
   SharedFiles& operator=(const SharedFiles&) = delete;
 
-  // One file, open. What cannot be opened or read is a std::system_error that names it.
+  // One open file. Failures to open or read are a std::system_error that names it.
   class Use {
    public:
     Use(SharedFiles& files, size_t file, size_t max_open_files);
@@ -33,7 +33,7 @@ class SharedFiles {
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
-    // Fill `buffers`, which are changed, from `offset` on; there are kMostBuffers at most.
+    // Fill `buffers`, at most kMostBuffers, from `offset` on; modifies them.
     void read(uint64_t offset, std::vector<iovec>& buffers) const;
 
    private:

@@ -13,7 +13,7 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kMostBuffers = 64;  // of one call; systems take 1,024, and POSIX promises 16
+constexpr size_t kMostBuffers = 64;  // of one call; systems allow 1,024, POSIX guarantees 16
 
 [[noreturn]] void fail(const std::string& path) {
   throw std::system_error(errno, std::generic_category(), path);
@@ -41,7 +41,7 @@ class NewFile {
       const ssize_t written = ::writev(descriptor_, &buffers[first], static_cast<int>(count));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) fail(path_);
-      size_t left = static_cast<size_t>(written);  // a part of it, as at the end of a disk
+      size_t left = static_cast<size_t>(written);  // a partial write, as on a full disk
       while (first < buffers.size() && left >= buffers[first].iov_len) {
         left -= buffers[first++].iov_len;
       }

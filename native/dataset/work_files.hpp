@@ -9,9 +9,9 @@
 
 namespace lowtide {
 
-// Writes a head and sections, each filled up with zeros to a multiple of `alignment`, into a new
-// file `partial`, and gives it the name `path`. What was left under the first name by a killed
-// command is removed. Failures are std::system_error.
+// Writes a head and sections, each padded with zeros to a multiple of `alignment`, into a new file
+// `partial`, and renames it to `path`. A leftover `partial` of a killed command is removed.
+// Failures are std::system_error.
 void write_work_file(const std::string& partial, const std::string& path, std::string_view head,
                      std::span<const std::string_view> sections, size_t alignment);
 

@@ -62,8 +62,8 @@ std::vector<EncodedRow> WorkIndex::read() const {
   return rows;
 }
 
-// The header is JSON, and ends with where sections are: {"sections": {"index": [0, 320]}}. A
-// quotation mark within a string is written \", so the key is found nowhere else.
+// The header is JSON, and ends with the offsets of sections: {"sections": {"index": [0, 320]}}. A
+// quotation mark within a string is escaped as \", so the key cannot occur elsewhere.
 WorkIndex::Section WorkIndex::find(const std::string& header, const std::string& name) const {
   const size_t sections = header.rfind("\"sections\": {");
   const std::string key = '"' + name + "\": [";

@@ -13,13 +13,13 @@
 
 namespace lowtide {
 
-constexpr size_t kFilesOfThread = 32;  // at least: to read them takes as long as starting one
+constexpr size_t kFilesOfThread = 32;  // at least: reading these takes as long as starting one
 
-// A work file of ids: where its rows of documents and its ids lie.
+// A work file of ids: the offsets of its document rows and its ids.
 class WorkIndex {
  public:
-  // Reads the header. What is no work file of ids is a std::invalid_argument, and a file that
-  // cannot be read a std::system_error.
+  // Reads the header. Throws std::invalid_argument for other files, std::system_error for a file
+  // that cannot be read.
   explicit WorkIndex(const std::string& path);
   ~WorkIndex();
   WorkIndex(const WorkIndex&) = delete;
@@ -42,7 +42,7 @@ class WorkIndex {
   Section index_{}, ids_{};
 };
 
-// Calls visit(number, index) for each of some files, on so many threads and in any order.
+// Calls visit(number, index) for each file, on this many threads and in any order.
 template <typename Visit>
 void visit_indexes(const std::vector<std::string>& names, size_t num_threads, const Visit& visit) {
   std::atomic<size_t> next{0};

@@ -19,7 +19,7 @@ BufferPool& BufferPool::instance() {
   return *pool;
 }
 
-// A lock that is taken is not waited for: the other side may be a thread that was lost in a fork.
+// Does not wait for a taken lock, because its owner may be a thread that was lost in a fork.
 void* BufferPool::acquire(size_t bytes) {
   bytes = rounded(bytes);
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {

@@ -21,7 +21,7 @@ class BufferPool {
   // The one pool of the process. It is never destroyed: arrays may outlive everything else.
   static BufferPool& instance();
 
-  // Returns at least `bytes`; throws std::bad_alloc. Hand it back with the same size.
+  // Returns at least `bytes`; throws std::bad_alloc. Return it with the same size.
   void* acquire(size_t bytes);
   void release(void* data, size_t bytes) noexcept;
 

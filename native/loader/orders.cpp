@@ -11,9 +11,9 @@ namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
 constexpr int kRounds = 8;
-// Below this size a network of so few bits would show patterns, and a table is cheap.
+// Below this size a network with so few bits would show patterns, and a table is cheap.
 constexpr uint64_t kTableSize = 256;
-// Halves of seven bits and more; a small size walks a few dozen steps instead.
+// Halves of at least seven bits; a small size takes a few dozen steps of cycle walking instead.
 constexpr int kMinBits = 14;
 constexpr uint64_t kMostSamples = uint64_t{1} << 56;
 
@@ -127,8 +127,8 @@ size_t MixtureSchedule::next_source(const uint64_t* taken) const {
 void MixtureSchedule::slots(uint64_t first, size_t count, uint32_t* sources,
                             uint64_t* taken) const {
   if (first > kMostSamples) throw std::invalid_argument("a schedule has 2**56 samples at most");
-  // By the virtual time t every source has had floor(t w_i / total + 1/2) samples, so at most
-  // t + n / 2 in all: start that far before `first`, and take the last few one by one.
+  // By the virtual time t every source has floor(t w_i / total + 1/2) samples, so at most t + n / 2
+  // in all: start that far before `first`, and take the last few one by one.
   const uint64_t num = weights_.size();
   const uint64_t time = first > num ? first - num : 0;
   uint64_t done = 0;

@@ -21,8 +21,8 @@ void random_indices(uint64_t seed, uint64_t size, uint64_t first, size_t count, 
 // Which source each sample of a weighted mixture comes from.
 //
 // The j-th sample of source i has the virtual time (2j + 1) / (2 w_i); samples are taken in the
-// order of these times (ties: the lower source). After g samples source i has had within a sample
-// or two of g * w_i / sum(w), at every g, and where it stands follows from g alone.
+// order of these times (ties: the lower source). After any g samples source i has had g * w_i /
+// sum(w), within a sample or two, and its position depends only on g.
 class MixtureSchedule {
  public:
   explicit MixtureSchedule(std::vector<uint64_t> weights);

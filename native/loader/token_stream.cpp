@@ -37,16 +37,16 @@ void pread_fully(const OpenFiles::File& file, const std::string& path, std::byte
   }
 }
 
-// A loop of its own over pointers that do not alias: the compiler turns it into vector code. As part
-// of a lambda that captured its pointers it stayed scalar, and took 110 us a batch instead of 22.
+// A separate loop over pointers that do not alias, which the compiler vectorizes. As part of a
+// lambda that captured its pointers it stayed scalar, and took 110 us per batch instead of 22.
 template <typename In, typename Out>
 void copy_ids(const In* __restrict ids, size_t count, Out* __restrict out) {
   for (size_t i = 0; i < count; ++i) out[i] = static_cast<Out>(ids[i]);
 }
 
 #if defined(__x86_64__)
-// What most datasets hold and most models take, with the one instruction baseline x86-64 lacks:
-// 16 us a batch. AVX-512 was no better (18 us), stores past the cache worse (51 us).
+// The most common types of datasets and models, with the one instruction that baseline x86-64
+// lacks: 16 us per batch. AVX-512 was no better (18 us), non-temporal stores worse (51 us).
 __attribute__((target("avx2"))) void copy_ids_avx2(const uint16_t* ids, size_t count,
                                                    int64_t* out) {
   size_t i = 0;
@@ -203,7 +203,7 @@ void TokenStream::gather(const uint64_t* starts, const uint64_t* rows, size_t co
       throw std::out_of_range("a window reaches past the end of the tokens");
     }
   }
-  // In the order of the files: each is opened once a batch, and the disk is read forwards.
+  // In the order of the files, so that each is opened once per batch, and read forwards.
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return starts[a] < starts[b]; });
@@ -268,13 +268,13 @@ void TokenStream::visit_document_starts(uint64_t after, uint64_t before, Visit v
       read_ends(next, here);
       for (size_t i = 0; i < here; ++i) {
         const uint64_t start = begin + ends[i];
-        // Documents that go back, or beyond the shard, would be written outside of the batch.
+        // Document ends that decrease, or exceed the shard, would be written outside of the batch.
         if (ends[i] > info.num_tokens || ends[i] < last_end) {
           throw ReadFailure{ReadFailure::Kind::kDocuments, info.documents_path, next + i, ends[i]};
         }
         last_end = ends[i];
         if (start <= after) continue;
-        // the end of the last document begins none
+        // no document begins at the end of the last one
         if (start > before || start >= num_tokens() || !visit(start)) return;
       }
     }

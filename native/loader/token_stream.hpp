@@ -22,7 +22,7 @@
 
 namespace lowtide {
 
-// What went wrong, where; the caller turns it into a message.
+// The kind and position of an error; the caller makes the message.
 struct ReadFailure {
   enum class Kind { kOpen, kRead, kTooShort, kIdTooLarge, kDocuments };
   Kind kind;
@@ -79,8 +79,8 @@ class TokenStream {
 
   uint64_t num_tokens() const { return ends_.empty() ? 0 : ends_.back(); }
 
-  // Reads the `length + 1` tokens from each start; row rows[i] of `inputs` gets the first `length`,
-  // the same row of `targets` the last; without `rows` window i goes to row i. Starts must leave
+  // Reads `length + 1` tokens from each start; row rows[i] of `inputs` gets the first `length`, the
+  // same row of `targets` the last; without `rows`, window i is written to row i. Starts must leave
   // room for the window (checked).
   template <typename Out>
   void gather(const uint64_t* starts, const uint64_t* rows, size_t count, size_t length,
@@ -93,13 +93,13 @@ class TokenStream {
   // Moves each start to the first document that begins within `reach` tokens of it, if one does.
   void align_to_documents(uint64_t* starts, size_t count, uint64_t reach);
 
-  // For each window: the number of the document within the window, and the place within it.
+  // For each token: the number of its document within the window, and its position in the document.
   void segments(const uint64_t* starts, const uint64_t* rows, size_t count, size_t length,
                 int32_t* segment_ids, int32_t* positions);
 
  private:
   size_t shard_of(uint64_t position) const;
-  // The shard that was read last in a call, kept open: the next window is often in it too.
+  // The last shard read in a call, kept open because the next window is often in it too.
   struct Current {
     size_t shard = SIZE_MAX;
     std::shared_ptr<OpenFiles::File> file;

@@ -10,10 +10,10 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kBlockNumbers = 65536;    // of a matrix, that a thread takes at once
-constexpr size_t kThreadNumbers = 200000;  // below that, waking a second thread takes longer
-constexpr size_t kOutputs = 4;             // rows of a matrix that the kernel reads side by side
-constexpr size_t kManyRows = 12;  // so many make it worth to widen a matrix's numbers once for all
+constexpr size_t kBlockNumbers = 65536;    // of a matrix, that a thread processes at once
+constexpr size_t kThreadNumbers = 200000;  // below this, waking a second thread takes longer
+constexpr size_t kOutputs = 4;             // rows of a matrix that the kernel reads in parallel
+constexpr size_t kManyRows = 12;           // from so many on, a matrix is widened once for all
 
 }  // namespace
 
@@ -49,7 +49,7 @@ void Decoder::norm(const float* x, const float* weight, const float* bias, float
   }
 }
 
-// Queries and keys of all rows normed and turned, where they lie.
+// Normalizes and rotates the queries and keys of all rows, in place.
 void Decoder::turn(const DecoderLayer& layer, const DecoderTables& tables) {
   const size_t head_dim = shape_.head_dim, half = head_dim / 2;
   const size_t turned = shape_.num_heads + shape_.num_kv_heads;
@@ -72,7 +72,7 @@ void Decoder::turn(const DecoderLayer& layer, const DecoderTables& tables) {
   }
 }
 
-// How far each head is open, [count, heads], from the first numbers of a row.
+// The gate of each head, [count, heads], from the first numbers of a row.
 void Decoder::open_gates(const float* gate, const float* bias, const float* x, size_t heads) {
   for (size_t i = 0; i < count_; ++i) {
     float* const row = gates_.data() + i * heads;
@@ -81,7 +81,7 @@ void Decoder::open_gates(const float* gate, const float* bias, const float* x, s
   }
 }
 
-// From normed_ to found_: what the heads of each row find in the row's own keys and values.
+// From normed_ to found_: attention of each row over its own keys and values.
 void Decoder::attend(const DecoderLayer& layer, const DecoderTables& tables, float* keys,
                      float* values, const DecoderCache& cache) {
   const size_t head_dim = shape_.head_dim, num_heads = shape_.num_heads;
@@ -143,7 +143,7 @@ void Decoder::run_mlp(const DecoderLayer& layer, const float* x, float* y) {
   linear(x, layer.up, layer.up_bias, inner_.data(), shape_.width, both);
   for (size_t i = 0; i < count_; ++i) {
     float* const row = inner_.data() + i * inner;
-    if (shape_.is_gated) {  // rows move to the front, none over one that is still to come
+    if (shape_.is_gated) {  // rows move to the front, never over one that is still needed
       swiglu(inner_.data() + i * both, row, 1, inner);
     } else {
       gelu(row, row, inner);

@@ -2,8 +2,8 @@
 // generated row by row, a framework spends more time between small operations than in them, and all
 // weights are read for each token.
 //
-// The result of a row is bit-identical whatever the other rows and the number of threads: every sum
-// is one chain over the same numbers in the same order.
+// The result of a row is bit-identical for any other rows and any number of threads: every sum is
+// computed sequentially over the same numbers in the same order.
 //
 // Memory:  of each row a few numbers as wide as the network, and of a prompt's rows kBlockNumbers
 //          for each thread; weights and cache are the caller's
@@ -27,20 +27,20 @@ struct DecoderShape {
   bool has_layer_norm, norms_after, is_gated, without_own_values;
 };
 
-// Null where a network has no such part.
+// Null if a network has no such part.
 struct DecoderLayer {
   const float *attention_norm, *attention_norm_bias, *mlp_norm, *mlp_norm_bias;
   const float *query_key_value_bias, *output_bias, *up_bias, *down_bias;
   const float *query_norm, *key_norm;
   const float *mix, *head_gate, *head_gate_bias, *value_gate, *value_gate_bias;
   Matrix query_key_value, output, up, down, start_values;  // up: gate and up, if the MLP is gated
-  size_t window;                                           // tokens that it looks at; 0: all
+  size_t window;                                           // window of tokens it attends to; 0: all
 };
 
 struct DecoderTables {
   Matrix embedding, head;
   const float *positions, *final_norm, *final_norm_bias;
-  const float *cos, *sin;  // [positions, head_dim / 2], where heads are turned
+  const float *cos, *sin;  // [positions, head_dim / 2], if heads are rotated
 };
 
 // Keys and values [rows, kv heads, capacity, head_dim], layer by layer.
@@ -53,10 +53,10 @@ class Decoder {
  public:
   Decoder(const DecoderShape& shape, std::vector<DecoderLayer> layers);
 
-  // Reads ids [count] at their positions, into rows `slots` of the cache; several of one row where
-  // they follow each other. The logits of the tokens after the last `num_logits` of them go to
-  // [num_logits, vocab_size]. `before_layer`, if there is one, is called with the number of each
-  // layer before it is computed: layers that share their memory are read there.
+  // Processes ids [count] at their positions, into rows `slots` of the cache; several of one row
+  // must be consecutive. The logits after the last `num_logits` of them are written to [num_logits,
+  // vocab_size]. `before_layer`, if given, is called with the index of each layer before it is
+  // computed, to load layers that share their memory.
   void step(const DecoderTables& tables, const DecoderCache& cache, const int64_t* ids,
             const int64_t* positions, const int64_t* slots, size_t count, float* logits,
             size_t num_logits, size_t num_threads,
@@ -77,7 +77,7 @@ class Decoder {
 
   DecoderShape shape_;
   std::vector<DecoderLayer> layers_;
-  // Of the step under way.
+  // Of the current step.
   const int64_t *positions_ = nullptr, *slots_ = nullptr;
   size_t count_ = 0, num_threads_ = 1;
   std::vector<float> x_, start_, normed_, normed_start_, heads_, found_, added_, inner_, gates_;

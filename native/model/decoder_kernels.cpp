@@ -11,17 +11,17 @@ namespace lowtide {
 namespace {
 
 constexpr size_t kLanes = 8;    // numbers of one vector
-constexpr size_t kOutputs = 4;  // rows of a matrix that are read side by side
-constexpr size_t kRows = 3;     // rows of x whose sums fit the registers with those
+constexpr size_t kOutputs = 4;  // rows of a matrix that are read in parallel
+constexpr size_t kRows = 3;     // rows of x whose sums fit into the registers with those
 constexpr size_t kGroupNumbers = 65536;
-constexpr size_t kPositions = 128;  // keys whose products are kept at once
+constexpr size_t kPositions = 128;  // keys whose products are held at a time
 
 using Vector = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4)));
 using Bits = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 using Halves = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t)), aligned(2)));
 
-// How the numbers of a matrix become float32, exactly: a vector of them, or one. Vectors go by
-// reference: how they are returned depends on what the processor has.
+// Exact conversion of a matrix's numbers to float32: a vector of them, or one. Vectors are passed
+// by reference, because the ABI of returning them depends on the processor.
 struct Float32 {
   using Number = float;
   [[gnu::always_inline]] static void load(const float* from, Vector& into) {
@@ -52,8 +52,8 @@ struct BFloat16 : Half<BFloat16> {
   }
 };
 
-// The exponent is 5 bits with a bias of 15: shifted into place it is 112 too small, which a product
-// mends for the smallest numbers too; infinities and what is no number keep their exponent.
+// The exponent is 5 bits with a bias of 15: shifted into place it is 112 too small, which a
+// multiplication corrects, also for subnormal numbers; infinities and NaN keep their exponent.
 struct Float16 : Half<Float16> {
   [[gnu::always_inline]] static void widen(const Bits& bits, Vector& into) {
     const Bits sign = (bits & 0x8000u) << 16, body = (bits & 0x7FFFu) << 13;
@@ -63,7 +63,7 @@ struct Float16 : Half<Float16> {
   }
 };
 
-// ROWS x OUTPUTS sums, each a chain of its own: which of them are made together changes no bit.
+// ROWS x OUTPUTS sums, each computed separately: how they are grouped does not change any bit.
 template <typename KIND, size_t ROWS, size_t OUTPUTS>
 [[gnu::always_inline]] inline void multiply_block(const float* x,
                                                   const typename KIND::Number* weight,
@@ -114,7 +114,7 @@ template <typename KIND>
 [[gnu::always_inline]] inline void multiply(const float* x, const typename KIND::Number* weight,
                                             const float* bias, float* y, size_t num_rows, size_t in,
                                             size_t out, size_t first, size_t end) {
-  // Rows of x by as many as a core's cache holds beside a block of the matrix.
+  // As many rows of x at a time as a core's cache holds besides a block of the matrix.
   const size_t group = std::max<size_t>(kGroupNumbers / std::max<size_t>(in, 1) / kRows, 1) * kRows;
   for (size_t row = 0; row < num_rows; row += group) {
     const size_t rows = std::min(group, num_rows - row);
@@ -210,8 +210,8 @@ void turn_head(float* x, const float* cos, const float* sin, size_t head_dim) {
   }
 }
 
-// Position by position in parts, so that room is taken for no more; sums so far are scaled when a
-// larger product comes.
+// Positions are processed in parts, to bound the memory; sums are rescaled when a larger product
+// occurs.
 LOWTIDE_CLONES
 void look_up(const float* query, const float* keys, const float* values, size_t length,
              size_t head_dim, float* found) {

@@ -3,8 +3,8 @@
 // A step with few rows reads all weights once and does little with each, so it is limited by memory
 // bandwidth: weights keep their stored type, two bytes for bfloat16, and become float32 in registers.
 // Several rows of x and of a matrix are multiplied together, so that loaded numbers are reused while
-// they are in registers. Every sum is a separate chain in a fixed order, so that it is bit-identical
-// whatever the other rows and the number of threads.
+// they are in registers. Every sum is computed separately in a fixed order, so that it is
+// bit-identical for any other rows and any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@ namespace lowtide {
 
 enum class NumberKind : uint8_t { float32, bfloat16, float16 };
 
-// The numbers of a matrix [out, in] as files have them; sums are float32 whatever they are.
+// The numbers of a matrix [out, in] in their stored type; sums are always float32.
 struct Matrix {
   const void* numbers = nullptr;
   NumberKind kind = NumberKind::float32;
 };
 
-// y = x * rsqrt(mean(x^2) + eps) * weight; all ones where there is no weight.
+// y = x * rsqrt(mean(x^2) + eps) * weight; without a weight, all ones.
 void norm_row(const float* x, const float* weight, float eps, float* y, size_t width);
-// With the mean taken off first, and a bias.
+// With the mean subtracted first, and a bias (layer norm).
 void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, float* y,
                     size_t width);
 
-// The pairs (j, head_dim / 2 + j) of a head turned by the angles of its position.
+// Rotates the pairs (j, head_dim / 2 + j) of a head by the angles of its position (RoPE).
 void turn_head(float* x, const float* cos, const float* sin, size_t head_dim);
 
-// What one query finds in keys and values [length, head_dim]: their mean, weighted by the softmax
-// of its products with the keys.
+// Attention of one query over keys and values [length, head_dim]: the mean of the values, weighted
+// by the softmax of its products with the keys.
 void look_up(const float* query, const float* keys, const float* values, size_t length,
              size_t head_dim, float* found);
 

@@ -6,11 +6,11 @@
 
 namespace lowtide {
 
-// e to the x to about 2 units in the last place; not-a-number stays what it is.
+// e to the x to about 2 units in the last place; NaN stays NaN.
 inline float exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
-  // Added to 1.5 * 2^23, a number leaves its nearest whole one in the low bits.
+  // Adding 1.5 * 2^23 to a number leaves the nearest integer in the low bits.
   const float shifted = x * 1.44269504088896341f + 12582912.0f;
   const float rounded = shifted - 12582912.0f;
   const float rest = (x - rounded * 0.693359375f) + rounded * 2.12194440e-4f;

@@ -10,7 +10,7 @@
 namespace lowtide {
 namespace {
 
-constexpr float kWhole = 12582912.0f;       // 1.5 * 2^23: added, it leaves the nearest whole number
+constexpr float kWhole = 12582912.0f;       // 1.5 * 2^23: adding it leaves the nearest integer
 constexpr int32_t kWholeBits = 0x4B400000;  // in the low bits
 constexpr float kFirstUnit = 1.0f / 127.0f, kSecondUnit = 1.0f / 255.0f;
 
@@ -23,7 +23,7 @@ inline float join(uint16_t weight, int8_t rest) {
                               << 8);
 }
 
-// Write a weight in 24 bits, rounded up or down by chance.
+// Write a weight in 24 bits, with stochastic rounding.
 inline void split(float weight, uint32_t by_chance, uint16_t& high_bits, int8_t& rest) {
   const uint32_t kept = (std::bit_cast<uint32_t>(weight) + by_chance) >> 8;
   const uint32_t high = (kept + 0x80u) >> 8;
@@ -46,7 +46,7 @@ inline uint16_t round_to_bfloat16(float x) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Eight bits of chance for a number of a step.
+// Eight random bits for a number of a step.
 inline uint32_t chance(uint32_t place, uint32_t seed) {
   uint32_t x = (place * 0x9E3779B1u) ^ seed;
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
@@ -94,14 +94,14 @@ void adamw_packed(const PackedStates& states, const uint16_t* gradients, const P
     }
     states.first_scales[block] = first_max;
     states.second_scales[block] = second_max;
-    // Zeros only: any divisor gives their code, zero.
+    // All zeros: any divisor gives their code, zero.
     const float first_by = first_max > 0.0f ? first_max : 1.0f;
     const float second_by = second_max > 0.0f ? second_max : 1.0f;
 #pragma omp simd
     for (size_t i = 0; i < kPackedBlock; ++i) {
       first_codes[i] = first_code(first[i], first_by);
       const int32_t code = nearest(std::sqrt(std::sqrt(second[i] / second_by)) * 255.0f);
-      // Never zero beside a gradient that was not: a mean of nothing would divide by eps alone.
+      // Never zero for a nonzero gradient: with a mean of zero, the divisor would be eps alone.
       second_codes[i] = static_cast<uint8_t>(code + (code == 0 && second[i] > 0.0f ? 1 : 0));
     }
   }

@@ -1,6 +1,7 @@
-// Weights and moments of AdamW in five bytes a number: a bfloat16 and eight more bits of the weight,
-// eight bits of each moment, and a float32 scale of each moment for every 128 numbers. Muon has one
-// moment, written as AdamW's first, and moves weights by steps that are computed elsewhere.
+// Weights and moments of AdamW in five bytes per number: a bfloat16 and eight more bits of the
+// weight, eight bits of each moment, and a float32 scale of each moment for every 128 numbers. Muon
+// has one moment, stored like AdamW's first, and updates weights by steps that are computed
+// elsewhere.
 //
 // A step is bit-identical on any number of threads and in the GPU's kernel (lowtide/ladder/kernels.py):
 // float32, no fused multiply-add, divisions and roots rounded according to IEEE 754. Nothing here
@@ -29,16 +30,16 @@ struct PackedStates {
 };
 
 struct PackedStep {
-  float factor;        // of gradients: what clipping makes of them
+  float factor;        // of gradients, from clipping
   float beta1, rest1;  // and one minus it
   float beta2, rest2;
   float step_size;    // learning rate over the first moment's correction
   float root_factor;  // one over the root of the second moment's correction
-  float eps, kept;    // what decay leaves of a weight
-  uint32_t seed;      // of the step: weights are rounded up or down by chance, fairly
+  float eps, kept;    // the factor of weight decay
+  uint32_t seed;      // of the step, for unbiased stochastic rounding of weights
 };
 
-// One step of AdamW over `num_blocks` blocks; `position` is the first number's place in the model.
+// One step of AdamW over `num_blocks` blocks; `position` is the first number's index in the model.
 void adamw_packed(const PackedStates& states, const uint16_t* gradients, const PackedStep& step,
                   uint32_t position, size_t num_blocks);
 
@@ -48,19 +49,20 @@ void momentum_packed(int8_t* codes, float* scales, uint16_t* gradients, float fa
                      float momentum, float rest, size_t num_blocks);
 
 struct PackedMove {
-  float rate, kept;  // of the steps, and what decay leaves of a weight
-  bool cautious;     // only weights that the step makes smaller decay
+  float rate, kept;  // of the steps, and the factor of weight decay
+  bool cautious;     // decay only weights that the step makes smaller
   uint32_t seed;
 };
 
-// Subtract `rate` times the steps (bfloat16) from `size` weights, rounded by chance as above.
+// Subtract `rate` times the steps (bfloat16) from `size` weights, with stochastic rounding as
+// above.
 void move_packed(uint16_t* weights, int8_t* low_bits, const uint16_t* steps, const PackedMove& move,
                  uint32_t position, size_t size);
 
-// Round float32 numbers to 24 bits, the nearest.
+// Round float32 numbers to the nearest 24 bits.
 void pack_weights(const float* values, uint16_t* weights, int8_t* low_bits, size_t size);
 
-// The float32 numbers that pairs of weights and low bits stand for.
+// The float32 numbers of pairs of weights and low bits.
 void unpack_weights(const uint16_t* weights, const int8_t* low_bits, float* out, size_t size);
 
 }  // namespace lowtide

@@ -118,7 +118,7 @@ double cross_entropy(float* logits, const int64_t* targets, size_t num_rows, siz
 
 namespace {
 
-// One head: y = turned(x * scale * weight).
+// One head: y = rotated(x * scale * weight).
 inline void turn(const float* x, const float* weight, const float* cos, const float* sin, float eps,
                  float* y, size_t head_dim) {
   const size_t half = head_dim / 2;
@@ -145,7 +145,7 @@ inline void turn_backward(const float* gradient, const float* x, const float* we
   float along = 0.0f;
 #pragma omp simd reduction(+ : along)
   for (size_t j = 0; j < half; ++j) {
-    // Turned back; x_gradient holds the gradient of the normed head for a moment.
+    // Rotated back; x_gradient temporarily holds the gradient of the normalized head.
     const float first = gradient[j] * cos[j] + gradient[half + j] * sin[j];
     const float second = gradient[half + j] * cos[j] - gradient[j] * sin[j];
     weight_gradient[j] += first * (x[j] * scale);

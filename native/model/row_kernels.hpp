@@ -1,8 +1,8 @@
 // The operations of a network between its matrix products, each fused into one pass over float32
-// rows. On a CPU torch runs a norm, a rotation (RoPE) or a gate as five to fifteen passes over memory,
-// a third of a step of a small network; here a row is read once, stays in the cache while it is
-// computed, and is written once. Loops are plain, and the compiler vectorizes them (one clone per
-// generation of processors). Nothing here allocates more than a row.
+// rows. On a CPU torch runs a norm, a rotation (RoPE) or a gate as five to fifteen passes over
+// memory, a third of a step of a small network; here a row is read once, stays in the cache while
+// it is computed, and is written once. Loops are simple, and the compiler vectorizes them (one
+// clone per generation of processors). Nothing here allocates more than a row.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace lowtide {
 
-// y = x * rsqrt(mean(x^2) + eps) * weight; scales [num_rows] are kept for the way back.
+// y = x * rsqrt(mean(x^2) + eps) * weight; scales [num_rows] are kept for the backward pass.
 void rms_norm(const float* x, const float* weight, float eps, float* y, float* scales,
               size_t num_rows, size_t width);
 // weight_gradient is added to.
@@ -30,7 +30,7 @@ void gelu_backward(const float* gradient, const float* x, float* x_gradient, siz
 // Logits become softmax minus one-hot; returns the sum of the losses.
 double cross_entropy(float* logits, const int64_t* targets, size_t num_rows, size_t width);
 
-// How a [rows, tokens, heads, head_dim] tensor lies in memory; a head's numbers lie together.
+// Strides of a [rows, tokens, heads, head_dim] tensor; a head's numbers are contiguous.
 struct HeadStrides {
   int64_t row, token, head;
 };
@@ -40,8 +40,8 @@ struct HeadShape {
   size_t width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
 };
 
-// Each head of query and key normed, weighted and turned by the angles of its token; values copied.
-// Tokens are those of all rows, [first, end); cos and sin are [tokens, head_dim / 2].
+// Normalizes, weights and rotates each head of query and key by the angles of its token; copies
+// values. Tokens are those of all rows, [first, end); cos and sin are [tokens, head_dim / 2].
 struct HeadTables {
   const float *query_weight, *key_weight, *cos, *sin;
   float eps;

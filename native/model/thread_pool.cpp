@@ -24,7 +24,7 @@ inline void pause() {
 #endif
 }
 
-// Looks until `is_there()`, for so many microseconds at most.
+// Busy-waits until `is_there()`, for at most so many microseconds.
 template <typename Found>
 bool look_out(size_t microseconds, const Found& is_there) {
   if (is_there()) return true;
@@ -39,9 +39,9 @@ bool look_out(size_t microseconds, const Found& is_there) {
   return is_there();
 }
 
-// A thread joins a job by counting itself in before it looks whether the job is still open, and the
-// caller closes it before it looks at the count: one of the two sees the other. Those who sleep, and a
-// caller who does, are known by counts that are changed before they look a last time.
+// A thread joins a job by incrementing a count before it checks whether the job is still open, and
+// the caller closes the job before it checks the count, so one of the two sees the other. Sleeping
+// threads, and a sleeping caller, are known by counts that are changed before a last check.
 class Pool {
  public:
   bool try_run(size_t count, size_t block, size_t num_threads, const Work& work, size_t patience) {
@@ -64,7 +64,7 @@ class Pool {
       wake_.notify_all();
     }
     take_blocks();
-    // Helpers that have not woken up by now are not waited for.
+    // Do not wait for helpers that have not woken up by now.
     is_open_ = false;
     const auto all_left = [this] { return active_ == 0; };
     if (!look_out(patience, all_left)) {

@@ -9,7 +9,7 @@ namespace lowtide {
 
 namespace {
 
-// Blocks depend on the shape alone, so that sums over them are the same on any number of threads.
+// Blocks depend only on the shape, so that sums over them are equal for any number of threads.
 constexpr size_t kBlockNumbers = 16384, kMostBlocks = 64;
 constexpr size_t kPackedAtOnce = 128;  // blocks of packed states
 
@@ -18,7 +18,7 @@ size_t block_rows(size_t num_rows, size_t width) {
                    (num_rows + kMostBlocks - 1) / kMostBlocks});
 }
 
-// Sums that blocks make by themselves, added up in their order.
+// Separate sums of blocks, added in the order of the blocks.
 template <typename T>
 class BlockSums {
  public:

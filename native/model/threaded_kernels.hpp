@@ -31,7 +31,7 @@ void gelu_backward_all(const float* gradient, const float* x, float* x_gradient,
 double cross_entropy_all(float* logits, const int64_t* targets, size_t num_rows, size_t width,
                          size_t num_threads);
 
-// Tokens of `num_rows` rows; `shape` says how many each has.
+// Tokens of `num_rows` rows; `shape` has the number of each.
 void turn_heads_all(const float* x, const HeadTables& tables, const HeadShape& shape, float* query,
                     float* key, float* value, size_t num_rows, size_t num_threads);
 void turn_heads_backward_all(const HeadGradients& gradients, const float* x,

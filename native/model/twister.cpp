@@ -22,8 +22,8 @@ inline uint32_t temper(uint32_t word) {
   return word ^ (word >> 18);
 }
 
-// Makes the next words. A word is made of one that is 227 places before it at the nearest, so the
-// compiler takes many at a time.
+// Computes the next words. The nearest word that a word depends on is 227 positions before it, so
+// the compiler vectorizes the loop.
 LOWTIDE_CLONES void twist(uint32_t* words, uint64_t times) {
   for (; times > 0; --times) {
     for (size_t i = 0; i < kWords - kShift; ++i) {

@@ -21,13 +21,13 @@ class Twister {
   // The next word.
   uint32_t next();
 
-  // Passes over words.
+  // Skips words.
   void skip(uint64_t count);
 
-  // Writes numbers from 0 to below 1: the low 24 bits of a word each.
+  // Writes numbers in [0, 1), each from the low 24 bits of a word.
   void fill(float* out, size_t count);
 
-  // The words as they are before the last mixing, and how many of them are used: 1 to 624.
+  // The words before the last mixing (tempering), and how many of them are used: 1 to 624.
   const std::array<uint32_t, kWords>& words() const { return words_; }
   size_t num_used() const { return num_used_; }
 

@@ -1,5 +1,5 @@
-// Words of chunks of letters, digits and marks in no order, as noise and code have them: the marks
-// are such that part words at the ends of a chunk alone, so nothing within it is asked about.
+// Words of chunks that mix letters, digits and marks, as in noise and code: these marks separate
+// words only at the ends of a chunk, so its inside is not examined.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +15,8 @@ void WordSplitter::split_rest(const char* begin, const char* end, std::vector<Wo
   if (!split_bare(begin, end, words)) split_chunk(begin, end, words);
 }
 
-// Marks go off both ends, then a unit that follows a digit. The only known word with one of these
-// marks is 8).
+// Marks are split off both ends, then a unit that follows a digit. The only known word with one of
+// these marks is 8).
 bool WordSplitter::split_bare(const char* begin, const char* end, std::vector<Word>& words) const {
   const auto size = static_cast<size_t>(end - begin);
   if (size > kMaskedBytes) return false;
@@ -39,7 +39,8 @@ bool WordSplitter::split_bare(const char* begin, const char* end, std::vector<Wo
   return true;
 }
 
-// What is between the marks, with a bit for each letter; false, and nothing is added: it is known.
+// Add the part between the marks, with a bit for each letter; false, with nothing added, if it is a
+// known word.
 bool WordSplitter::add_bare(const char* begin, const char* end, uint64_t letters,
                             std::vector<Word>& words) const {
   const bool ends_in_digit = static_cast<unsigned char>(end[-1] - '0') < 10;

@@ -14,21 +14,22 @@ namespace lowtide {
 constexpr size_t kMaskedBytes = 64;
 
 struct ByteMasks {
-  uint64_t letters = 0, spaces = 0;  // of ASCII, as str.isalpha and str.isspace have them
+  uint64_t letters = 0, spaces = 0;  // of ASCII, by str.isalpha and str.isspace
   uint64_t high = 0;                 // beyond ASCII
 };
 
-// Of the bytes of a chunk: letters, digits, and marks that part words at the ends of a chunk alone.
+// Of the bytes of a chunk: letters, digits, and marks that separate words only at the ends of a
+// chunk.
 struct BareMasks {
   uint64_t letters = 0, digits = 0, marks = 0;
   uint64_t percents = 0;  // these are marks, too
 };
 
 #if defined(__x86_64__)
-// Vectors of 16 bytes: every processor of this kind has them.
+// Vectors of 16 bytes, which every processor of this architecture has.
 inline ByteMasks mask_64_bytes(const char* bytes) {
   ByteMasks masks;
-  // `last` and the `count - 1` bytes before it become the largest signed numbers.
+  // Maps `last` and the `count - 1` bytes before it to the largest signed numbers.
   const auto is_within = [](__m128i there, char last, char count) {
     const __m128i moved = _mm_add_epi8(there, _mm_set1_epi8(static_cast<char>(0x7F - last)));
     return _mm_cmpgt_epi8(moved, _mm_set1_epi8(static_cast<char>(0x7F - count)));
@@ -97,7 +98,7 @@ inline ByteMasks mask_64_bytes(const char* bytes) {
 }
 #endif
 
-// Of `size` bytes, at most 64; whitespace follows where there are fewer.
+// Of `size` bytes, at most 64; if fewer, padded with whitespace.
 inline ByteMasks mask_bytes(const char* bytes, size_t size) {
   if (size >= kMaskedBytes) return mask_64_bytes(bytes);
   char padded[kMaskedBytes];
@@ -106,7 +107,7 @@ inline ByteMasks mask_bytes(const char* bytes, size_t size) {
   return mask_64_bytes(padded);
 }
 
-// Of `size` bytes, at most 64, of which `readable` can be read; no bits are set behind them.
+// Of `size` bytes, at most 64, of which `readable` can be read; no bits are set after them.
 inline BareMasks mask_bare(const char* bytes, size_t size, size_t readable) {
   BareMasks masks;
   if (readable >= (size + 15) / 16 * 16) {

@@ -1,5 +1,5 @@
-// Words of the chunks that the short way of quality/words.cpp leaves: character by character, known
-// words first, then marks off both ends, then marks within.
+// Words of the chunks that the fast path of quality/words.cpp does not handle: character by
+// character, known words first, then marks at both ends, then marks within.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -37,7 +37,8 @@ constexpr std::array<uint32_t, std::size(kUnits)> pack_units() {
 }
 constexpr auto kPackedUnits = pack_units();
 
-// No unit has a digit: it can only be what follows the last one. code_before(1) is the last character.
+// Units contain no digit, so a unit can only follow the last digit. code_before(1) is the last
+// character.
 template <typename CodeBefore>
 size_t unit_size(size_t size, const CodeBefore& code_before) {
   uint32_t packed = 0;
@@ -80,7 +81,7 @@ WordSplitter::Characters WordSplitter::decode_chunk(const char* begin, const cha
 
 void WordSplitter::split_chunk(const char* begin, const char* end, std::vector<Word>& words) {
   if (end - begin >
-      static_cast<ptrdiff_t>(kMostChunk)) {  // no word, and what follows is per character
+      static_cast<ptrdiff_t>(kMostChunk)) {  // no word; the following arrays are per character
     const std::string_view word(begin, static_cast<size_t>(end - begin));
     const auto chars = static_cast<uint32_t>(count_code_points(word.data(), word.size()));
     words.push_back({hash_word(word), static_cast<uint32_t>(begin - text_ + base_),
@@ -314,7 +315,7 @@ size_t WordSplitter::infix_size(size_t at, size_t first, size_t last) const {
   }
 }
 
-// A name of a host with what stands around it in an address: it stays one word.
+// A host name with the rest of an address around it stays one word.
 bool WordSplitter::is_url(size_t first, size_t last) const {
   for (size_t at = first + 2; at + 2 < last; ++at) {
     if (codes_[at] != ':' || codes_[at + 1] != '/' || codes_[at + 2] != '/') continue;

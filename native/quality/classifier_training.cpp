@@ -28,7 +28,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\n") + 1 - begin);
 }
 
-// Where to cut a text that is too long, near `wanted`: at a newline, else at a blank.
+// The position near `wanted` to cut a text that is too long: at a newline, else at a blank.
 size_t find_cut(std::string_view text, size_t wanted) {
   for (const char mark : {'\n', ' '}) {
     const size_t found = text.rfind(mark, wanted);
@@ -49,7 +49,7 @@ void write_all(int file, const void* data, size_t size) {
   }
 }
 
-// Texts one after the other; false if their ends do not rise, or pass the text.
+// Consecutive texts; false if their ends decrease or exceed the text.
 bool has_texts(std::string_view text, std::span<const uint64_t> ends) {
   uint64_t before = 0;
   for (const uint64_t end : ends) {
@@ -115,7 +115,8 @@ bool WordCounter::add(std::string_view text, std::span<const uint64_t> ends) {
 
 bool WordCounter::count(std::string_view word) {
   const uint32_t hash = hash_fasttext(word);
-  // The high bits choose the partition, the low ones the slot; both mixed, FNV's high bits are weak.
+  // The high bits choose the partition, the low ones the slot; mixed, because FNV's high bits are
+  // weak.
   const uint32_t mixed = hash * 0x9E3779B1u;
   if ((uint64_t{mixed} * num_partitions_ >> 32) != partition_) return true;
   size_t at = hash & (slots_.size() - 1);
@@ -123,7 +124,7 @@ bool WordCounter::count(std::string_view word) {
     const size_t id = slots_[at] - 1;
     if (hashes_[id] == hash && words_.word(id) == word) return ++words_.counts[id], true;
   }
-  // Vectors grow by doubling, and hold both sizes while they do.
+  // Vectors grow by doubling, and need both sizes meanwhile.
   const size_t held = words_.bytes.size() + 20 * words_.size() + kSlotBytes * slots_.size();
   if (3 * held > table_bytes_) return false;
   words_.add(word, 1);
@@ -220,7 +221,7 @@ void ClassifierTrainer::change(size_t partition, size_t num_tasks, float rate, f
       gradients_[row] += gradient;
     }
   }
-  // A row comes as often as its words and pairs do; its gradient is gone after the first time.
+  // A row occurs as often as its words and pairs; its gradient is reset after the first time.
   for (size_t number = 0; number < num_tasks; ++number) {
     for (const auto& change : tasks_[number].changes[partition]) {
       const float gradient = std::exchange(gradients_[change.row], 0.0f) / num_examples;

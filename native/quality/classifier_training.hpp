@@ -23,10 +23,10 @@
 
 namespace lowtide {
 
-// A stretch of a document that is one example.
+// A passage of a document that is one example.
 struct Passage {
-  uint64_t hash;   // of its text: equal texts are one example
-  uint64_t group;  // of the stretch of the document it is from: neighbours have the same
+  uint64_t hash;   // of its text, because equal texts are one example
+  uint64_t group;  // of the part of the document it is from: neighbours have the same
   uint32_t size;
   uint32_t label;  // 1: good
 };
@@ -38,7 +38,7 @@ bool pick_passages(std::string_view text, std::span<const DocumentRow> documents
                    size_t passage_bytes, uint64_t limit_other, uint64_t limit_good,
                    std::vector<Passage>& rows, std::string& kept);
 
-// Words and how often they occur: the bytes of all, where each ends, the counts.
+// Words with their counts: the bytes of all, the end of each, the counts.
 struct WordList {
   std::vector<char> bytes;
   std::vector<uint64_t> ends, counts;
@@ -69,27 +69,27 @@ class WordCounter {
   std::vector<uint32_t> hashes_, slots_;
 };
 
-// The `most` words that occur most often, first by count, then by their bytes.
+// The `most` most frequent words, ordered by count, then by their bytes.
 WordList choose_words(std::span<const WordList* const> lists, size_t most);
 
 struct TrainingNumbers {
   uint32_t bucket, min_count, epochs;
-  float first_sum;  // of squares of gradients: rows seen seldom change little
+  float first_sum;  // initial sum of squares of gradients: rare rows change little
 };
 
 class ClassifierTrainer {
  public:
   ClassifierTrainer(const WordList& words, const TrainingNumbers& numbers);
 
-  // One batch: texts that end at `ends`, 1 for good ones, what an error counts by class. Returns the
-  // sum of their losses; -1 if the texts lie outside.
+  // One batch: texts that end at `ends`, 1 for good ones, the weight of an error by class. Returns
+  // the sum of their losses; -1 if `ends` exceed the text.
   double step(std::string_view text, std::span<const uint64_t> ends,
               std::span<const uint8_t> labels, std::array<float, 2> weights, float rate,
               size_t num_threads);
-  // The scores of good, as the fasttext package gives them.
+  // The scores of the good class, as in the fasttext package.
   std::vector<float> score(std::string_view text, std::span<const uint64_t> ends,
                            size_t num_threads) const;
-  // The whole file of the model, by pieces, so that it is never in memory twice.
+  // The whole file of the model, in pieces, so that it is never in memory twice.
   void write(int file, std::array<uint64_t, 2> label_counts) const;
 
   LineVector<float>& rows() { return model_.input_.dense; }
@@ -114,7 +114,7 @@ class ClassifierTrainer {
   WordList words_;
   TrainingNumbers numbers_;
   FastTextModel model_;
-  std::vector<float> sums_, gradients_;  // the gradients of the batch in work
+  std::vector<float> sums_, gradients_;  // the gradients of the current batch
   std::vector<Task> tasks_;
 };
 

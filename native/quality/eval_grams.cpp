@@ -8,9 +8,9 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kPartBytes = 1 << 15;  // few words are held at a time
+constexpr size_t kPartBytes = 1 << 15;  // so that few words are held at a time
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL;
-constexpr size_t kFilterBits = 32;  // of each n-gram, of which two are set, in one word
+constexpr size_t kFilterBits = 32;  // per n-gram, two of which are set, in one word
 
 constexpr std::array<uint64_t, kLongestEvalGram + 1> make_powers() {
   std::array<uint64_t, kLongestEvalGram + 1> powers{1};
@@ -19,7 +19,7 @@ constexpr std::array<uint64_t, kLongestEvalGram + 1> make_powers() {
 }
 constexpr auto kPowers = make_powers();
 
-// Tells the lines of places that rise.
+// Finds the lines of increasing positions.
 struct LineCounter {
   std::string_view text;
   uint32_t line = 0;
@@ -43,7 +43,7 @@ size_t EvalGrams::Words::append(std::string_view text, size_t base) {
   before[0] = 0;
   size_t count = 0;
   uint64_t all = 0;
-  for (size_t at = 0; at < words.size(); ++at) {  // no branch: marks are all over
+  for (size_t at = 0; at < words.size(); ++at) {  // no branch, because marks are frequent
     const Word word = words[at];
     const bool real = (word.facts & kWordReal) != 0;
     words[count] = word;
@@ -99,7 +99,7 @@ std::vector<uint32_t> EvalGrams::items() const {
 }
 
 size_t EvalGrams::find(uint64_t hash) const {
-  size_t first = 0;  // no branch: which half it is in cannot be guessed
+  size_t first = 0;  // no branch, because the half is unpredictable
   for (size_t left = grams_.size(); left > 1;) {
     const size_t half = left / 2;
     first += grams_[first + half - 1].hash < hash ? half : 0;
@@ -143,7 +143,7 @@ bool EvalGrams::scan(std::string_view text, std::span<const DocumentRow> documen
       for (size_t length = kShortestEvalGram; length <= kLongestEvalGram; ++length) {
         if (!lengths_[length]) continue;
         for (const size_t at : words.heads) {
-          // Those that end among the words before were found there.
+          // N-grams that end in the words before were already found.
           if (at + length <= kept || at + length > words.words.size()) continue;
           const size_t gram = find(words.hash(at, length));
           if (gram == grams_.size()) continue;

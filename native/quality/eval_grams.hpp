@@ -31,10 +31,10 @@ struct EvalHit {
 
 class EvalGrams {
  public:
-  // Add a text of item `item`: its 13-grams, or all its words where there are 8 to 12. Returns how
-  // many n-grams that were.
+  // Add a text of item `item`: its 13-grams, or all its words if there are 8 to 12. Returns the
+  // number of n-grams.
   size_t add(std::string_view text, uint32_t item);
-  // Sort them; n-grams that several items have belong to the first of these.
+  // Sort them; n-grams of several items are assigned to the first of these.
   void finish();
 
   size_t size() const { return grams_.size(); }
@@ -50,22 +50,22 @@ class EvalGrams {
     uint32_t item;
     uint32_t head;  // of its first eight words
   };
-  struct Words {  // real words of a part of a text, and hashes of all words before each
+  struct Words {  // real words of a part of a text, and prefix hashes of all words before each
     WordSplitter splitter;
     std::vector<Word> words;
     std::vector<uint64_t> before;
-    std::vector<size_t> heads;  // places where an n-gram may begin
+    std::vector<size_t> heads;  // positions where an n-gram may begin
 
-    // The words of the text's next part, which begins at byte `base`, behind as many of the last
-    // ones as an n-gram can have. Returns how many were kept.
+    // Read the words of the text's next part, which begins at byte `base`, after keeping as many of
+    // the last ones as an n-gram can have. Returns how many were kept.
     size_t append(std::string_view text, size_t base);
     uint64_t hash(size_t first, size_t count) const;
     uint32_t hash_head(size_t first) const;
   };
 
-  // The place of an n-gram among all; size(): it is no item's.
+  // The index of an n-gram; size() if it is not in any item.
   size_t find(uint64_t hash) const;
-  // Find the places, from `first` on, whose eight words an n-gram may begin with.
+  // Find the positions, from `first` on, whose eight words may begin an n-gram.
   void find_heads(Words& words, size_t first) const;
   size_t filter_word(uint32_t head) const {
     return (head * 0x9E3779B97F4A7C15ULL) >> 32 & (filter_.size() - 1);

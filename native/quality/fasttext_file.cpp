@@ -1,4 +1,4 @@
-// Reading a fastText model: nothing is believed that the file's size does not bear out.
+// Reading a fastText model: every size is checked against the file's size.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -144,7 +144,8 @@ class ModelReader {
         if (!next.valid) throw ModelError("a label of it is not text in UTF-8");
         at += next.size;
       }
-      // A node that is not made yet has the largest count: beside others the tree would reach it.
+      // Tree nodes that are not built yet have the largest count, so those of labels must be
+      // smaller.
       if (count < 0 || count >= FastTextModel::kMostCount - counted_)
         throw ModelError("the counts of its labels are none");
       counted_ += count;
@@ -204,7 +205,8 @@ class ModelReader {
     read_quantizer(matrix.norms, 1);
   }
 
-  // The rows of a dense input wait until the output is known, which they may be multiplied with.
+  // The rows of a dense input are kept until the output is read, because they may be multiplied
+  // with it.
   void note_input(FastTextModel::Matrix& matrix) {
     const off_t here = ::ftello(file_.get());
     const uint64_t bytes = matrix.rows * matrix.width * 4;

@@ -1,4 +1,4 @@
-// Where the words and n-grams of a fastText model have their rows.
+// The rows of words and n-grams in a fastText model.
 #include <algorithm>
 #include <bit>
 #include <utility>

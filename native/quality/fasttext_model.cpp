@@ -13,23 +13,23 @@ namespace {
 constexpr float kTiny = 1e-5f;
 constexpr uint64_t kMostExpanded = 2 << 20;  // numbers of a matrix: 8 MiB
 
-constexpr size_t kSumsWorth = 16 << 10;  // bytes of text before sums of words are kept
+constexpr size_t kSumsWorth = 16 << 10;  // bytes of text before sums of words are cached
 
 constexpr uint32_t kFirstHash = 2166136261u;
 uint32_t hash_byte(uint32_t hash, char byte) {
   return (hash ^ static_cast<uint32_t>(static_cast<int8_t>(byte))) * 16777619u;
 }
 
-// Rows that were asked for and are added later, in turn: they are on their way from memory meanwhile.
+// Rows that were prefetched, to be added later in order.
 class WaitingRows {
  public:
-  // Returns whether there is no room for another.
+  // Returns true if it is now full.
   bool add(uint64_t row) {
     rows_[count_++] = row;
     return count_ == rows_.size();
   }
   std::span<const uint64_t> get() const { return {rows_.data(), count_}; }
-  // Forget them; returns how many they were.
+  // Clears the rows; returns their number.
   size_t take() { return std::exchange(count_, 0); }
 
  private:
@@ -37,7 +37,7 @@ class WaitingRows {
   size_t count_ = 0;
 };
 
-// As fastText has it: a table of 512 steps.
+// As in fastText: a table of 512 steps.
 float look_up_sigmoid(float value) {
   static const std::array<float, 513> table = [] {
     std::array<float, 513> made{};
@@ -151,7 +151,7 @@ void FastTextModel::list_pieces(std::string_view word, Scratch& scratch) const {
       buckets[found++] = hash % count;
     }
   }
-  // Every other n-gram was left out of a pruned model, as good as by chance: no branch asks.
+  // About half of the n-grams were pruned from a model, unpredictably, so there is no branch on it.
   if (!kept_bits_.empty()) {
     size_t kept = 0;
     for (size_t at = 0; at < found; ++at) {
@@ -242,13 +242,13 @@ void FastTextModel::add_words(std::string_view text, Scratch& scratch) const {
   const char* const end = text.data() + text.size();
   scratch.word_values.resize(input_.width);
   scratch.hashes.clear();
-  std::array<Scratch::Word, 16> words;  // their sums are on their way meanwhile
+  std::array<Scratch::Word, 16> words;  // their sums are being prefetched
   size_t count = 0;
   split_fasttext(text, [&](std::string_view word, bool is_end) {
     Scratch::Word& next = words[count++];
     next.text = word;
     next.is_end = is_end;
-    // A word that may be a label is asked for every time: it may count for nothing.
+    // A word that may be a label is looked up every time, because labels are ignored.
     next.is_kept = keeps_sums && !is_end && word.size() <= WordSums::kLongestWord &&
                    word.front() != kFastTextLabel.front();
     if (next.is_kept) {
@@ -260,7 +260,7 @@ void FastTextModel::add_words(std::string_view text, Scratch& scratch) const {
   });
 }
 
-// Two labels, folded: the sums stay in registers while rows that wait are added.
+// Two labels, folded: the sums stay in registers while prefetched rows are added.
 void FastTextModel::add_pairs(std::string_view text, Scratch& scratch) const {
   const float* const dense = input_.dense.data();
   std::array<float, 2> sums{};
@@ -342,7 +342,8 @@ void FastTextModel::build_tree(const std::vector<int64_t>& counts) {
   }
 }
 
-// Children come before their parents, so scores go down from the last node in one loop.
+// Children are stored before their parents, so one loop from the last node down computes all
+// scores.
 void FastTextModel::walk_tree(const std::vector<float>& outputs, std::vector<float>& scores) const {
   const size_t size = labels_.size();
   std::vector<float> reached(tree_.size(), 0.0f);

@@ -21,7 +21,7 @@
 
 namespace lowtide {
 
-// What is wrong with a model's file, for people.
+// The error in a model's file, for users.
 struct ModelError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -31,13 +31,13 @@ class FastTextModel {
   // Throws ModelError.
   explicit FastTextModel(const std::string& path);
 
-  // The probability of every label as the fasttext package gives it (p + 1e-5); all 0 where nothing
-  // of the text is known. Newlines are blanks. `scores` has a number for each label.
+  // The probability of every label as in the fasttext package (p + 1e-5); all 0 if no part of the
+  // text is known. Newlines are treated as blanks. `scores` has a number for each label.
   struct Scratch {
     struct Word {
       std::string_view text;
       WordSums::Key key;
-      bool is_end = false, is_kept = false;  // kept: its sum is, under its key
+      bool is_end = false, is_kept = false;  // cached: its sum is stored under its key
     };
     uint64_t num_rows = 0;
     std::vector<int32_t> hashes;
@@ -46,12 +46,12 @@ class FastTextModel {
     std::string word;
     std::vector<uint32_t> buckets;
     std::vector<float> word_values;
-    WordSums sums;  // once there was text enough to make them worth while; one model's
+    WordSums sums;  // once there was enough text to pay off; of one model
     const FastTextModel* sums_of = nullptr;
     size_t text_bytes = 0;
   };
   void predict(std::string_view text, Scratch& scratch, std::vector<float>& scores) const;
-  // The rows of the input that a text is the mean of, in the order of the text; words, then n-grams.
+  // The input rows whose mean represents a text, in the order of the text; words, then n-grams.
   void list_rows(std::string_view text, Scratch& scratch, std::vector<uint32_t>& rows) const;
 
   const std::vector<std::string>& labels() const { return labels_; }
@@ -75,7 +75,7 @@ class FastTextModel {
     Quantizer parts, norms;
     // Add a row to `out`.
     void add_row(uint64_t row, float* out) const;
-    // Keep the numbers instead of the codes, where they take no more than a few mebibytes.
+    // Store decoded numbers instead of codes, if they take no more than a few mebibytes.
     void expand_small();
   };
   struct Node {
@@ -85,25 +85,25 @@ class FastTextModel {
 
   void index_words();
   void index_buckets();
-  // Put the rows of n-grams that were kept in the order of their buckets, so that their numbers need
-  // not be looked up.
+  // Sort the rows of n-grams that were not pruned by bucket, so that their indices need no lookup.
   void order_rows();
   int64_t find_word(std::string_view word, uint32_t hash) const;
-  // Each calls take(row) for the rows of what it is given.
+  // Each calls take(row) for the rows of its argument.
   template <typename Take>
   void visit_bucket(uint64_t bucket, const Take& take) const;
   template <typename Take>
   void visit_word(std::string_view word, bool is_end, Scratch& scratch, const Take& take) const;
-  // The buckets of a word's pieces, without those that were left out.
+  // The buckets of a word's subwords, without pruned ones.
   void list_pieces(std::string_view word, Scratch& scratch) const;
   template <typename Take>
   void visit_ngrams(const std::vector<int32_t>& hashes, const Take& take) const;
   template <typename Take>
   void visit_text(std::string_view text, Scratch& scratch, const Take& take) const;
-  // Add the words of a text to a model with pieces: the sum of a word's rows, then that to the text's.
+  // Add the words of a text for a model with subwords: sums a word's rows, then adds that to the
+  // text's sum.
   void add_words(std::string_view text, Scratch& scratch) const;
   void add_word(const Scratch::Word& word, Scratch& scratch) const;
-  // Add a word's rows to `values`; returns how many they are.
+  // Add a word's rows to `values`; returns their number.
   uint32_t add_rows(const Scratch::Word& word, Scratch& scratch, float* values) const;
   void add_text(std::string_view text, Scratch& scratch) const;
   void add_pairs(std::string_view text, Scratch& scratch) const;
@@ -120,7 +120,8 @@ class FastTextModel {
   bool pruned_ = false;
   // Sorted: bucket, row; each once. Empty once rows are in this order.
   std::vector<std::pair<uint32_t, uint32_t>> kept_buckets_;
-  // Of buckets that are few enough, a bit for each that was kept, and how many are before 64 of them.
+  // If there are few enough buckets: a bit for each one not pruned, and a count of these before
+  // every 64 buckets.
   std::vector<uint64_t> kept_bits_;
   std::vector<uint32_t> kept_before_;
   Matrix input_, output_;
@@ -139,13 +140,13 @@ inline bool is_fasttext_blank(char byte) {
   return value <= ' ' && (kBlanks >> value & 1) != 0;
 }
 
-// Where the first blank from `at` on is, or the end.
+// The position of the first blank from `at` on, or the end.
 inline size_t find_fasttext_blank(std::string_view text, size_t at) {
   constexpr uint64_t kOnes = 0x0101010101010101u;
   while (at + 8 <= text.size()) {
     uint64_t bytes;
     std::memcpy(&bytes, text.data() + at, 8);
-    // The high bit of the first byte up to a blank's number is set; those behind it may be wrong.
+    // The high bit of the first byte up to a blank's code is set; the bits after it may be wrong.
     const uint64_t low = (bytes - kOnes * (' ' + 1)) & ~bytes & kOnes * 0x80;
     if (low == 0) {
       at += 8;
@@ -159,8 +160,8 @@ inline size_t find_fasttext_blank(std::string_view text, size_t at) {
   return at;
 }
 
-// Calls take(word, is_end) for every word of a text, the end of its line last: what follows an end
-// within the text is another line to fastText. Newlines are blanks.
+// Calls take(word, is_end) for every word of a text, the end of its line last: text after an end is
+// another line to fastText. Newlines are treated as blanks.
 template <typename Take>
 void split_fasttext(std::string_view text, const Take& take) {
   for (size_t at = 0; at < text.size();) {

@@ -116,7 +116,7 @@ void KnownWords::both(std::initializer_list<std::string> parts) {
   add(words);
 }
 
-// Also with the apostrophe that typesetters use.
+// Also with the typographic apostrophe.
 void KnownWords::add(const std::vector<std::string>& parts) {
   add_exact(parts);
   std::vector<std::string> others(parts);

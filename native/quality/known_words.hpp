@@ -20,8 +20,8 @@ class KnownWords {
  public:
   static const KnownWords& get();
 
-  // The sizes, in characters, of the words that `word` becomes, 0 after the last; nullptr: it is not
-  // known.
+  // The sizes, in characters, of the words that `word` is split into, 0 after the last; nullptr:
+  // not known.
   const uint8_t* find(std::string_view word) const {
     if (word.size() > kMostKnownBytes || word.empty() || !has_ends(word)) return nullptr;
     return find(word, hash_word(word));
@@ -30,7 +30,7 @@ class KnownWords {
   // False for nearly all hashes of words that are not known.
   bool may_be(uint64_t hash) const { return filter_[hash >> 6 & 1023] >> (hash & 63) & 1; }
 
-  // The same, of a word whose hash is there already.
+  // The same, for a word whose hash is already computed.
   const uint8_t* find(std::string_view word, uint64_t hash) const {
     if (!may_be(hash)) return nullptr;
     for (size_t at = hash >> 32 & (kSlots - 1);; at = (at + 1) & (kSlots - 1)) {
@@ -55,11 +55,11 @@ class KnownWords {
   // "word'll" and "wordll", and both with 've.
   void contract(const char* word, const std::string& ending);
   void contract_once(const char* word, const std::string& ending);
-  // As it is, and with a capital.
+  // As given, and capitalized.
   void both(std::initializer_list<std::string> parts);
   void add(const std::vector<std::string>& parts);
   void add_exact(const std::vector<std::string>& parts);
-  // Whether a known word begins and ends with these bytes: asked before anything is hashed.
+  // True if a known word begins and ends with these bytes; checked before hashing.
   bool has_ends(std::string_view word) const {
     const auto last = static_cast<unsigned char>(word.back());
     return ends_[static_cast<unsigned char>(word.front())][last >> 6] >> (last & 63) & 1;

@@ -7,8 +7,8 @@ namespace lowtide {
 
 constexpr size_t kKeptBytes = 1 << 20;
 
-// Free a buffer of more than a mebibyte: what a long document leaves must not be held beside what is
-// needed next.
+// Free a buffer of more than a mebibyte, so that memory of a long document is not held in addition
+// to what is needed next.
 template <typename Buffer>
 void give_back_large(Buffer& buffer) {
   if (buffer.capacity() * sizeof(typename Buffer::value_type) > kKeptBytes) Buffer().swap(buffer);

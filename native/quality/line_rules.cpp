@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kSampleBytes = 160, kSamplesPerRule = 3;
 constexpr std::string_view kPolicies[] = {"terms of use", "privacy policy", "cookie policy",
                                           "uses cookies", "use of cookies", "use cookies"};
-// What makes C4 look at the lines of a document.
+// Conditions for which C4 examines the lines of a document.
 constexpr std::string_view kPhrases[] = {"{",      "lorem ipsum",  "javascript",
                                          "cookie", "terms of use", "privacy policy"};
 constexpr size_t kLongestPhrase = 16, kScanned = 4096;
@@ -31,9 +31,9 @@ void lower(std::string_view text, std::string& out) {
   }
 }
 
-// Whether one of the phrases that C4 looks for may be at some of the first `places`, in small letters
-// or capitals; 6 bytes more are looked at. Three letters of each are compared at their distances, many
-// places at a time; what has them all is looked at closely.
+// True if one of C4's phrases may begin in the first `places` bytes, in small letters or capitals;
+// reads 6 bytes more. Three letters of each are compared at their distances, many positions at a
+// time; matches of all three are then checked exactly.
 LOWTIDE_CLONES bool may_have_phrases(const uint8_t* bytes, size_t places) {
   uint8_t found = 0;
   for (size_t at = 0; at < places; ++at) {
@@ -50,7 +50,7 @@ LOWTIDE_CLONES bool may_have_phrases(const uint8_t* bytes, size_t places) {
   return found != 0;
 }
 
-// Whether a stretch without whitespace of ASCII is longer than `most` bytes: then a word may be.
+// True if a run without ASCII whitespace is longer than `most` bytes: then a word may be.
 bool has_long_stretch(std::string_view line, size_t most) {
   for (size_t at = 0; line.size() - at > most;) {
     size_t blank = at + most;
@@ -83,7 +83,7 @@ bool has_phrase(std::string_view text, std::string& lowered) {
   return false;
 }
 
-// The size of a mark of a citation at text[at], which is '['; 0: there is none.
+// The size of a citation mark at text[at], which is '['; 0 if there is none.
 size_t citation_size(std::string_view text, size_t at) {
   for (const std::string_view mark : {"[edit]", "[citation needed]"}) {
     if (text.substr(at).starts_with(mark)) return mark.size();
@@ -98,7 +98,7 @@ size_t citation_size(std::string_view text, size_t at) {
   return 0;
 }
 
-// Delete the marks of citations; false: there were none.
+// Delete citation marks; false if there were none.
 bool delete_citations(std::string_view line, std::string& out) {
   bool found = false;
   size_t copied = 0;
@@ -130,7 +130,7 @@ size_t count_words(std::string_view text) {
     space_before = masks.spaces >> 63;
     high |= masks.high;
   }
-  if (high == 0) return words;  // else there may be other blanks
+  if (high == 0) return words;  // otherwise there may be other blanks
   words = 0;
   for_each_word(text, [&](std::string_view, size_t) { return ++words, true; });
   return words;
@@ -211,7 +211,7 @@ void QualityRules::begin_rewriting() {
   word_ = 0;
 }
 
-// Lines come in order, and so do words; those before the line are of lines that went.
+// Lines and words are in order; words before the line are of removed lines.
 void QualityRules::keep_line(std::string_view line, bool words) {
   if (!writing_.empty() || !next_words_.empty()) writing_.push_back('\n');
   const size_t begin = writing_.size();
@@ -245,7 +245,7 @@ void QualityRules::end_rewriting() {
   give_back_large(writing_);
 }
 
-// A sentence ends with an end mark, and the next begins with the first word that is no mark.
+// A sentence ends with an end mark, and the next begins with the first word that is not a mark.
 size_t QualityRules::count_sentences(size_t first_word) const {
   size_t sentences = 1;
   bool ended = false;
@@ -261,7 +261,8 @@ size_t QualityRules::count_sentences(size_t first_word) const {
   return sentences;
 }
 
-// Why a line is removed, or the document; kNumRules: it stays, as `line_` where it was changed.
+// The reason to remove a line, or the document; kNumRules: it is kept, as `line_` if it was
+// changed.
 Rule QualityRules::keep_c4_line(std::string_view line, bool& changed) {
   const double max_chars = limit(kLimitC4MaxWordChars), min_words = limit(kLimitC4MinLineWords);
   size_t words = 0, longest = 0;
@@ -292,9 +293,9 @@ Rule QualityRules::keep_c4_line(std::string_view line, bool& changed) {
 
 Rule QualityRules::judge_c4() {
   begin_rewriting();
-  has_phrases_ = false;  // most documents have none, and their lines need not be looked at
+  has_phrases_ = false;  // most documents have none, and their lines need not be examined
   for (size_t at = 0; at < text_.size() && !has_phrases_; at += kScanned) {
-    // A part reaches into the next one, so that no phrase lies between them.
+    // Parts overlap, so that no phrase is missed between them.
     has_phrases_ = has_phrase(text_.substr(at, kScanned + kLongestPhrase), lowered_);
   }
   size_t sentences = 0;
@@ -321,7 +322,7 @@ Rule QualityRules::judge_c4() {
   return kNumRules;
 }
 
-// Why a line is removed; kNumRules: it stays.
+// The reason to remove a line; kNumRules: it is kept.
 Rule QualityRules::find_refinedweb_line(std::string_view line, size_t words) const {
   const LineCharacters found = count_characters(line);
   const double share = static_cast<double>(found.capitals) / static_cast<double>(found.all);
@@ -339,7 +340,7 @@ Rule QualityRules::find_refinedweb_line(std::string_view line, size_t words) con
 
 Rule QualityRules::judge_refinedweb() {
   begin_rewriting();
-  size_t before = 0, after = 0;  // words of the text, and of the lines that stay
+  size_t before = 0, after = 0;  // words of the text, and of the kept lines
   const double most = limit(kLimitRefinedWebMaxButtonWords);
   for_each_part(text_, '\n', [&](std::string_view line) {
     const size_t words = count_words(line);

@@ -20,8 +20,8 @@ int hex_value(char byte) {
   return small >= 'a' && small <= 'f' ? small - 'a' + 10 : -1;
 }
 
-// Digits of `text` from the beginning, between which one of `separators` may stand. `size` is how far
-// they reach; `same`: separators have to be alike, one at a time.
+// Digits at the beginning of `text`, with one of `separators` allowed between them. `size` is their
+// length; `same`: separators have to be equal, one at a time.
 struct Digits {
   char digits[kMostCard + 1];
   size_t count = 0, size = 0, separators = 0;
@@ -59,7 +59,7 @@ bool passes_luhn(const Digits& number) {
   return sum % 10 == 0;
 }
 
-// Whether an issuer has numbers that begin so and are so long.
+// True if an issuer has numbers with this prefix and length.
 bool is_issued(const Digits& number) {
   int first = 0;
   for (size_t at = 0; at < 4; ++at) first = first * 10 + (number.digits[at] - '0');
@@ -103,7 +103,7 @@ constexpr IbanCountry kIbanCountries[] = {
     {"SD", 18}, {"SE", 24}, {"SI", 19}, {"SK", 24}, {"SM", 27}, {"SO", 23}, {"ST", 25}, {"SV", 28},
     {"TL", 23}, {"TN", 24}, {"TR", 26}, {"UA", 29}, {"VA", 22}, {"VG", 24}, {"XK", 20}, {"YE", 30}};
 
-// As one word, or in groups of four with single blanks between them.
+// As one word, or in groups of four separated by single blanks.
 size_t iban_size(std::string_view text) {
   if (text.size() < 15 || !is_upper(text[1]) || !is_digit(text[2]) || !is_digit(text[3])) return 0;
   size_t wanted = 0;
@@ -128,7 +128,7 @@ size_t iban_size(std::string_view text) {
   return rest == 1 ? at : 0;
 }
 
-// Addresses that are routed on the internet: others do not identify a machine.
+// Addresses that are routed on the internet, because others do not identify a machine.
 bool is_global(const uint32_t (&parts)[4]) {
   const uint32_t first = parts[0], second = parts[1];
   if (first == 0 || first == 10 || first == 127 || first >= 224) return false;
@@ -159,7 +159,7 @@ size_t ipv4_size(std::string_view text) {
   return is_global(parts) ? at : 0;
 }
 
-// Global unicast, 2000::/3, which times, hardware addresses and names of C++ are not.
+// Global unicast, 2000::/3, which excludes times, hardware addresses and C++ names.
 size_t ipv6_size(std::string_view text) {
   if (text.size() < 6 || (text[0] != '2' && text[0] != '3') || text[4] != ':') return 0;
   size_t groups = 0, at = 0;
@@ -184,7 +184,7 @@ size_t ipv6_size(std::string_view text) {
   return groups == 8 ? (gap ? 0 : at) : gap ? at : 0;
 }
 
-// +, a country and 8 to 15 digits; or three, three and four digits with marks between them.
+// +, a country code and 8 to 15 digits; or three, three and four digits with marks between them.
 size_t phone_size(std::string_view text) {
   if (text[0] == '+') {
     if (text.size() < 9 || text[1] < '1' || text[1] > '9') return 0;
@@ -222,7 +222,7 @@ bool is_atom(char byte) {
          (byte != 0 && std::strchr(".!#$%&'*+/=?^_`{|}~-", byte) != nullptr);
 }
 
-// Where the domain after an @ ends: labels with points between them, the last one of letters.
+// The end of the domain after an @: labels separated by dots, the last one of letters.
 size_t domain_size(std::string_view text) {
   size_t at = 0, label = 0, end = 0, labels = 0;
   for (;; ++at) {
@@ -241,7 +241,7 @@ size_t domain_size(std::string_view text) {
   return end;
 }
 
-// The e-mail address around the @ at line[at]: begin and size; it begins at or after `from`.
+// The email address around the @ at line[at]: begin and size; it begins at or after `from`.
 std::pair<size_t, size_t> find_email(std::string_view line, size_t at, size_t from) {
   size_t begin = at;
   while (begin > from && is_atom(line[begin - 1])) --begin;
@@ -262,7 +262,7 @@ class LineMasker {
   bool run() {
     const uint64_t digits = count_digits();
     const bool emails = wants(kMaskEmail) && line_.find('@') != std::string_view::npos;
-    // The shortest of the others has eight digits, but for IPv4 with four and IBAN with two.
+    // The shortest of the others has eight digits, except IPv4 with four and IBAN with two.
     const bool numbers = digits >= 2 && (kinds_ & ~(uint64_t{1} << kMaskEmail)) != 0;
     if (!emails && !numbers) return false;
     for (size_t at = 0; at < line_.size();) {
@@ -326,7 +326,7 @@ class LineMasker {
   uint64_t kinds_;
   std::string& out_;
   MaskCounts& counts_;
-  size_t copied_ = 0;  // so much of the line is done
+  size_t copied_ = 0;  // end of the processed part of the line
 };
 
 }  // namespace

@@ -26,8 +26,8 @@ struct MaskCounts {
   std::array<uint64_t, kNumMasks> bytes{};
 };
 
-// Write the line to `out` with what the bits of `kinds` name replaced, and count it; false: there is
-// nothing of it, and `out` is not written.
+// Write the line to `out` with data of the `kinds` (bits) replaced, and count it; false if there is
+// none, and `out` is not written.
 bool mask_line(std::string_view line, uint64_t kinds, std::string& out, MaskCounts& counts);
 
 }  // namespace lowtide

@@ -13,11 +13,11 @@ namespace {
 constexpr size_t kMostWords = 1 << 20;
 constexpr uint64_t kBase = 0x9E3779B97F4A7C15ULL | 1;
 // Limits of a bucket: how many of its documents later ones are compared with, and how many contents
-// are remembered. The more different documents it has, the fewer each is compared with, besides
-// those just before it.
+// are stored. The more different documents it has, the fewer each is compared with, besides those
+// just before it.
 constexpr size_t kAnchors = 16, kFewAnchors = 2, kLargeBucket = 128, kBefore = 2, kMostKnown = 4096;
 
-// Each hash is a permutation of 32 bits. Grams side by side in a vector: the compiler's own doing.
+// Each hash is a permutation of 32 bits. The compiler vectorizes the loop over n-grams.
 LOWTIDE_CLONES void take_minima(const uint32_t* grams, size_t count, const uint32_t* masks,
                                 const uint32_t* factors, size_t num_hashes, uint32_t* minima) {
   for (size_t number = 0; number < num_hashes; ++number) {
@@ -28,7 +28,7 @@ LOWTIDE_CLONES void take_minima(const uint32_t* grams, size_t count, const uint3
   }
 }
 
-// Sort hashes: by their first bits into as many stretches as there are hashes, which are then short.
+// Sort hashes: by their first bits into as many buckets as there are hashes, which are then short.
 void sort_hashes(std::span<uint64_t> hashes, std::vector<uint64_t>& other,
                  std::vector<uint32_t>& ends) {
   if (hashes.size() < 32) return std::sort(hashes.begin(), hashes.end());
@@ -63,7 +63,7 @@ bool GramHasher::hash(std::string_view document) {
   if (!splitter_.split(document, 0, kMostWords, words_)) return false;
   uint64_t rolling = 0;
   size_t count = 0;
-  // The words that count are moved to the front: each is needed again when it leaves the n-gram.
+  // Real words are moved to the front, because each is needed again when it leaves the n-gram.
   for (const Word& word : words_) {
     if ((word.facts & kWordReal) == 0) continue;
     if (count >= n_) rolling -= words_[count - n_].hash * power_;
@@ -176,7 +176,7 @@ void NearBuckets::begin(uint64_t key) {
   anchors_.clear();
   before_.clear();
   if (first_.size() > kAnchors) {
-    std::unordered_map<uint64_t, uint64_t>().swap(first_);  // clearing goes through all its buckets
+    std::unordered_map<uint64_t, uint64_t>().swap(first_);  // clearing visits all its buckets
   } else {
     first_.clear();
   }

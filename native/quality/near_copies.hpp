@@ -24,8 +24,8 @@ class GramHasher {
  public:
   explicit GramHasher(size_t n);
 
-  // Hash a document's n-grams, in order and as often as they occur; where it has fewer words than n,
-  // all of them are one. False: it has no words, or too many.
+  // Hash a document's n-grams, in order and with repetitions; if it has fewer words than n, all of
+  // them are one n-gram. False: it has no words, or too many.
   bool hash(std::string_view document);
   const std::vector<uint64_t>& grams() const { return grams_; }
 
@@ -45,7 +45,7 @@ struct NearOptions {
 // One band of a document's signature, as stored in work files.
 struct NearRow {
   uint64_t key;    // 48 bits of the band, then the highest 16 of the content's 48
-  uint32_t check;  // the others
+  uint32_t check;  // the content's others
   uint32_t row;    // of the document in its block
 };
 
@@ -70,8 +70,8 @@ class NearSigner {
   std::vector<NearRow> unsorted_;
 };
 
-// Two numbers that sort: a pair of documents (the later one first), or a document and what is wanted
-// of it. A document is its block's place in the corpus and its row there.
+// Two numbers to sort by: a pair of documents (the later one first), or a document and what is
+// wanted of it. A document is its block's index in the corpus and its row there.
 struct PlacePair {
   uint64_t first, second;
 
@@ -93,7 +93,7 @@ struct BucketRow {
 class BucketRows {
  public:
   explicit BucketRows(size_t capacity) : capacity_(capacity) { rows_.reserve(capacity); }
-  // Add a block's rows from `first` on, as far as there is room; says how many there was room for.
+  // Add a block's rows from `first` on, as far as there is room; returns their number.
   size_t add(std::span<const NearRow> rows, uint64_t block, size_t first);
   std::span<const BucketRow> sort();
   void clear() { rows_.clear(); }
@@ -103,15 +103,15 @@ class BucketRows {
   std::vector<BucketRow> rows_;
 };
 
-// The pairs of documents that share a key. What is remembered of a bucket is limited, so that
-// buckets of any size can be processed; a large one usually comes from a page template.
+// The pairs of documents that share a key. The data stored for a bucket is limited, so that buckets
+// of any size can be processed; a large one is usually caused by a page template.
 class NearBuckets {
  public:
-  // Go through sorted rows until about `most` pairs are made; says how many rows that were.
+  // Process sorted rows until there are about `most` pairs; returns the number of rows.
   size_t add(std::span<const BucketRow> rows, size_t most);
-  // The last bucket is over.
+  // End the last bucket.
   void finish();
-  // Sort what was found since the last call, each once; it stays in `pairs` and `wanted`.
+  // Sort the results since the last call, without repeats; they stay in `pairs` and `wanted`.
   void sort();
 
   std::vector<PlacePair> pairs, wanted;
@@ -122,14 +122,14 @@ class NearBuckets {
   void take(const BucketRow& row);
   void pair_with(uint64_t place, uint64_t earlier) { pairs.push_back({place, earlier}); }
 
-  bool taken_ = false;  // what was found was looked at: the next call begins anew
+  bool taken_ = false;  // results were read: the next call starts with empty ones
   bool begun_ = false;
   uint64_t key_ = 0, num_different_ = 0, last_place_ = 0;
   std::vector<uint64_t> anchors_, before_;
-  std::unordered_map<uint64_t, uint64_t> first_;  // by content: where it is first
+  std::unordered_map<uint64_t, uint64_t> first_;  // by content: its first position
 };
 
-// A document of which something was wanted, as stored in work files.
+// A document that is needed for comparison, as stored in work files.
 struct GramSetRow {
   uint64_t place;
   uint64_t begin, count;  // of its n-grams in the file
@@ -137,13 +137,13 @@ struct GramSetRow {
   uint64_t input, ordinal;
 };
 
-// Sets of n-grams of the documents of a block: each sorted, none twice.
+// Sets of n-grams of the documents of a block, sorted, without repeats.
 class GramSets {
  public:
   explicit GramSets(size_t n) : hasher_(n) {}
 
-  // `wanted` are documents of this block, sorted; `begin` is where the next n-gram comes in the file.
-  // False when rows lie outside the block.
+  // `wanted` are documents of this block, sorted; `begin` is the position of the next n-gram in the
+  // file. False if rows lie outside the block.
   bool make(std::string_view text, std::span<const DocumentRow> documents, uint64_t block,
             std::span<const PlacePair> wanted, uint64_t begin);
 

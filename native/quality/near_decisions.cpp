@@ -18,7 +18,7 @@ size_t count_common(std::span<const uint64_t> a, std::span<const uint64_t> b) {
   size_t common = 0, left = 0, right = 0;
   while (left < a.size() && right < b.size()) {
     const uint64_t x = a[left], y = b[right];
-    common += x == y;  // no branch: which one is smaller cannot be foreseen
+    common += x == y;  // no branch, because which one is smaller is unpredictable
     left += x <= y;
     right += y <= x;
   }
@@ -63,7 +63,7 @@ void NearDecider::take(const PlacePair& pair) {
   NearCopyRow before{};
   const bool is_gone = find_removed(place, before);
   if (pair.second & kExactCopy) {
-    // What the first of equal texts is like, the others are like too.
+    // The decision for the first of equal texts holds for the others too.
     decided_ = true;
     if (is_gone) {
       remove({later_.place, before.kept, before.similarity, later_.lines, later_.input,
@@ -105,7 +105,7 @@ void NearDecider::read_grams(const GramSetRow& row, Cursor& cursor) {
               row.count * sizeof(uint64_t));
 }
 
-// 0 where their numbers of n-grams alone say that it is too little.
+// 0 if their numbers of n-grams already show that it is too low.
 double NearDecider::measure_similarity(const GramSetRow& earlier) {
   const double fewer = static_cast<double>(std::min(earlier.count, later_.count));
   const double more = static_cast<double>(std::max(earlier.count, later_.count));

@@ -22,7 +22,7 @@ struct GramSetFile {
   uint64_t grams_at = 0;
 };
 
-// A document that goes, as stored in work files.
+// A removed document, as stored in work files.
 struct NearCopyRow {
   uint64_t place, kept;
   double similarity;
@@ -32,24 +32,23 @@ struct NearCopyRow {
 
 class NearDecider {
  public:
-  // Rows of documents that go are appended to the file `out`. Exact copies of documents that stay
-  // are left to exact deduplication, if the one that stays has the place `copies_left_from` or a
-  // later one.
+  // Rows of removed documents are appended to the file `out`. Exact copies of kept documents are
+  // left to exact deduplication, if the kept one is at `copies_left_from` or later.
   NearDecider(std::vector<GramSetFile> sets, double threshold, uint64_t copies_left_from,
               std::string out);
   NearDecider(const NearDecider&) = delete;
   NearDecider& operator=(const NearDecider&) = delete;
   ~NearDecider();
 
-  // Take the next pairs, in order.
+  // Process the next pairs, in order.
   void add(std::span<const PlacePair> pairs);
-  // Write what is left.
+  // Write the remaining rows.
   void finish();
 
   uint64_t num_removed = 0, num_compared = 0, num_unlike = 0;
 
  private:
-  struct Cursor {  // the chunk of an index that was read last
+  struct Cursor {  // the last chunk read of an index
     size_t file = ~size_t{0};
     uint64_t held = ~uint64_t{0};
     std::vector<GramSetRow> chunk;
@@ -71,9 +70,9 @@ class NearDecider {
   std::vector<RowIndex<GramSetRow>> indexes_;
   std::string out_;
   int descriptor_;
-  std::vector<uint64_t> removed_keys_;   // the first of every chunk in the file
+  std::vector<uint64_t> removed_keys_;   // the first value of every chunk in the file
   std::vector<NearCopyRow> removed_;     // the chunk that is not full yet
-  std::vector<NearCopyRow> read_chunk_;  // the one that was read last
+  std::vector<NearCopyRow> read_chunk_;  // the last one read
   uint64_t read_number_ = ~uint64_t{0};
   Cursor later_cursor_, earlier_cursor_;
   GramSetRow later_{};

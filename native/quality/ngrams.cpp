@@ -10,7 +10,7 @@ namespace lowtide {
 
 namespace {
 
-// Of the filter: bits for each pair. One pair in sixteen is taken for one that occurs twice.
+// Of the filter: bits for each pair. One pair in sixteen is mistaken for one that occurs twice.
 constexpr size_t kFilterBits = 16, kMostFilter = 1 << 15;
 constexpr uint64_t kFactor = 0x9E3779B97F4A7C15ULL;
 
@@ -117,7 +117,7 @@ uint64_t NgramCounter::measure_top() const {
 
 uint64_t NgramCounter::bound_top(size_t words, uint64_t enough) const {
   if (words_->size() < words) return 0;
-  uint64_t most = words - 1;  // where none occurs twice, the first one counts
+  uint64_t most = words - 1;  // if none occurs twice, the first one is used
   for (size_t at = 0; at < words; ++at) most += (*words_)[at].chars();
   const uint64_t longest = words * longest_word_ + words - 1;
   const size_t run = words - n_ + 1;
@@ -154,7 +154,7 @@ uint64_t NgramCounter::bound_repeated(size_t words) const {
 }
 
 uint64_t NgramCounter::measure_repeated() {
-  // Counts serve as marks meanwhile: the highest bit says that the n-gram was met.
+  // Counts are also used as marks here: the highest bit means that the n-gram has occurred.
   constexpr uint32_t kMet = 0x80000000u;
   uint64_t chars = 0;
   size_t next = 0;

@@ -15,41 +15,41 @@ namespace lowtide {
 
 class NgramCounter {
  public:
-  // Begin with the pairs of these words, which have to stay where they are.
+  // Begin with the pairs of these words, which must not be moved.
   void begin(const std::vector<Word>& words);
-  // Go on to n-grams of one word more.
+  // Continue with n-grams of one word more.
   void advance();
   size_t n() const { return n_; }
-  // Characters of the most frequent n-gram, the first of equals, with blanks between its words, times
-  // how often it occurs; 0 where there are no n-grams.
+  // Characters of the most frequent n-gram, the first of equals, with blanks between its words,
+  // times its count; 0 if there are no n-grams.
   uint64_t measure_top() const;
-  // Characters in n-grams that came before, of which none overlap.
+  // Characters in n-grams that occurred before, counted without overlap.
   uint64_t measure_repeated();
-  // At least what measure_top and measure_repeated will say of n-grams of `words` words, or more: these
-  // lie where the ones known now stand one after the other.
+  // Upper bounds of measure_top and measure_repeated for n-grams of at least `words` words, which
+  // can only be where the current ones follow each other.
   uint64_t bound_repeated(size_t words) const;
   // The first one is exact only above `enough`.
   uint64_t bound_top(size_t words, uint64_t enough) const;
-  // Free what a large document took.
+  // Free the memory of a large document.
   void give_back();
 
  private:
   uint64_t count_chars(size_t place) const;
   // Find the pairs that may occur twice, as `places_` and `keys_`.
   void filter_pairs(const std::vector<Word>& words);
-  // Number places by their key; keeps those whose key occurs twice.
+  // Number positions by key; keeps those whose key occurs twice.
   void number();
 
   const std::vector<Word>* words_ = nullptr;
   size_t n_ = 0, top_ = 0;
-  uint32_t most_ = 1, longest_word_ = 0;  // how often the n-gram at `top_` occurs
-  std::vector<uint32_t> alive_;           // places whose n-gram occurs at least twice
-  std::vector<uint32_t> first_;           // by place: where its n-gram occurs first
-  std::vector<uint32_t> counts_;          // by that place
+  uint32_t most_ = 1, longest_word_ = 0;  // count of the n-gram at `top_`
+  std::vector<uint32_t> alive_;           // positions whose n-gram occurs at least twice
+  std::vector<uint32_t> first_;           // by position: where its n-gram occurs first
+  std::vector<uint32_t> counts_;          // by that position
   std::vector<uint32_t> places_;
   std::vector<uint64_t> keys_;
   std::vector<uint32_t> slots_;         // of a table by key: a row of these two, and one
-  std::vector<uint64_t> once_, twice_;  // the filter: pairs met, and met again
+  std::vector<uint64_t> once_, twice_;  // the filter: pairs seen once, and twice
 };
 
 }  // namespace lowtide

@@ -14,13 +14,13 @@
 
 namespace lowtide {
 
-// A stretch of sorted rows in a file.
+// A range of sorted rows in a file.
 struct RowRun {
   std::string path;
   uint64_t offset = 0, rows = 0;
 };
 
-// Files that are read here and there; only so many are open at a time.
+// Files with random reads; only a limited number is open at a time.
 class OpenFiles {
  public:
   explicit OpenFiles(size_t most) : most_(most) {}
@@ -28,7 +28,7 @@ class OpenFiles {
   OpenFiles& operator=(const OpenFiles&) = delete;
   ~OpenFiles() { close_all(); }
 
-  // Read all of `size` bytes; throws where the file has fewer, or cannot be read.
+  // Read all of `size` bytes; throws if the file has fewer, or cannot be read.
   void read(const std::string& path, uint64_t offset, void* out, size_t size);
 
  private:
@@ -38,7 +38,7 @@ class OpenFiles {
   std::unordered_map<std::string, int> open_;
 };
 
-// Goes through runs of rows in order, each row once.
+// Merges runs of rows in order, without repeated rows.
 template <typename Row>
 class RowMerger {
  public:
@@ -111,7 +111,7 @@ using PairMerger = RowMerger<PlacePair>;
 using PlaceMerger = RowMerger<uint64_t>;
 using BucketMerger = RowMerger<BucketRow>;
 
-// Rows of a file by their first number, which rises: one number in memory for each chunk of them.
+// Rows of a file, sorted by their first number: one number in memory for each chunk of them.
 template <typename Row>
 class RowIndex {
  public:
@@ -125,7 +125,7 @@ class RowIndex {
     }
   }
 
-  // False: there is none of this number. The chunk it was found in stays in `chunk`.
+  // False if there is none with this number. The chunk with it stays in `chunk`.
   bool find(uint64_t key, Row& found, std::vector<Row>& chunk, uint64_t& held) const {
     const auto after = std::upper_bound(keys_.begin(), keys_.end(), key);
     if (after == keys_.begin()) return false;

@@ -11,14 +11,14 @@
 namespace lowtide {
 namespace {
 
-constexpr size_t kScanned = 4096;       // bytes between looks at what a scan has found
+constexpr size_t kScanned = 4096;       // bytes between checks of a scan's results
 constexpr size_t kMostWords = 1 << 20;  // 16 bytes each; English has as many in 5.5 MB
 
 double share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// The stop words of Gopher's rules, found by some bits of their hashes.
+// The stop words of Gopher's rules, looked up by some bits of their hashes.
 class StopWords {
  public:
   StopWords() {
@@ -36,7 +36,7 @@ class StopWords {
       ++shift_;
     }
   }
-  // A bit of its own for each of them; 0: it is none.
+  // A separate bit for each of them; 0 if it is none.
   uint32_t find(uint64_t hash) const {
     const auto& [known, mark] = slots_[hash >> shift_ & (slots_.size() - 1)];
     return known == hash ? mark : 0;
@@ -58,8 +58,8 @@ uint64_t count_bytes(std::string_view text, char wanted) {
   return count;
 }
 
-// Whether the text has ends of lines other than newlines. Pairs of bytes are looked at, whatever
-// stands before them, so some text that has none is taken for one that has.
+// True if the text may have line ends other than newlines. Only pairs of bytes are compared,
+// regardless of the byte before them, so there are false positives.
 LOWTIDE_CLONES bool may_have_other_breaks(const char* text, size_t size) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(text);
   for (size_t begin = 0; begin < size; begin += kScanned) {
@@ -79,7 +79,7 @@ LOWTIDE_CLONES bool may_have_other_breaks(const char* text, size_t size) {
   return size > 0 && (bytes[size - 1] - 0x0Bu < 3 || bytes[size - 1] - 0x1Cu < 3);
 }
 
-// Whether "..." or its single character is anywhere.
+// True if the text contains "..." or its single character.
 LOWTIDE_CLONES bool has_ellipses(const char* text, size_t size) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(text);
   for (size_t begin = 0; begin + 2 < size; begin += kScanned) {
@@ -103,7 +103,7 @@ Rule QualityRules::judge(std::string_view document) {
   line_counts_ = {};
   line_samples_.clear();
   words_.clear();
-  give_back_large(next_words_);  // of a document that was removed while it was rewritten
+  give_back_large(next_words_);  // left by a document that was removed while it was rewritten
   give_back_large(writing_);
   if (!splitter_.split(document, 0, kMostWords, words_)) return kRuleUnjudged;
   other_breaks_ = may_have_other_breaks(document.data(), document.size());
@@ -212,7 +212,7 @@ Rule QualityRules::judge_repeated_grams() {
   return kNumRules;
 }
 
-// False where no n-grams of `n` words or more can exceed a limit, by what is known of shorter ones.
+// False if no n-grams of `n` words or more can exceed a limit, by bounds from shorter ones.
 bool QualityRules::may_repeat_more(uint32_t n) const {
   const auto limit_of = [](uint32_t words) {
     return static_cast<Limit>(kLimitGopherRepetitionMaxTop2 + words - 2);
@@ -237,8 +237,8 @@ void QualityRules::add_part(std::string_view part) {
       {key, static_cast<uint32_t>(part.data() - text_.data()), static_cast<uint32_t>(size)});
 }
 
-// Most parts differ by how long they are, begin and end. Those that do not are hashed whole, and so is
-// everything but their key.
+// Most parts differ in length, beginning or end, which make up their key. Those with the same key
+// are hashed as a whole.
 std::pair<uint64_t, uint64_t> QualityRules::count_repeated() {
   const auto by_key = [](const TextPart& a, const TextPart& b) { return a.key < b.key; };
   std::sort(parts_.begin(), parts_.end(), by_key);

@@ -1,8 +1,8 @@
 // Text quality rules: which documents are removed, and which lines of the others.
 //
-// They decide like datatrove's filters, in the given order of presets; the line rules of RefinedWeb
-// follow DCLM's reconstruction. A document's words are split once: a preset that removes lines passes
-// the words of the remaining lines on to the next preset.
+// Decisions equal those of datatrove's filters, in the given order of presets; the line rules of
+// RefinedWeb follow DCLM's reconstruction. A document's words are split once: a preset that removes
+// lines passes the words of the remaining lines on to the next preset.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ struct QualityOptions {
   };
 };
 
-// A line or paragraph: those that are the same have the same key, and seldom others.
+// A line or paragraph: equal ones have the same key, different ones rarely.
 struct TextPart {
   uint64_t key;
   uint32_t begin, size;  // in the text
@@ -50,14 +50,14 @@ class QualityRules {
  public:
   explicit QualityRules(const QualityOptions& options) : options_(options) {}
 
-  // The rule that removes the document; kNumRules: it stays, as `text()`.
-  // kRuleUnjudged: it has too many words to be judged, and stays as it is.
+  // The rule that removes the document; kNumRules: it is kept, as `text()`. kRuleUnjudged: it has
+  // too many words to be judged, and is kept unchanged.
   Rule judge(std::string_view document);
   std::string_view text() const { return text_; }
   bool is_changed() const { return changed_; }
 
-  // Lines that were removed or changed of the document judged last: how many, the bytes that went,
-  // and the beginnings of the first few.
+  // Removed or changed lines of the last judged document: their number, the removed bytes, and the
+  // beginnings of the first few.
   const std::array<RuleCount, kNumRules>& line_counts() const { return line_counts_; }
   const std::vector<Sample>& line_samples() const { return line_samples_; }
 
@@ -69,7 +69,7 @@ class QualityRules {
   }
   Rule apply(Preset preset);
   Rule judge_gopher_quality();
-  // Lines of the text as str.splitlines has them.
+  // Lines of the text, as by str.splitlines.
   template <typename Found>
   void for_each_text_line(const Found& found) const {
     other_breaks_ ? for_each_line(text_, found) : for_each_newline(text_, found);
@@ -80,7 +80,7 @@ class QualityRules {
   Rule judge_repeated_grams();
   bool may_repeat_more(uint32_t n) const;
   void add_part(std::string_view part);
-  // How many of the parts came before, and how many characters they have.
+  // How many parts repeat earlier ones, and their number of characters.
   std::pair<uint64_t, uint64_t> count_repeated();
   Rule judge_c4_paragraphs();
   Rule judge_fineweb();
@@ -92,7 +92,7 @@ class QualityRules {
   Rule find_refinedweb_line(std::string_view line, size_t words) const;
   void remove_line(Rule rule, std::string_view line, size_t bytes);
   void begin_rewriting();
-  // `words` false: the line is not as it was, and its words are found again.
+  // `words` false: the line was changed, and is split into words again.
   void keep_line(std::string_view line, bool words);
   void end_rewriting();
   size_t count_sentences(size_t first_word) const;
@@ -103,10 +103,10 @@ class QualityRules {
   std::string_view text_;
   size_t chars_ = 0;
   bool changed_ = false, has_phrases_ = false;
-  bool other_breaks_ = false;  // the document may have ends of lines other than newlines
+  bool other_breaks_ = false;  // the document may have line ends other than newlines
   std::string written_, writing_, lowered_, line_;
   std::vector<Word> words_, next_words_;
-  size_t word_ = 0;              // of the words, the first that is not before the line in work
+  size_t word_ = 0;              // the first word that is not before the current line
   std::vector<TextPart> parts_;  // lines or paragraphs
   std::array<RuleCount, kNumRules> line_counts_{};
   std::vector<Sample> line_samples_;

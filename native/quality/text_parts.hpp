@@ -12,7 +12,7 @@
 
 namespace lowtide {
 
-// How often `wanted` stands in the text, none overlapping.
+// Number of non-overlapping occurrences of `wanted` in the text.
 inline uint64_t count_text(std::string_view text, std::string_view wanted) {
   uint64_t count = 0;
   const char* const end = text.data() + text.size();
@@ -27,7 +27,7 @@ inline Decoded decode_at(std::string_view text, size_t at) {
   return decode_utf8(reinterpret_cast<const unsigned char*>(text.data()) + at, text.size() - at);
 }
 
-// Where the last character begins; the text is not empty.
+// The start of the last character; the text must not be empty.
 inline size_t last_place(std::string_view text) {
   size_t at = text.size() - 1;
   while (at > 0 && (text[at] & 0xC0) == 0x80) --at;
@@ -80,7 +80,7 @@ void for_each_run(std::string_view text, size_t least, const Found& found) {
   found(text.substr(begin));
 }
 
-// Lines as str.splitlines has them where newlines alone end them: nothing follows the last end.
+// Lines as by str.splitlines if only newlines end them: nothing follows the last end.
 template <typename Found>
 void for_each_newline(std::string_view text, const Found& found) {
   for (size_t at = 0; at < text.size();) {
@@ -90,7 +90,7 @@ void for_each_newline(std::string_view text, const Found& found) {
   }
 }
 
-// Lines as str.splitlines has them: other characters end them too.
+// Lines as by str.splitlines, which other characters end too.
 template <typename Found>
 void for_each_line(std::string_view text, const Found& found) {
   size_t begin = 0;

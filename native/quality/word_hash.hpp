@@ -1,4 +1,4 @@
-// The hash of a word, for loops over many words: no branch depends on the length of a short one.
+// The hash of a word, for loops over many words: without branches on the length of short words.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@
 namespace lowtide {
 
 constexpr uint64_t kHashA = 0x9E3779B97F4A7C15ULL, kHashB = 0xC2B2AE3D27D4EB4FULL;
-constexpr size_t kShortWord = 16;  // bytes; the hash of a longer one is another
+constexpr size_t kShortWord = 16;  // bytes; longer words have another hash function
 
 inline uint64_t hash_two(uint64_t first, uint64_t second, size_t size) {
   return scatter64(fold_multiply(first ^ kHashA, second ^ kHashB ^ (size << 56)));
 }
 
-// How the bytes of a word of up to 16 become two numbers, by its size: as hash_word has it, without
-// asking which of three ways it is.
+// How a word of up to 16 bytes is read as two numbers, by its size: as in hash_word, without
+// branching on its three cases.
 struct Loads {
   uint64_t first, second;  // masks
   uint8_t offset, shift;   // of the second

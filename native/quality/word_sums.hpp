@@ -2,7 +2,7 @@
 //
 // With subwords (character n-grams), a word has a dozen rows, and nine of ten words of a text occurred
 // in it before. Every word has one slot in the table, where it replaces the previous word, so the
-// memory is fixed. A sum depends on the word alone and starts at zero, so a cached sum equals a
+// memory is fixed. A sum depends only on the word and starts at zero, so a cached sum equals a
 // recomputed one.
 #pragma once
 
@@ -23,9 +23,9 @@ class WordSums {
  public:
   static constexpr size_t kLongestWord = 24;
 
-  // A word, and where its sum is.
+  // A word, and the position of its sum.
   struct Key {
-    std::array<uint64_t, kLongestWord / 8> word{};  // its bytes, then zeros: no word has any
+    std::array<uint64_t, kLongestWord / 8> word{};  // its bytes, then zeros, which no word has
     size_t place = 0;
   };
   struct Sum {
@@ -35,7 +35,7 @@ class WordSums {
     float* values() { return reinterpret_cast<float*>(this + 1); }
   };
 
-  // Forget everything; sums have `width` numbers.
+  // Clear the cache; sums have `width` numbers.
   void reset(size_t width) {
     width_ = width;
     step_ = (sizeof(Sum) + width * sizeof(float) + 7) / 8 * 8;
@@ -44,12 +44,13 @@ class WordSums {
     table_.assign(places * step_, std::byte{0});
   }
 
-  // The key of a word of at most kLongestWord bytes, of which `readable` are there from its begin on;
-  // its place is on its way from memory then.
+  // The key of a word of at most kLongestWord bytes, with `readable` bytes from its beginning on;
+  // also prefetches its slot.
   Key locate(std::string_view word, size_t readable) const {
     Key key;
     if (readable >= kLongestWord) {
-      // Three loads less what is behind the word: a copy of its bytes would have to be stored first.
+      // Three loads, masked after the word, because a copy of its bytes would have to be stored
+      // first.
       std::memcpy(key.word.data(), word.data(), kLongestWord);
       for (size_t at = 0; at < key.word.size(); ++at) {
         const size_t left = word.size() > 8 * at ? word.size() - 8 * at : 0;
@@ -67,7 +68,7 @@ class WordSums {
     return key;
   }
 
-  // The sum of a word, and whether it was there; if not, the place is the word's now, all zeros.
+  // The sum of a word, and whether it was cached; if not, the slot is now the word's, all zeros.
   bool find(const Key& key, Sum*& sum) {
     sum = reinterpret_cast<Sum*>(table_.data() + key.place);
     const uint64_t other =
@@ -79,9 +80,9 @@ class WordSums {
   }
 
  private:
-  static constexpr size_t kTableBytes = 1 << 19;  // little beside a block
+  static constexpr size_t kTableBytes = 1 << 19;  // small compared to a block
 
-  size_t width_ = 0, step_ = 0;  // numbers of a sum; bytes from one to the next
+  size_t width_ = 0, step_ = 0;  // numbers of a sum; stride in bytes
   unsigned shift_ = 63;
   LineVector<std::byte> table_;  // sums, each followed by its numbers
 };

@@ -14,7 +14,7 @@
 namespace lowtide {
 namespace {
 
-// What a byte is to the short way of splitting a chunk.
+// The class of a byte for the fast path of splitting a chunk.
 constexpr uint8_t kByteLetter = 1, kByteDigit = 2, kByteCloser = 4, kBytePause = 8;
 constexpr std::array<uint8_t, 256> make_byte_kinds() {
   std::array<uint8_t, 256> kinds{};
@@ -23,7 +23,7 @@ constexpr std::array<uint8_t, 256> make_byte_kinds() {
   }
   for (size_t digit = 0; digit < 10; ++digit) kinds['0' + digit] = kByteDigit;
   for (const char mark : {',', '!', '?', ')', '"'}) kinds[static_cast<size_t>(mark)] = kByteCloser;
-  kinds[';'] = kinds[':'] = kByteCloser | kBytePause;  // they make faces
+  kinds[';'] = kinds[':'] = kByteCloser | kBytePause;  // they form emoticons
   return kinds;
 }
 constexpr std::array<uint8_t, 256> kByteKinds = make_byte_kinds();
@@ -76,14 +76,14 @@ inline void WordSplitter::add_letters(const char* begin, const char* end,
                    static_cast<uint32_t>(word.size()) << kWordCharsShift | kWordAlpha | kWordReal});
 }
 
-// 64 bytes at a time: bits say where chunks begin and end and whether they are letters alone, so
-// that nothing is asked of a single byte, and the processor need not guess how long a word is.
+// 64 bytes at a time: bit masks have the begins and ends of chunks and whether they are only
+// letters, so there are no branches on single bytes or on the length of a word.
 bool WordSplitter::split(std::string_view text, size_t base, size_t most,
                          std::vector<Word>& words) {
   text_ = text.data();
   text_end_ = text_ + text.size();
   base_ = base;
-  const char* begin = text_;  // of the chunk in work
+  const char* begin = text_;  // of the current chunk
   uint64_t space_before = 1, odd_before = 0, high_before = 0;
   for (size_t block = 0; block < text.size(); block += kMaskedBytes) {
     const char* const at = text_ + block;
@@ -129,7 +129,7 @@ bool WordSplitter::split(std::string_view text, size_t base, size_t most,
   return words.size() <= most;
 }
 
-// A chunk between whitespace of ASCII: blanks beyond it part it further.
+// A chunk between ASCII whitespace: other blanks split it further.
 void WordSplitter::split_unicode(const char* begin, const char* end, std::vector<Word>& words) {
   for (const char* at = begin; at < end;) {
     bool ascii = true;
@@ -191,7 +191,7 @@ bool WordSplitter::split_plain(const char* begin, const char* letters_end, const
     for (const char* at = first; at < last; ++at) {
       if (kind_of(*at) != kByteDigit) return words.resize(mark), false;
     }
-    if (*first == '8') return words.resize(mark), false;  // 8) is a face
+    if (*first == '8') return words.resize(mark), false;  // 8) is an emoticon
     add(first, last, kWordReal);
   } else {
     const char* start = first;

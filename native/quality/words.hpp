@@ -23,7 +23,7 @@ inline uint16_t text_flags(uint32_t code) {
 }
 
 constexpr uint32_t kWordAlpha = 1;  // has a letter
-constexpr uint32_t kWordReal = 2;   // is more than marks
+constexpr uint32_t kWordReal = 2;   // has more than marks
 constexpr uint32_t kWordEnd = 4;    // is a single mark that ends a sentence
 constexpr uint32_t kWordMarks = 8;  // is nothing but punctuation
 constexpr uint32_t kWordCharsShift = 8;
@@ -43,23 +43,23 @@ class KnownWords;
 class WordSplitter {
  public:
   WordSplitter();
-  // Append the words of `text`, which begins at byte `base` of a document. Returns false, having
-  // appended some, when there would be more than `most` words.
+  // Append the words of `text`, which begins at byte `base` of a document. Returns false, after
+  // appending some, if there would be more than `most` words.
   bool split(std::string_view text, size_t base, size_t most, std::vector<Word>& words);
 
  private:
-  // Most chunks: letters, hyphens between them, or digits, with common marks around. False, and
-  // nothing is added: it is none of these, or something known.
-  // `letters_end`: up to there it is known to be letters.
+  // Most chunks: letters, hyphens between them, or digits, with common marks around. False, with
+  // nothing added, for other chunks and known words. `letters_end`: up to there it is known to be
+  // letters.
   bool split_plain(const char* begin, const char* letters_end, const char* end,
                    std::vector<Word>& words) const;
-  // Letters, digits and marks in no order (quality/bare_chunks.cpp); false as above.
+  // Letters, digits and marks mixed (quality/bare_chunks.cpp); false as above.
   bool split_bare(const char* begin, const char* end, std::vector<Word>& words) const;
   bool add_bare(const char* begin, const char* end, uint64_t letters,
                 std::vector<Word>& words) const;
-  // A chunk of ASCII that is none of the plain ones.
+  // A chunk of ASCII that is not one of the plain ones.
   void split_rest(const char* begin, const char* end, std::vector<Word>& words);
-  // The size of a unit at the end that follows a digit, as of 5km; 0: there is none.
+  // The size of a unit at the end that follows a digit, as in 5km; 0 if there is none.
   static size_t ascii_unit_size(const char* first, const char* last);
   void add_letters(const char* begin, const char* end, std::vector<Word>& words);
   void split_unicode(const char* begin, const char* end, std::vector<Word>& words);
@@ -68,7 +68,7 @@ class WordSplitter {
   Word mark_word(const char* place) const;
   struct Characters {
     size_t count;
-    bool letters;  // and nothing else
+    bool letters;  // and has nothing else
   };
   Characters decode_chunk(const char* begin, const char* end);
   void split_chunk(const char* begin, const char* end, std::vector<Word>& words);
@@ -76,11 +76,11 @@ class WordSplitter {
   size_t prefix_size(size_t first, size_t last) const;
   size_t suffix_size(size_t first, size_t last) const;
   size_t infix_size(size_t at, size_t first, size_t last) const;
-  // The sizes of the words that a known chunk becomes, 0 after the last; nullptr: not known.
+  // The sizes of the words of a known chunk, 0 after the last; nullptr: not known.
   const uint8_t* known_word(size_t first, size_t last) const;
   void add(size_t first, size_t last, std::vector<Word>& words) const;
   void add_known(size_t first, const uint8_t* sizes, std::vector<Word>& words) const;
-  // Join neighbours that are a known word together: "):", "s.".
+  // Join neighbours that together are a known word: "):", "s.".
   void join_known(size_t first_word, const char* end, std::vector<Word>& words) const;
   void split_middle(size_t first, size_t last, std::vector<Word>& words);
 
@@ -89,7 +89,8 @@ class WordSplitter {
   const char* text_ = nullptr;
   const char* text_end_ = nullptr;
   size_t base_ = 0;
-  // Of the chunk in work (quality/chunks.cpp): its characters, and what longer ones before it left.
+  // Buffers of the current chunk (quality/chunks.cpp): its characters, then leftovers of longer
+  // ones before it.
   std::vector<uint32_t> codes_, places_;
   std::vector<uint16_t> flags_;
   std::vector<std::pair<uint32_t, uint32_t>> infixes_;

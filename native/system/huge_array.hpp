@@ -20,7 +20,7 @@ class HugeArray {
  public:
   HugeArray() = default;
   explicit HugeArray(size_t size) : size_(size), mapped_bytes_(size * sizeof(T)) {
-    // Huge pages begin at multiples of 2 MiB; the little more makes room to begin there.
+    // Huge pages begin at multiples of 2 MiB; the extra bytes allow this alignment.
     if (mapped_bytes_ >= kHugePage) mapped_bytes_ += kHugePage;
     mapped_ = map_memory(mapped_bytes_);
     if (mapped_ == MAP_FAILED) throw std::bad_alloc();

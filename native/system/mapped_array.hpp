@@ -1,5 +1,5 @@
 // A growing array of plain values in anonymous memory. On Linux growing moves page tables, not bytes
-// (mremap), so it never needs twice the memory; reserved pages that were not written take none.
+// (mremap), so it never needs twice the memory; reserved pages that were not written use none.
 #pragma once
 
 #include <sys/mman.h>
@@ -50,7 +50,7 @@ class MappedArray {
     capacity_ = capacity;
     if (bytes >= kManyBytes) ask_for_huge_pages(data_, bytes);
   }
-  // Returns to the system what lies behind the last value.
+  // Returns the memory after the last value to the system.
   void shrink_to_fit() {
     const size_t capacity = (size_ + kStep - 1) / kStep * kStep;
     if (capacity == 0 || capacity >= capacity_) return;

@@ -1,5 +1,5 @@
-// System calls for memory and files that are not POSIX, each with a fallback for other systems; no
-// other file has such calls. Results are the same everywhere; speed and peaks may differ.
+// System calls for memory and files that are not POSIX, each with a fallback for other systems;
+// only this file has such calls. Results are the same everywhere; speed and peaks may differ.
 #pragma once
 
 #include <fcntl.h>
@@ -23,8 +23,8 @@ inline void* map_memory(size_t bytes) {
   return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-// The mapping in another size, perhaps elsewhere, or MAP_FAILED. Linux moves page tables, others
-// copy: twice the memory for a moment.
+// Resize a mapping, maybe moving it; MAP_FAILED on failure. Linux moves page tables, others copy:
+// twice the memory for a moment.
 inline void* resize_mapping(void* old, size_t old_bytes, size_t bytes) {
 #if defined(__linux__)
   return ::mremap(old, old_bytes, bytes, MREMAP_MAYMOVE);
@@ -43,14 +43,14 @@ inline void ask_for_huge_pages([[maybe_unused]] void* address, [[maybe_unused]] 
 #endif
 }
 
-// Free memory goes back to the system now.
+// Return free memory to the system now.
 inline void give_memory_back() {
 #if defined(__GLIBC__)
   ::malloc_trim(0);
 #endif
 }
 
-// Blocks up to so many bytes stay with the process when they are freed; what is free now goes back.
+// Keep freed blocks up to this many bytes in the process; returns memory that is free now.
 inline void keep_freed_blocks([[maybe_unused]] int bytes, [[maybe_unused]] int at_the_end) {
 #if defined(__GLIBC__)
   ::mallopt(M_MMAP_THRESHOLD, bytes);
@@ -59,7 +59,7 @@ inline void keep_freed_blocks([[maybe_unused]] int bytes, [[maybe_unused]] int a
   give_memory_back();
 }
 
-// Dirty pages of a stretch of a file are on their way to the disk after this, where that is known.
+// Start writeback of dirty pages of a range of a file, where supported.
 inline void start_writeback([[maybe_unused]] int file, [[maybe_unused]] uint64_t offset,
                             [[maybe_unused]] uint64_t size) {
 #if defined(SYNC_FILE_RANGE_WRITE)
@@ -68,7 +68,7 @@ inline void start_writeback([[maybe_unused]] int file, [[maybe_unused]] uint64_t
 #endif
 }
 
-// Read into several buffers as pread does into one; where that needs a call each, the first is filled.
+// Like pread, but into several buffers; where each would need a call, only the first is filled.
 inline ssize_t read_buffers(int file, const iovec* buffers, size_t count, uint64_t offset) {
 #if defined(__linux__)
   return ::preadv(file, buffers, static_cast<int>(count), static_cast<off_t>(offset));

@@ -1,4 +1,4 @@
-// Run the same work on several threads; the first error of any of them is thrown when all are done.
+// Run the same work on several threads; the first error is thrown when all are done.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ void run_threads(size_t num_threads, const Work& work) {
   try {
     for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(guarded, i);
   } catch (const std::system_error&) {
-    // The system gives no more threads: those there are do all the work.
+    // The system allows no more threads: the existing ones do all the work.
   }
   guarded(0);
   for (std::thread& thread : threads) thread.join();

@@ -24,7 +24,7 @@ inline uint8_t classify_code_point(uint32_t code) {
 
 struct Decoded {
   uint32_t code;
-  uint32_t size;  // bytes taken; for an invalid sequence its longest valid beginning
+  uint32_t size;  // bytes consumed; for an invalid sequence its longest valid prefix
   bool valid;     // else `code` is U+FFFD
 };
 
@@ -38,7 +38,7 @@ inline Decoded decode_utf8(const unsigned char* bytes, size_t size) {
     length = 2, code = lead & 0x1F;
   } else if (lead >= 0xE0 && lead <= 0xEF) {
     length = 3, code = lead & 0x0F;
-    if (lead == 0xE0) low = 0xA0;   // shorter forms exist
+    if (lead == 0xE0) low = 0xA0;   // overlong forms
     if (lead == 0xED) high = 0x9F;  // surrogates
   } else if (lead >= 0xF0 && lead <= 0xF4) {
     length = 4, code = lead & 0x07;

@@ -9,19 +9,19 @@
 
 namespace lowtide {
 
-// Text that does not lie in memory as a whole: where more of it comes from, and where a long string
-// goes while it is read.
+// Text that is not in memory as a whole: the source of more text, and the destination of a long
+// string while it is read.
 class JsonSource {
  public:
   virtual ~JsonSource() = default;
-  // The text from `rest` on, of which `rest` is all there is in memory, and more if there is any.
+  // Returns `rest`, the unread text in memory, followed by more text if there is any.
   virtual std::string_view refill(std::string_view rest) = 0;
-  // Takes what a string has so far, and empties it.
+  // Takes the string's text so far, and clears it.
   virtual void take(std::string& text) = 0;
 };
 
-// Accepts what Python's json.loads accepts (NaN and Infinity among it); every function returns false
-// where the text is not JSON.
+// Accepts the same as Python's json.loads (including NaN and Infinity); every function returns
+// false if the text is not JSON.
 class JsonCursor {
  public:
   explicit JsonCursor(std::string_view text, JsonSource* source = nullptr)
@@ -34,7 +34,7 @@ class JsonCursor {
     while (has(1) && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r' || *at_ == '\n')) ++at_;
   }
 
-  // Nothing but blanks from here on.
+  // True if only blanks follow.
   bool ends() {
     skip_blanks();
     return at_ == end_;
@@ -46,7 +46,7 @@ class JsonCursor {
     return true;
   }
 
-  // Appends a string to `out`, or passes over it where that is null.
+  // Appends a string to `out`, or skips it if that is null.
   bool read_string(std::string* out) {
     if (!take('"')) return false;
     while (has(1)) {
@@ -63,7 +63,8 @@ class JsonCursor {
     return false;
   }
 
-  // Calls item() at each item of the list or object here, whose brackets are `open` and `close`.
+  // Calls item() at each item of the list or object at the cursor, with brackets `open` and
+  // `close`.
   template <typename Item>
   bool read_items(char open, char close, const Item& item) {
     if (!take(open)) return false;
@@ -77,7 +78,7 @@ class JsonCursor {
     return take(close);
   }
 
-  // Calls member(key) at the value of each member of the object here.
+  // Calls member(key) at the value of each member of the object at the cursor.
   template <typename Member>
   bool read_members(const Member& member) {
     std::string key;
@@ -91,7 +92,7 @@ class JsonCursor {
     });
   }
 
-  // `open_` holds the closing bracket of every list and object around the place we are at.
+  // `open_` holds the closing bracket of every list and object around the cursor.
   bool skip_value() {
     open_.clear();
     while (true) {
@@ -114,7 +115,7 @@ class JsonCursor {
       } else if (!skip_scalar()) {
         return false;
       }
-      do {  // a value has ended, and with it perhaps what is around it
+      do {  // a value has ended, and maybe the lists or objects around it
         if (open_.empty()) return true;
         skip_blanks();
       } while (close());
@@ -125,9 +126,9 @@ class JsonCursor {
 
  private:
   static constexpr size_t kLongString = 1 << 20;
-  static constexpr size_t kDeepest = 1 << 20;  // lists in lists; Python gives up far before
+  static constexpr size_t kDeepest = 1 << 20;  // nested lists; Python fails at far fewer
 
-  // Whether so many bytes are in sight.
+  // True if this many bytes are available.
   bool has(size_t count) {
     if (static_cast<size_t>(end_ - at_) >= count) return true;
     if (source_ == nullptr) return false;
@@ -163,7 +164,7 @@ class JsonCursor {
     uint32_t code = 0;
     if (kind != 'u' || !read_hex(code)) return false;
     if (code >= 0xD800 && code <= 0xDBFF && has(6) && at_[0] == '\\' && at_[1] == 'u') {
-      const char* const before = at_;  // stays: six bytes are in sight
+      const char* const before = at_;  // not moved, because six bytes are available
       uint32_t low = 0;
       at_ += 2;
       if (read_hex(low) && low >= 0xDC00 && low <= 0xDFFF) {
@@ -172,7 +173,7 @@ class JsonCursor {
         at_ = before;
       }
     }
-    if (code >= 0xD800 && code <= 0xDFFF) code = 0xFFFD;  // half a pair says nothing
+    if (code >= 0xD800 && code <= 0xDFFF) code = 0xFFFD;  // an unpaired surrogate
     if (out != nullptr) append_utf8(*out, code);
     return true;
   }

@@ -13,20 +13,21 @@ const unsigned char* bytes_at(std::string_view text, size_t at) {
   return reinterpret_cast<const unsigned char*>(text.data()) + at;
 }
 
-// kClassUnstable, or the combining class of a character. Other classes say nothing of NFC, which
-// changes two of the blanks: U+2000 and U+2001 become U+2002 and U+2003.
+// kClassUnstable, or the combining class of a character. Other classes are independent of NFC,
+// which changes two of the blanks: U+2000 and U+2001 become U+2002 and U+2003.
 uint8_t combining_class(uint32_t code) {
   const uint8_t kind = classify_code_point(code);
   if (kind <= 240 || kind == kClassUnstable) return kind;
   return code == 0x2000 || code == 0x2001 ? kClassUnstable : 0;
 }
 
-// A character that NFC leaves as it is, whatever comes before it: text can be composed up to it.
+// A character that NFC does not change, regardless of the text before it: text can be composed up
+// to it.
 bool is_border(std::string_view text, size_t at) {
   return combining_class(decode_utf8(bytes_at(text, at), text.size() - at).code) == 0;
 }
 
-// The first character from `at` on that NFC may change, or that is out of order; npos without one.
+// The first character from `at` on that NFC may change, or that is out of order; npos if none.
 // `border` is set to the last border before it.
 size_t find_unstable(std::string_view text, size_t at, size_t* border) {
   uint8_t last_class = 0;

@@ -1,4 +1,4 @@
-// Normalize text to Unicode NFC: text that is already NFC is not touched, and only the other parts are
+// Normalize text to Unicode NFC: text that is already NFC is not changed, and only other parts are
 // passed to a callback.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace lowtide {
 
-// Returns text in NFC; called for the rare text that may not be NFC already.
+// Returns text in NFC; called only for text that may not be NFC already, which is rare.
 using Compose = std::function<std::string(std::string_view)>;
 
 // Returns `text` in NFC: itself if it is NFC already, else the contents of `room`. `compose` is called

@@ -26,7 +26,7 @@ struct AddedToken {
   bool special, lstrip, rstrip, normalized;
 };
 
-// Tokens that are looked for in the same text.
+// Tokens that are searched in the same text.
 class AddedGroup {
  public:
   AddedGroup() = default;
@@ -52,7 +52,7 @@ class AddedTokens {
   AddedTokens(const std::vector<AddedToken>& tokens, Compose compose);
 
   bool empty() const { return is_empty_; }
-  // What cuts of the text have to keep clear of.
+  // All tokens, which cuts of the text must not cross.
   const SpecialFinder& all() const { return all_; }
 
   template <typename TakeText, typename TakeToken>
@@ -75,7 +75,7 @@ class AddedTokens {
   Compose compose_;
 };
 
-// Of the blanks at the end of a text the place of the first; and the place behind those at its begin.
+// The start of the blanks at the end of a text; and the end of those at its beginning.
 size_t blanks_before(std::string_view text);
 size_t blanks_behind(std::string_view text);
 

@@ -34,9 +34,9 @@ void EncoderPool::give(std::unique_ptr<Encoder> encoder) {
 
 namespace {
 
-constexpr size_t kShareBytes = 1 << 18;  // of text that a thread takes at a time
+constexpr size_t kShareBytes = 1 << 18;  // of text that a thread processes at a time
 
-// A text, or a part of a long one that no piece and no special token reaches across.
+// A text, or a part of a long one with borders that no piece or special token crosses.
 struct Part {
   size_t text;
   std::string_view bytes;
@@ -132,19 +132,19 @@ void write_at(const FileEncoding& job, uint64_t offset, const void* data, size_t
   }
 }
 
-// Hands out places in the output in the order of the windows.
+// Assigns output positions in the order of the windows.
 class Turns {
  public:
   explicit Turns(uint64_t first) : next_offset_(first) {}
-  // Waits for the windows before `index`, then takes `size` bytes of the output. False if another
-  // thread failed: that one reports it.
+  // Waits for the windows before `index`, then reserves `size` bytes of the output. False if
+  // another thread failed, which reports the error.
   bool take(uint64_t index, uint64_t size, uint64_t& offset) {
     if (!wait(index)) return false;
     offset = extend(size);
     pass();
     return true;
   }
-  // The same in steps, for a thread that writes in parts: no other one writes between wait and
+  // The same in steps, for a thread that writes in parts: no other thread writes between wait and
   // pass.
   bool wait(uint64_t index) {
     std::unique_lock<std::mutex> lock(mutex_);

@@ -18,7 +18,7 @@
 
 namespace lowtide {
 
-// Encoders that are kept between calls, so that their caches stay warm; one per thread at work.
+// Encoders that are kept between calls, so that their caches stay warm; one per active thread.
 class EncoderPool {
  public:
   EncoderPool(std::shared_ptr<const Vocabulary> vocabulary, size_t cache_bytes)
@@ -49,7 +49,7 @@ class EncoderPool {
   std::vector<std::unique_ptr<Encoder>> free_;
 };
 
-// The ids of all texts one after the other, and where each text's ids end.
+// The concatenated ids of all texts, and the end of each text's ids.
 struct EncodedTexts {
   std::vector<uint32_t> ids;
   std::vector<uint64_t> ends;
@@ -57,7 +57,7 @@ struct EncodedTexts {
 EncodedTexts encode_texts(EncoderPool& pool, const std::vector<std::string_view>& texts,
                           bool specials, size_t num_threads);
 
-// Encodes a file of `end` bytes from `begin` (0, or where an earlier part stopped) to the first cut at
+// Encodes a file of `end` bytes from `begin` (0, or the end of an earlier part) to the first cut at
 // or after `stop`, into `output_file` (a descriptor) from `output_offset` on, as uint16 or uint32.
 struct FileEncoding {
   std::string input_path, output_path;
@@ -70,7 +70,7 @@ struct FileEncoding {
   // Text without a place to cut is refused (std::length_error) beyond this many bytes.
   size_t largest_window = size_t{1} << 31;
 };
-// Returns how many ids were written, and where the next part begins.
+// Returns the number of ids written, and the start of the next part.
 std::pair<uint64_t, uint64_t> encode_file(EncoderPool& pool, const FileEncoding& job);
 
 }  // namespace lowtide

@@ -11,7 +11,7 @@ namespace lowtide {
 namespace {
 constexpr size_t kEndsBatch = 2048;
 constexpr size_t kLargestPart = size_t{1} << 30;
-constexpr size_t kLargestScratch = LongPieceMerger::kChunk;  // of pieces whose ids are together
+constexpr size_t kLargestScratch = LongPieceMerger::kChunk;  // of pieces whose ids are contiguous
 constexpr std::string_view kBlankSign = "\xE2\x96\x81";
 }  // namespace
 
@@ -68,7 +68,7 @@ void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
   const bool has_halves = vocabulary_.halves().first != kNoToken;
   size_t begin = batch.begin;
   for (size_t first = 0; first < batch.count;) {
-    size_t count = 0;  // of pieces that fit the scratch together
+    size_t count = 0;  // of pieces that fit into the scratch together
     while (first + count < batch.count && count < kBatch &&
            batch.ends[first + count] - begin <= kLargestScratch) {
       ++count;
@@ -102,7 +102,7 @@ void TextEncoder<Id>::encode_long_batch(const Batch& batch, const Sink& sink) {
 template <typename Id>
 template <typename Sink>
 void TextEncoder<Id>::encode_text(const uint8_t* text, size_t length, const Sink& sink) {
-  // Offsets of pieces have 32 bits, so very long text is taken in parts.
+  // Offsets of pieces have 32 bits, so very long text is processed in parts.
   static const SpecialFinder no_specials;
   while (length > kLargestPart) {
     const size_t cut = find_cut(text, length, kLargestPart / 2, no_specials);
@@ -123,7 +123,7 @@ void TextEncoder<Id>::encode_stretch(std::string_view text, bool is_begin, bool 
     encode_text(reinterpret_cast<const uint8_t*>(part.data()), part.size(), sink);
   };
   std::string plain;
-  if (text.find(kBlankSign) != std::string_view::npos) {  // means the same as a space
+  if (text.find(kBlankSign) != std::string_view::npos) {  // equivalent to a space
     for (size_t at = 0; at < text.size();) {
       const size_t sign = std::min(text.find(kBlankSign, at), text.size());
       plain.append(text, at, sign - at);

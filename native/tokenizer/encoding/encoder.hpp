@@ -28,7 +28,7 @@
 
 namespace lowtide {
 
-// Encodes into ids of one width: 16 bits where the vocabulary fits, else 32.
+// Encodes into ids of one width: 16 bits if the vocabulary fits, else 32.
 template <typename Id>
 class TextEncoder {
  public:
@@ -43,7 +43,7 @@ class TextEncoder {
   using WideSlot = typename WidePieceCache<Id>::Slot;
   static constexpr size_t kBatch = 256;
   static constexpr size_t kReadIds = kReadBytes / sizeof(Id);
-  // Pieces one behind the other: piece i ends at text[ends[i]], the first begins at text[begin].
+  // Consecutive pieces: piece i ends at text[ends[i]], the first begins at text[begin].
   struct Batch {
     const uint8_t* text;
     size_t length, begin;
@@ -58,10 +58,10 @@ class TextEncoder {
     const Id* ids;
     uint32_t count;
   };
-  // A piece that the first cache does not answer.
+  // A piece that is not in the first cache.
   struct Probe {
     uint32_t i;
-    bool is_long;     // looked for in the last cache, else in the second
+    bool is_long;     // looked up in the last cache, else in the second
     uint64_t hash;    // of a long one
     WideSlot* slots;  // of another one
     WideKey key;
@@ -71,23 +71,24 @@ class TextEncoder {
     uint32_t* ids;
   };
 
-  // A stretch of text of a vocabulary of pieces: blanks as it wants them, one before it or not.
+  // Text between added tokens for a SentencePiece vocabulary: replaces blanks and may put one
+  // before it.
   template <typename Sink>
   void encode_stretch(std::string_view text, bool is_begin, bool is_first, const Sink& sink);
   template <typename Sink>
   void encode_text(const uint8_t* text, size_t length, const Sink& sink);
   template <typename Sink>
   void encode_part(const uint8_t* text, size_t length, const Sink& sink);
-  // Where pieces end, or their parts, in text that has such.
+  // The ends of pieces, or of their parts in text that is cut.
   std::span<const uint32_t> cut_pieces(const uint8_t* text, size_t begin, size_t count);
-  // The same of pieces of which some are very long: these do not go through the scratch.
+  // The same for pieces some of which are very long: these do not use the scratch.
   template <typename Sink>
   void encode_long_batch(const Batch& batch, const Sink& sink);
   Id* encode_batch(const Batch& batch, Id* out);
   template <bool kInside>
   void make_keys(const Batch& batch);
   size_t find_slots(size_t count);
-  // Looks for `count` pieces in the other caches; returns how many of them are to be merged.
+  // Looks up `count` pieces in the other caches; returns how many of them are to be merged.
   size_t find_others(const Batch& batch, size_t count);
   bool find_long(const Batch& batch, const Probe& probe);
   void merge_missing(const Batch& batch, size_t count);
@@ -104,12 +105,12 @@ class TextEncoder {
   WidePieceCache<Id> wide_cache_;
   LongPieceCache<Id> long_cache_;
   std::vector<uint32_t> ends_;
-  std::vector<uint32_t> parts_;          // the same of parts of pieces
-  bool is_cut_ = false;                  // the text is one where there are such parts
+  std::vector<uint32_t> parts_;          // the same for parts of pieces
+  bool is_cut_ = false;                  // the text has such parts
   std::vector<Id> scratch_;              // the ids of the pieces that end at `ends_`
   std::vector<uint32_t> merge_scratch_;  // ids of the pieces of a batch that are merged
-  std::vector<Id> fresh_;                // the same in the width of an id
-  std::string stretch_;                  // text with other blanks than it has
+  std::vector<Id> fresh_;                // the same with the width of an id
+  std::string stretch_;                  // text with replaced blanks
   // Of the pieces of a batch:
   std::array<PieceKey, kBatch> keys_;
   std::array<const Set*, kBatch> sets_;
@@ -129,14 +130,14 @@ class Encoder {
   void encode_ordinary(std::string_view text, std::vector<uint32_t>& ids);
   // Appends the ids of `text`; special tokens in it become their ids.
   void encode_with_specials(std::string_view text, std::vector<uint32_t>& ids);
-  // The same of text that may go on where other text ended (`is_first` false).
+  // The same for text that may continue other text (`is_first` false).
   void encode_pieces(std::string_view text, bool specials, bool is_first,
                      std::vector<uint32_t>& ids);
   // The same into 16 bits an id; the vocabulary must fit.
   void encode_ordinary(std::string_view text, std::vector<uint16_t>& ids);
   void encode_with_specials(std::string_view text, std::vector<uint16_t>& ids);
 
-  // Calls sink(ids, count) part by part, so that the ids are never all held.
+  // Calls sink(ids, count) part by part, so that not all ids are held at once.
   template <typename Id>
   void encode_in_parts(std::string_view text, bool specials,
                        const std::function<void(const Id*, size_t)>& sink);

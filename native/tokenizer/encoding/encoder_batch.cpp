@@ -1,4 +1,4 @@
-// What an encoder does with a batch of pieces: see encoder.hpp.
+// Encoding a batch of pieces: see encoder.hpp.
 #include <algorithm>
 #include <cstring>
 
@@ -7,13 +7,13 @@
 namespace lowtide {
 
 namespace {
-// Of a piece that is in no slot; no key of a piece has this length.
+// For a piece that is in no slot; no key of a piece has this length.
 constexpr PieceKey kNoKey = {0, ~uint64_t{0}};
 }  // namespace
 
 template <typename Id>
 Id* TextEncoder<Id>::encode_batch(const Batch& batch, Id* out) {
-  // Keys are read 16 bytes at a time, which the last pieces of a text may not have.
+  // Keys are read 16 bytes at a time, which may exceed the text for its last pieces.
   if (batch.ends[batch.count - 1] + 16 <= batch.length) {
     make_keys<true>(batch);
   } else {
@@ -27,14 +27,14 @@ Id* TextEncoder<Id>::encode_batch(const Batch& batch, Id* out) {
   const size_t count = batch.count;
   for (size_t i = 0; i < count; ++i) {
     const Found found = found_[i];
-    std::memcpy(out, found.ids, kReadBytes);  // cheaper than asking how many there are
+    std::memcpy(out, found.ids, kReadBytes);  // cheaper than a branch on their number
     out[0] = first_id(out[0]);
     if (found.count > kReadIds) [[unlikely]] {
       std::copy_n(found.ids, found.count, out);
     }
     out += found.count;
   }
-  // Not before all are written: a newcomer may take the place of one that is still to be read.
+  // Only after all are written, because a new piece may replace one that is still to be read.
   keep_merged(batch, num_merged);
   return out;
 }
@@ -71,7 +71,7 @@ size_t TextEncoder<Id>::find_slots(size_t count) {
     const bool first = set->ways[0].key == key;
     const bool second = set->ways[1].key == key;
     const auto& block = set->ways[first ? 0 : 1].ids;
-    // A piece that is not there has none: without a branch, which could only be guessed.
+    // A missing piece has none: without a branch, which would be unpredictable.
     const uint32_t num_ids = block.count() & (0u - static_cast<uint32_t>(first | second));
     found_[i] = {block.ids, num_ids};
     missing_[num_missing] = static_cast<uint32_t>(i);

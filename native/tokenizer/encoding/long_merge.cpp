@@ -18,7 +18,7 @@ std::span<const uint32_t> LongPieceMerger::merge_chunk(const uint8_t* text, size
 
 size_t LongPieceMerger::count_proven(const uint8_t* text, size_t length,
                                      std::span<const uint32_t> ids, size_t& bytes) {
-  // A border near the end is most often enough; the further back, the longer a proof takes.
+  // A border near the end is usually enough; the further back, the longer a proof takes.
   size_t border = length, count = ids.size();
   for (size_t distance = 2 * longest_; distance < length; distance *= 4) {
     while (count > 0 && length - border < distance) {
@@ -34,7 +34,7 @@ size_t LongPieceMerger::count_proven(const uint8_t* text, size_t length,
 }
 
 bool LongPieceMerger::stays(const uint8_t* text, size_t length, size_t border, uint32_t left) {
-  uint32_t known = kNoToken;  // the last right-hand token that was found to stay apart
+  uint32_t known = kNoToken;  // the last right-hand token that was proved not to merge
   tail_ids_.resize(length - border);
   for (size_t end = length - longest_ + 1; end <= length; ++end) {
     uint32_t count = 0;

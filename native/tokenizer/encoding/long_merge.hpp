@@ -59,7 +59,8 @@ class LongPieceMerger {
 
  private:
   std::span<const uint32_t> merge_chunk(const uint8_t* text, size_t length);
-  // How many of the ids end before a border that stays, whatever follows the text; `bytes` are theirs.
+  // How many of the ids end before a border that stays, for any following text; `bytes` is their
+  // size.
   size_t count_proven(const uint8_t* text, size_t length, std::span<const uint32_t> ids,
                       size_t& bytes);
   bool stays(const uint8_t* text, size_t length, size_t border, uint32_t left);

@@ -6,14 +6,14 @@
 namespace lowtide {
 
 namespace {
-constexpr int kLongestChase = 500;  // moves after which a table is taken to be too full
+constexpr int kLongestChase = 500;  // moves after which a table is considered too full
 }
 
 MergeTable::MergeTable(const std::array<uint32_t, 256>& byte_ids, size_t num_rules)
     : byte_ids_(byte_ids), byte_ranks_(256 * 256, kNoRank) {
   byte_of_.assign(*std::max_element(byte_ids.begin(), byte_ids.end()) + size_t{1}, -1);
   for (size_t byte = 0; byte < 256; ++byte) byte_of_[byte_ids[byte]] = static_cast<int16_t>(byte);
-  byte_of_[byte_ids[kReplacement]] = kReplacement;  // whatever other bytes have its id
+  byte_of_[byte_ids[kReplacement]] = kReplacement;  // even if other bytes have the same id
   unsigned bits = kLeastBucketBits;
   while ((size_t{2} << bits) * 4 / 5 < num_rules) ++bits;
   resize(bits);
@@ -68,7 +68,7 @@ uint64_t* MergeTable::find(uint64_t mixed) {
 }
 
 void MergeTable::place(uint64_t mixed, uint32_t rank) {
-  bool second = false;  // which of its two buckets the pair tries
+  bool second = false;  // which of its two buckets is tried
   for (int moves = 0; moves < kLongestChase; ++moves) {
     for (int other = 0; other < 2; ++other, second = !second) {
       Bucket& bucket = buckets_[second ? fold(mixed) & mask_ : mixed >> rest_bits_];

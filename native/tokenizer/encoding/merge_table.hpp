@@ -30,15 +30,15 @@ class MergeTable {
   static constexpr uint8_t kReplacement = 0xEF;  // the first byte of U+FFFD
 
   MergeTable() = default;
-  // `byte_ids`: the tokens of single bytes. Room for `num_rules` is made at once.
+  // `byte_ids`: the tokens of single bytes. Allocates for `num_rules` at once.
   MergeTable(const std::array<uint32_t, 256>& byte_ids, size_t num_rules);
 
-  // Of equal pairs the last counts. Ranks are below kNoRank, ids below kMaxTokens.
+  // The last of equal pairs is used. Ranks are below kNoRank, ids below kMaxTokens.
   void add(const MergeRule& rule);
   // The rank of a pair; kNoRank if it does not merge.
   uint32_t rank(uint32_t left, uint32_t right) const { return rank_of(mix_pair(left, right)); }
 
-  // The same in two steps, for callers with other work until the pair's buckets are in the cache.
+  // The same in two steps, for callers with other work until the pair's buckets are prefetched.
   uint64_t ask(uint32_t left, uint32_t right) const {
     const uint64_t mixed = mix_pair(left, right);
     __builtin_prefetch(&buckets_[mixed >> rest_bits_]);
@@ -49,7 +49,7 @@ class MergeTable {
     const uint64_t folded = fold(mixed);
     const Bucket& a = buckets_[mixed >> rest_bits_];
     const Bucket& b = buckets_[folded & mask_];
-    // A slot of another pair differs above the rank, so it is larger than any rank.
+    // A slot of another pair differs in the bits above the rank, so it is larger than any rank.
     const uint64_t of_a = (mixed & rest_mask_) << (kRankBits + 1);
     const uint64_t of_b = (folded >> bucket_bits()) << (kRankBits + 1) | kSecond;
     const uint64_t from_a = least(a.slots[0] ^ of_a, a.slots[1] ^ of_a);
@@ -84,25 +84,25 @@ class MergeTable {
   static constexpr uint64_t kPairMask = (uint64_t{1} << 48) - 1;
   static constexpr uint64_t kSecond = uint64_t{1} << kRankBits;  // in the bucket of folded bits
   static constexpr uint64_t kEmpty = ~uint64_t{0};
-  static constexpr unsigned kLeastBucketBits = 12;  // so that no slot in use looks empty
+  static constexpr unsigned kLeastBucketBits = 12;  // so that no used slot looks empty
 
   static constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
   static constexpr uint64_t kUnmix =
-      [] {  // kMix * kUnmix is 1: each round doubles the bits that are
+      [] {  // kMix * kUnmix is 1: each round doubles the correct bits
         uint64_t inverse = kMix;
         for (int round = 0; round < 6; ++round) inverse *= 2 - kMix * inverse;
         return inverse;
       }();
 
   static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-  // Both steps can be undone, so 48 bits stay 48 bits.
+  // Both steps are invertible, so 48 bits stay 48 bits.
   static uint64_t mix_pair(uint32_t left, uint32_t right) {
     return (uint64_t{left} << 24 | right) * kMix & kPairMask;
   }
   static uint64_t fold(uint64_t mixed) { return mixed ^ mixed >> 24; }
 
   void resize(unsigned bucket_bits);
-  // Puts a pair that is not there into the table, which grows if it does not fit.
+  // Inserts a new pair into the table, which grows if it does not fit.
   void place(uint64_t mixed, uint32_t rank);
   uint64_t* find(uint64_t mixed);
   unsigned bucket_bits() const { return 48 - rest_bits_; }
@@ -113,7 +113,7 @@ class MergeTable {
   std::array<uint32_t, 256> byte_ids_{};
   std::vector<int16_t> byte_of_;  // by id; -1 where a token is not a single byte
   std::vector<Bucket> buckets_;
-  unsigned rest_bits_ = 0;  // of 48, those that the number of the bucket does not hold
+  unsigned rest_bits_ = 0;  // of 48, those that the bucket number does not determine
   uint64_t rest_mask_ = 0, mask_ = 0;
   std::vector<uint32_t> tokens_;  // by rank
   bool consecutive_ = true;

@@ -33,7 +33,7 @@ void LongPieceCache<Id>::keep(uint64_t hash, const uint8_t* piece, size_t length
   const size_t room = room_for<Id>(length) + ids.size();
   const size_t slack = kReadBytes / sizeof(Id);
   if (length > kLongest || room + slack > arena_.size()) return;
-  if (arena_used_ + room + slack > arena_.size()) {  // full: begin again
+  if (arena_used_ + room + slack > arena_.size()) {  // full: start again
     std::fill(entries_.begin(), entries_.end(), Entry{});
     arena_used_ = 0;
   }

@@ -19,11 +19,11 @@
 
 namespace lowtide {
 
-// Ids that are found are read so many bytes at a time, whatever their number.
+// Found ids are read in chunks of this many bytes, regardless of their number.
 constexpr size_t kReadBytes = 32;
 
-// Up to kMost ids in a fixed number of bytes: how many there are is in the last one if ids have 16
-// bits, and in the highest 8 bits of the first one if they have 32 (see first_id).
+// Up to kMost ids in a fixed number of bytes: their number is in the last one if ids have 16 bits,
+// and in the highest 8 bits of the first one if they have 32 (see first_id).
 template <typename Id, size_t kBytes>
 struct IdBlock {
   static constexpr size_t kIds = kBytes / sizeof(Id);
@@ -49,9 +49,9 @@ inline Id first_id(Id id) {
   return static_cast<Id>(sizeof(Id) == 2 ? id : id & 0xFFFFFFu);
 }
 
-// Pieces of up to kInlineBytes bytes. Where both places are taken, a newcomer has to come twice within a
-// short while, and takes the second place then, so that what came first, which is what comes most
-// often, stays; every sixteenth takes the first, so that the cache follows when the text changes.
+// Pieces of up to kInlineBytes bytes. If both slots are used, a new piece has to occur twice within
+// a short time, and then replaces the second, so that the first, usually the most frequent, is
+// kept; every sixteenth replaces the first, so that the cache adapts when the text changes.
 template <typename Id>
 class PieceCache {
  public:
@@ -67,7 +67,7 @@ class PieceCache {
 
   explicit PieceCache(size_t bytes) : sets_(bytes / sizeof(Set)) {}
 
-  // Two multiplications: every piece of a text comes by here.
+  // Only two multiplications, because this runs for every piece of a text.
   Set* set_of(const PieceKey& key) {
     const uint64_t hash =
         (key.low ^ key.high * 0xD1B54A32D192ED03ull) * 0x9E3779B97F4A7C15ull >> 32;
@@ -86,9 +86,9 @@ class PieceCache {
   }
 
  private:
-  static constexpr unsigned kMarkBits = 14;  // 16 and 18 remember more, and keep less of use
+  static constexpr unsigned kMarkBits = 14;  // 16 and 18 remember more, keep fewer useful
 
-  // True if the piece was asked about lately; half of all pieces of a text come once only.
+  // True if the piece was looked up recently; half of all pieces of a text occur only once.
   bool comes_again(const PieceKey& key) {
     const uint64_t hash = hash_key(key);
     const uint16_t mark = static_cast<uint16_t>(hash);
@@ -128,7 +128,7 @@ struct WideKey {
   }
 };
 
-// Pieces of up to kWideBytes bytes: two places per hash, side by side.
+// Pieces of up to kWideBytes bytes: two adjacent slots per hash.
 template <typename Id>
 class WidePieceCache {
  public:
@@ -140,7 +140,7 @@ class WidePieceCache {
 
   explicit WidePieceCache(size_t bytes) : slots_(bytes / sizeof(Slot) / 2 * 2) {}
 
-  // The first of its two places.
+  // The first of its two slots.
   Slot* slots_of(const WideKey& key) {
     const uint64_t hash = mix(key.words[0] ^ key.words[2] * 0x9E3779B97F4A7C15ull,
                               key.words[1] ^ (key.words[3] + 0xD1B54A32D192ED03ull)) >>
@@ -159,19 +159,19 @@ class WidePieceCache {
   size_t num_kept_ = 0;
 };
 
-// Longer pieces, and those with many ids: found by hash, kept one behind the other in memory that is
+// Longer pieces, and those with many ids: found by hash, stored consecutively in memory that is
 // used from front to back and then again from the beginning.
 template <typename Id>
 class LongPieceCache {
  public:
   explicit LongPieceCache(size_t bytes);
-  static constexpr size_t kLongest = 1024;  // bytes; longer pieces hardly ever come twice
+  static constexpr size_t kLongest = 1024;  // bytes; longer pieces rarely occur twice
 
   static uint64_t hash_of(const uint8_t* piece, size_t length) {
     return hash_bytes(piece, length) | 1;
   }
   void prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[place_of(hash)]); }
-  // The ids of a piece; none if it is not there. They stay until the next keep().
+  // The ids of a piece; none if it is not cached. They are valid until the next keep().
   std::span<const Id> find(uint64_t hash, const uint8_t* piece, size_t length) const;
   void keep(uint64_t hash, const uint8_t* piece, size_t length, std::span<const Id> ids);
 

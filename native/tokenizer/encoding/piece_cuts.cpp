@@ -73,7 +73,7 @@ uint32_t* PieceCuts::cut_piece(const uint8_t* text, size_t begin, size_t end,
       const uint32_t hash = pair_hash(first, second);
       const uint32_t others = uncut_[second];
       const uint64_t in_token = pairs_[hash / 64] >> (hash % 64) | uncut >> (p[0] & 0x0F) | others;
-      // Without a branch, which could only be guessed.
+      // Without a branch, which would be unpredictable.
       *parts = static_cast<uint32_t>(begin);
       parts += ~in_token & 1;
       first = second;

@@ -4,8 +4,8 @@
 // of pieces does not help. But few pairs of characters are adjacent in any token. A merge across the
 // border between two characters makes a token with bytes of both sides: at least the last byte of the
 // first and the first byte of the second. If no token of the vocabulary contains these, nothing merges
-// across, and both sides of the border merge independently. The parts are one or a few characters long,
-// and occur again and again, so that the cache works.
+// across, and both sides of the border merge independently. The parts are one or a few characters
+// long, and occur repeatedly, so that the cache is effective.
 //
 // A token that crosses such a border contains one of
 //
@@ -37,23 +37,24 @@ namespace lowtide {
 class PieceCuts {
  public:
   using WholePieces = std::unordered_map<std::string_view, uint32_t>;
-  // `tokens`: the bytes of every token that merging can make, and perhaps of others; `whole_pieces`:
-  // those that are not made by merging. Both must live as long as this does, and are read when there is
+  // `tokens`: the bytes of every token that merging can make, and maybe of others; `whole_pieces`:
+  // those that are not made by merging. Both must outlive this, and are read when there is
   // something to cut.
   PieceCuts(const std::vector<std::string>& tokens, const WholePieces& whole_pieces)
       : tokens_(tokens), whole_pieces_(whole_pieces) {}
 
-  // True if a piece looks as if there were something to cut.
+  // True if a piece may have something to cut.
   static bool is_candidate(const uint8_t* piece, size_t length) {
     return length > kUncut && (has_lead(piece[0]) || has_lead(piece[1]) || has_lead(piece[3]));
   }
-  // Writes where the parts of pieces end, of which piece i ends at text[ends[i]] and the first begins
-  // at text[begin]. There must be room for one and for each three bytes another. Returns their number.
+  // Writes the ends of the parts of pieces; piece i ends at text[ends[i]], the first begins at
+  // text[begin]. There must be room for one and one more for each three bytes. Returns their
+  // number.
   size_t cut(const uint8_t* text, size_t begin, std::span<const uint32_t> ends,
              uint32_t* parts) const;
 
  private:
-  // Pieces of so few bytes come often enough as they are.
+  // Pieces this short are frequent enough uncut.
   static constexpr size_t kUncut = 9;
   static constexpr uint8_t kFirstLead = 0xE3, kLastLead = 0xED;  // of kana, Chinese and Korean
   static constexpr size_t kPairBits = size_t{1} << 19;
@@ -70,7 +71,7 @@ class PieceCuts {
   static uint32_t pair_hash(uint32_t first, uint32_t second) {
     return (first << 16 | second) * 0x9E3779B1u >> (32 - 19);
   }
-  static constexpr uint16_t kNeverBefore = 1;  // no lead has this bit: 0xE0 is none of them
+  static constexpr uint16_t kNeverBefore = 1;  // no lead has this bit (0xE0 is not one)
   static constexpr uint16_t kNeverBehind = 0xFFFE;
 
   void prepare() const;
@@ -80,7 +81,7 @@ class PieceCuts {
   const std::vector<std::string>& tokens_;
   const WholePieces& whole_pieces_;
   mutable std::once_flag prepared_;
-  // By character: the leads of characters that are not cut off behind it, and kNeverBefore.
+  // By character: the leads of characters that must not be cut off after it, and kNeverBefore.
   mutable std::vector<uint16_t> uncut_;
   mutable std::vector<uint64_t> pairs_;  // a bit by pair_hash
 };

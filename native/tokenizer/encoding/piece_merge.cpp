@@ -16,7 +16,7 @@ constexpr uint32_t kPlaceNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 constexpr uint32_t lane_key(uint32_t rank, size_t place) {
   return rank * kMostPlaces | static_cast<uint32_t>(place);
 }
-static_assert(MergeTable::kRankBits == 26);  // with the place, 32 bits
+static_assert(MergeTable::kRankBits == 26);  // with the position, 32 bits
 
 #if defined(__clang__)
 #define LOWTIDE_SHUFFLE(lanes, ...) __builtin_shufflevector(lanes, lanes, __VA_ARGS__)
@@ -59,7 +59,7 @@ constexpr size_t kTogether = 16;
     }                                                                  \
   }
 
-// Which of the functions takes so many places; kNumWidths: none.
+// Index of the function for this many places; kNumWidths: none.
 size_t width_of(size_t count) {
   return count <= 16 ? 0 : count <= 32 ? 1 : count <= kMostPlaces ? 2 : PieceMerger::kNumWidths;
 }
@@ -98,7 +98,7 @@ void merge_with_heap(const MergeTable& table, const PieceToMerge& piece) {
   constexpr uint32_t kNoRank = MergeTable::kNoRank;
   const uint32_t n = static_cast<uint32_t>(piece.length);
   std::vector<Node> nodes(n);
-  std::vector<uint64_t> heap;  // rank and place: the lowest rank first, then the leftmost place
+  std::vector<uint64_t> heap;  // rank and position: the lowest rank, then the leftmost
   heap.reserve(n);
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t rank = i + 1 < n ? table.byte_rank(piece.bytes[i], piece.bytes[i + 1]) : kNoRank;
@@ -120,7 +120,7 @@ void merge_with_heap(const MergeTable& table, const PieceToMerge& piece) {
     const uint32_t rank = static_cast<uint32_t>(heap.back() >> 32);
     const uint32_t i = static_cast<uint32_t>(heap.back());
     heap.pop_back();
-    if (nodes[i].rank != rank) continue;  // merged away or changed since
+    if (nodes[i].rank != rank) continue;  // merged or changed since then
     const uint32_t right = nodes[i].next;
     nodes[i].id = table.token(rank);
     nodes[i].next = nodes[right].next;

@@ -9,7 +9,7 @@ namespace {
 
 bool continues(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
-// Bytes of the character that begins with `lead`, as far as it is one of those in the table.
+// Bytes of the character that begins with `lead`, if it is one of those in the table.
 size_t length_of(uint8_t lead) { return lead < 0xC2 || lead >= 0xF0 ? 1 : lead < 0xE0 ? 2 : 3; }
 
 // Two bytes of a character, the second of which continues it.
@@ -34,7 +34,7 @@ void SolidCharacters::prepare() const {
 
 void SolidCharacters::make_row(uint32_t row) const {
   const std::lock_guard<std::mutex> lock(making_);
-  if (is_made_[row].load(std::memory_order_relaxed)) return;  // by another thread, meanwhile
+  if (is_made_[row].load(std::memory_order_relaxed)) return;  // by another thread meanwhile
   for (uint32_t code = row * kRow; code < (row + 1) * kRow; ++code) {
     plain_[code] = make(code, false);
     spaced_[code] = make(code, true);
@@ -54,7 +54,7 @@ void SolidCharacters::find_borders() const {
     while (rest < size && continues(bytes[rest])) ++rest;
     if (rest == 1 && size > 1) behind_one_[bytes[0] & 0x3F].set(bytes[1]);
     if (rest == 2 && size > 2) behind_two_[pair_of(bytes[0], bytes[1])].set(bytes[2]);
-    // What begins in the token and ends behind it: a lead is 0xC2 or more.
+    // A character that begins in the token and ends after it: a lead is 0xC2 or more.
     if (size > 1 && length_of(bytes[size - 1]) > 1) {
       before_one_[bytes[size - 1] & 0x3F].set(bytes[size - 2]);
     }
@@ -62,7 +62,8 @@ void SolidCharacters::find_borders() const {
       before_two_[pair_of(bytes[size - 2], bytes[size - 1])].set(bytes[size - 3]);
     }
   }
-  // What continues a character belongs to none behind it, and may merge with its last byte.
+  // A continuation byte belongs to no later character, and may merge with the character's last
+  // byte.
   for (Bytes& behind : behind_one_) {
     for (unsigned byte = 0x80; byte < 0xC0; ++byte) behind.set(byte);
   }
@@ -85,7 +86,7 @@ SolidCharacters::Tokens SolidCharacters::make(uint32_t code, bool spaced) const 
   add(0x80 | (code & 0x3F));
   const size_t size = count - spaced;
   uint32_t latest = 0;
-  // Up to where its last token has the whole character, and other tokens may want it.
+  // Up to where its last token has the whole character, which other tokens may include.
   while (count > 1 && tokens_[ids[count - 1]].size() < size) {
     uint32_t best = MergeTable::kNoRank;
     size_t at = 0;

@@ -17,7 +17,7 @@ std::vector<std::string> bytes_of(const std::vector<Vocabulary::Special>& specia
   return bytes;
 }
 
-// Special and added tokens are no part of ordinary text, so no pair of tokens merges into one.
+// Special and added tokens are not part of ordinary text, so no pair of tokens merges into one.
 template <typename Token>
 void leave_out(const std::vector<Token>& specials, std::vector<std::string_view>& ordinary) {
   for (const Token& special : specials) {
@@ -26,11 +26,12 @@ void leave_out(const std::vector<Token>& specials, std::vector<std::string_view>
   }
 }
 
-// Bytes that no UTF-8 text has. Vocabularies that were learned from such text may lack them.
+// Bytes that never occur in UTF-8. Vocabularies learned from UTF-8 text may lack them.
 bool is_never_in_utf8(unsigned byte) { return byte == 0xC0 || byte == 0xC1 || byte >= 0xF5; }
 
-// The id of each single byte; of equal tokens the first counts. A byte that is in no UTF-8 text and
-// has no token becomes the first byte of U+FFFD, which alone is decoded as that, as the byte is.
+// The id of each single byte; the first of equal tokens is used. A byte that never occurs in UTF-8
+// and has no token is mapped to the first byte of U+FFFD, which alone is decoded as U+FFFD, like
+// the byte itself.
 std::array<uint32_t, 256> find_byte_ids(const std::vector<std::string_view>& ordinary) {
   std::array<uint32_t, 256> byte_ids;
   byte_ids.fill(kNoToken);
@@ -70,11 +71,11 @@ void visit_splits(std::string_view token, const IdsByBytes& ids, const Add& add)
   }
 }
 
-// Merges the bytes of one token after the other.
+// Merges the bytes of tokens, one token at a time.
 class TokenMerger {
  public:
   explicit TokenMerger(const MergeTable& table) : table_(table) {}
-  // How many tokens the bytes of `token` become; see ids().
+  // The number of tokens that the bytes of `token` merge into; see ids().
   size_t merge(std::string_view token) {
     if (ids_.size() < token.size()) ids_.resize(token.size());
     uint32_t num_ids;
@@ -90,10 +91,10 @@ class TokenMerger {
   std::vector<uint32_t> ids_;
 };
 
-// Of all pairs that spell a token only one ever merges into it: whenever the token's bytes are down to
-// two tokens, nothing around them had a part in it, so they are what the bytes alone come down to.
-// This one is found by merging the bytes with the rules of lower rank. A token they do not bring down
-// to two is `unreached`; it has all its pairs. Returns false if two tokens are equal.
+// Of all pairs that spell a token only one ever merges into it: when the token's bytes are merged
+// to two tokens, their context had no influence, so they are the result of merging the bytes alone.
+// This pair is found by merging the bytes with the rules of lower rank. A token whose bytes do not
+// merge to two tokens is `unreached`; it gets all its pairs. Returns false if two tokens are equal.
 bool add_rules_by_rank(MergeTable& table, const std::vector<std::string_view>& ordinary,
                        std::vector<uint32_t>& unreached) {
   TokenMerger merger(table);
@@ -124,7 +125,7 @@ Rules run_at(Rules rules, size_t begin) {
   return rules.subspan(begin, end - begin);
 }
 
-// The two tokens that a token's bytes come down to last, if they do.
+// The last two tokens that a token's bytes merge into, if they do.
 std::optional<std::pair<uint32_t, uint32_t>> last_pair(const MergeTable& table,
                                                        std::string_view token) {
   std::vector<uint32_t> ids;
@@ -144,10 +145,10 @@ std::optional<std::pair<uint32_t, uint32_t>> last_pair(const MergeTable& table,
   return std::pair{ids[0], ids[1]};
 }
 
-// The same for rules that are written down, where all that make a token follow each other, in the order
-// of the ids: files made from .tiktoken (Llama 3) list every pair that spells a token. Returns the one
-// rule of each token that ever comes up, with its id as the rank, so that no table is needed to tell
-// the token of a rank. Nothing if the rules are not like that.
+// The same for explicit rules, if all rules that make a token are consecutive, in the order of the
+// ids: files made from .tiktoken (Llama 3) list every pair that spells a token. Returns the only
+// rule of each token that is ever applied, with its id as the rank, so that no table from ranks to
+// tokens is needed. Returns nothing for other rules.
 std::optional<std::vector<MergeRule>> one_rule_a_token(
     const std::array<uint32_t, 256>& byte_ids, const std::vector<std::string_view>& ordinary,
     Rules rules) {
@@ -181,7 +182,8 @@ std::optional<std::vector<MergeRule>> one_rule_a_token(
   return kept;
 }
 
-// True if a token is what its two halves spell, of all rules, in the order of their ranks.
+// True if, for all rules in the order of their ranks, the token is the concatenation of its two
+// halves.
 bool are_spelled(const std::vector<std::string_view>& ordinary, Rules rules) {
   uint32_t next = 0;
   return std::all_of(rules.begin(), rules.end(), [&](const MergeRule& rule) {
@@ -255,7 +257,7 @@ uint32_t Vocabulary::count_expanded(const uint32_t* ids, uint32_t count) const {
 uint32_t Vocabulary::expand_halves(uint32_t* ids, uint32_t count) const {
   const uint32_t total = count_expanded(ids, count);
   if (total == count) return count;
-  for (uint32_t from = count, to = total; from-- > 0;) {  // from behind: nothing is written over
+  for (uint32_t from = count, to = total; from-- > 0;) {  // from the end: nothing is overwritten
     const uint32_t id = ids[from];
     if (id < halves_.first) {
       ids[--to] = id;
@@ -274,7 +276,7 @@ void Vocabulary::find_whole_pieces(const std::vector<std::string_view>& ordinary
   TokenMerger merger(merges_);
   for (uint32_t id = 0; id < ordinary.size(); ++id) {
     if (ordinary[id].empty() || is_reached[id]) continue;
-    // One lower id: an equal token, and of these the first counts.
+    // A lower id is an equal token, and the first of these is used.
     if (merger.merge(ordinary[id]) != 1 || merger.ids()[0] > id) {
       add_whole_piece(id);
     }

@@ -23,10 +23,10 @@ namespace lowtide {
 
 constexpr uint32_t kNoToken = 0xFFFFFFFF;
 
-// Of a vocabulary of pieces of text (SentencePiece), where merges begin with characters: characters
-// are put together from bytes by merges that come before all others, and ids from `first` on are
-// halves of characters that no token is of; they become their bytes again. Blanks are put before
-// a text, or a stretch of it between added tokens, as `before` says.
+// For a SentencePiece vocabulary, where merges start from characters: characters are assembled from
+// bytes by merges before all others, and ids from `first` on are parts of characters without a
+// token, which become bytes again. `before` decides when a blank is put before a text, or a part of
+// it between added tokens.
 enum class BlankBefore : uint8_t { kNever, kEach, kEachWithout, kFirstWithout };
 struct Halves {
   uint32_t first = kNoToken;
@@ -42,21 +42,21 @@ class Vocabulary {
   // `tokens`: bytes by id, empty where an id is not used. Every single byte must be a token.
   // `merges`: none: the vocabulary is ordered by rank (rules_by_rank).
   // `whole_pieces`: a piece that is a token is that token, whatever the merges say.
-  // `added`: where special tokens and others follow rules of their own, all of them; `compose`: for
-  // text that has to be in NFC.
+  // `added`: all special and added tokens, if any has rules of its own; `compose`: for text that
+  // has to be in NFC.
   Vocabulary(Pattern pattern, std::vector<std::string> tokens,
              const std::optional<std::vector<MergeRule>>& merges, std::vector<Special> specials,
              bool whole_pieces, const std::vector<AddedToken>& added = {}, Compose compose = {},
              Halves halves = {});
 
-  // Merge rules of a vocabulary that is ordered by rank, as .tiktoken files are: every pair of tokens
+  // Merge rules of a vocabulary that is ordered by rank, like .tiktoken files: every pair of tokens
   // that together spell a token merges into it, in the order of the ids.
   static std::vector<MergeRule> rules_by_rank(const std::vector<std::string_view>& tokens);
 
   const MergeTable& merges() const { return merges_; }
   const SolidCharacters& characters() const { return characters_; }
   const PieceCuts& cuts() const { return cuts_; }
-  // The token a piece is as a whole where merging it would give another; else kNoToken.
+  // The token of a whole piece if merging would give other ids; else kNoToken.
   uint32_t whole_piece(std::string_view piece) const {
     if (!whole_marks_[mark_of(piece)]) return kNoToken;
     const auto found = whole_pieces_.find(piece);
@@ -64,8 +64,8 @@ class Vocabulary {
   }
 
   const Halves& halves() const { return halves_; }
-  // Turns halves of characters among `count` ids into the tokens of their bytes, in place: there must
-  // be room for one id a byte. Returns how many ids there are then.
+  // Replaces partial characters among `count` ids by the tokens of their bytes, in place: there
+  // must be room for one id per byte. Returns the new number of ids.
   uint32_t expand_halves(uint32_t* ids, uint32_t count) const;
   uint32_t count_expanded(const uint32_t* ids, uint32_t count) const;  // without doing it
 
@@ -75,7 +75,7 @@ class Vocabulary {
   const std::string& token(uint32_t id) const { return tokens_[id]; }
   const SpecialFinder& special_finder() const { return finder_; }
   const AddedTokens& added() const { return added_; }
-  // What cuts of a text have to keep clear of.
+  // The tokens that cuts of a text must not cross.
   const SpecialFinder& cut_finder(bool specials) const {
     static const SpecialFinder none;
     if (!added_.empty()) return added_.all();
@@ -84,7 +84,7 @@ class Vocabulary {
   uint32_t special_id(size_t index) const { return specials_[index].id; }
 
  private:
-  // Whole pieces are few: a bit says of nearly all others that they are none.
+  // Whole pieces are few, so one bit excludes nearly all others.
   static constexpr unsigned kMarkBits = 14;
   static size_t mark_of(std::string_view piece) {
     const auto byte = [&](size_t i) { return uint32_t{static_cast<uint8_t>(piece[i])}; };
@@ -98,7 +98,7 @@ class Vocabulary {
   }
 
   void check_rules(const std::vector<MergeRule>& rules) const;
-  // Of tokens that are `is_reached` it is known that they are none.
+  // Tokens with `is_reached` are known not to be whole pieces.
   void find_whole_pieces(const std::vector<std::string_view>& ordinary,
                          const std::vector<bool>& is_reached);
 

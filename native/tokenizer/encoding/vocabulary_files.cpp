@@ -11,8 +11,8 @@
 namespace lowtide {
 namespace {
 
-// The character that byte-level files write for each byte: itself where it is printable Latin-1,
-// else one of those from U+0100 on.
+// The character for each byte in byte-level files: itself if it is printable Latin-1, else one from
+// U+0100 on.
 struct ByteCharacters {
   static constexpr size_t kNumCodes = 0x100 + 68;
   std::array<std::string, 256> plain, json;
@@ -36,7 +36,7 @@ const ByteCharacters& byte_characters() {
   return characters;
 }
 
-// Appends the bytes that a byte-level text stands for; false for one that stands for none.
+// Appends the bytes of a byte-level text; false if it is invalid.
 bool append_bytes(std::string_view text, std::string& bytes) {
   const ByteCharacters& characters = byte_characters();
   for (size_t at = 0; at < text.size();) {
@@ -55,7 +55,7 @@ bool append_bytes(std::string_view text, std::string& bytes) {
   return true;
 }
 
-// Ids by token: an open table of ids, compared with the tokens themselves.
+// Ids by token: an open-addressing table of ids, compared by the tokens themselves.
 class TokenIds {
  public:
   explicit TokenIds(size_t count) {
@@ -63,7 +63,7 @@ class TokenIds {
     while (capacity < 2 * count + 2) capacity *= 2;
     slots_.assign(capacity, kNoToken);
   }
-  // The place of a token: an id, or kNoToken where it can be put.
+  // The slot of a token: contains its id, or kNoToken if it can be inserted there.
   template <typename Tokens>
   uint32_t& place(std::string_view token, const Tokens& tokens) {
     const size_t mask = slots_.size() - 1;
@@ -96,8 +96,8 @@ bool read_vocab(std::string_view text, const std::vector<std::string>& specials,
   for (size_t place = 0; place < specials.size(); ++place) {
     special_places.emplace(specials[place], place);
   }
-  // A comma stands between two tokens, so there are not more of them: an id far beyond would make a
-  // table of nothing, however long the text is. As `require_dense` in vocabulary.py has it.
+  // Tokens are separated by commas, which limits their number: an id far beyond it would make a
+  // nearly empty table. The same check as `require_dense` in vocabulary.py.
   const size_t commas = static_cast<size_t>(std::count(text.begin(), text.end(), ','));
   const size_t largest_id = 4 * (commas + 1) + (1 << 18);
   std::vector<bool> used;
@@ -146,7 +146,7 @@ class MergeReader {
     return true;
   }
 
-  // The two parts with a blank between them, as "a b".
+  // The two parts separated by a blank, as "a b".
   bool add_line(std::string_view line) {
     const size_t blank = line.find(' ');
     if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos) {
@@ -188,7 +188,7 @@ bool read_merge_rows(std::string_view text, MergeReader& merges) {
   return good && cursor.ends();
 }
 
-// For each id the special token it has, or null.
+// The special token of each id, or null.
 std::vector<const SpecialText*> specials_by_id(const std::vector<SpecialText>& specials,
                                                size_t size) {
   std::vector<const SpecialText*> by_id(size);
@@ -258,7 +258,7 @@ std::optional<std::string> write_vocab_json(const std::vector<std::string_view>&
     if (place == kNoToken) place = id;
   }
   std::string written = "{", bytes;
-  for (const SpecialText& special : specials) {  // an ordinary token must not be written like it
+  for (const SpecialText& special : specials) {  // an ordinary token must not have the same text
     bytes.clear();
     if (append_bytes(special.text, bytes) && ids.place(bytes, tokens) != kNoToken) {
       return std::nullopt;

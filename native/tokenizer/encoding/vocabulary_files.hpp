@@ -1,11 +1,11 @@
-// Byte-level vocabularies as files write them, read and written without an object for each token.
+// Read and write byte-level vocabulary files without an object for each token.
 //
 // In:      the text of vocab.json or of a section of tokenizer.json, and of the merges
 // Out:     tokens and merges by id; or the same texts
 // Memory:  a few times the text
 //
-// Only files that are as they should be are read here: for any other the functions give nothing, and
-// the caller's slower way says what is wrong with it.
+// Only files of the expected form are read here: for others the functions return nothing, and the
+// caller's slower way reports the error.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace lowtide {
 
 struct ByteLevelVocabulary {
   std::vector<std::string> tokens;   // by id; special tokens are left empty
-  std::vector<int64_t> special_ids;  // of each special token asked for; -1: not in the vocabulary
+  std::vector<int64_t> special_ids;  // of each requested special token; -1: not in the vocabulary
   std::vector<uint32_t> merges;      // rows (left, right, token)
 };
 
@@ -28,7 +28,7 @@ struct JsonSections {
   std::string_view vocab, merges;
 };
 
-// Where a tokenizer.json has the two large sections of its model.
+// The positions of the two large sections of a tokenizer.json's model.
 std::optional<JsonSections> find_json_sections(std::string_view text);
 
 // `merges` is a JSON array of pairs, or the lines of a merges.txt without its first.
@@ -38,15 +38,15 @@ std::optional<ByteLevelVocabulary> read_byte_level(std::string_view vocab, std::
 
 struct SpecialText {
   uint32_t id;
-  std::string text, json;  // as it is, and in quotation marks
+  std::string text, json;  // as text, and in quotation marks
 };
 
-// A JSON object of token texts with their ids; of equal tokens the first counts.
+// A JSON object of token texts with their ids; the first of equal tokens is used.
 std::optional<std::string> write_vocab_json(const std::vector<std::string_view>& tokens,
                                             const std::vector<SpecialText>& specials,
                                             std::string_view between, std::string_view colon);
 
-// Merges as a JSON array of pairs, one a line, or as the lines of a merges.txt.
+// Merges as a JSON array of pairs, one per line, or as the lines of a merges.txt.
 std::optional<std::string> write_merges(const std::vector<std::string_view>& tokens,
                                         std::span<const uint32_t> rows,
                                         const std::vector<SpecialText>& specials, bool as_json);

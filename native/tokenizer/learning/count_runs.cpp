@@ -57,7 +57,7 @@ class RunReader {
     if (left_ < kHead) throw_damaged();
     read(&length, sizeof(length));
     read(&count_, sizeof(count_));
-    if (length > left_ - kHead) throw_damaged();  // before memory is asked for
+    if (length > left_ - kHead) throw_damaged();  // before memory is allocated
     bytes_.resize(length);
     read(bytes_.data(), length);
     left_ -= kHead + length;
@@ -85,7 +85,7 @@ class RunReader {
 
 int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length) {
   const size_t shared = std::min(a_length, b_length);
-  // An empty piece may have no address, which memcmp may not be given.
+  // An empty piece may have a null address, which is not allowed for memcmp.
   const int order = shared == 0 ? 0 : std::memcmp(a, b, shared);
   if (order != 0) return order;
   return a_length < b_length ? -1 : a_length > b_length;

@@ -15,14 +15,14 @@ namespace lowtide {
 
 using CountSink = std::function<void(const uint8_t*, size_t, uint64_t)>;
 
-// Pieces in order with their counts: a file, or a stretch of one.
+// Pieces in order with their counts: a file, or a part of one.
 struct CountRun {
   std::string path;
   uint64_t begin = 0;
   uint64_t end = UINT64_MAX;
 };
 
-// The order of pieces in a run: by bytes, a piece before those it begins.
+// The order of pieces in a run: by bytes, a prefix before longer pieces.
 int compare_bytes(const uint8_t* a, size_t a_length, const uint8_t* b, size_t b_length);
 
 struct FileCloser {
@@ -35,7 +35,7 @@ class RunWriter {
  public:
   explicit RunWriter(const std::string& path);
   void add(const uint8_t* bytes, size_t size, uint64_t count);
-  void finish();  // everything is on the disk after it
+  void finish();  // everything is written to disk after it
   uint64_t written() const { return written_; }
 
  private:
@@ -44,7 +44,7 @@ class RunWriter {
   uint64_t written_ = 0;
 };
 
-// Hands every piece of some runs to `sink` once, in order, with the sum of its counts.
+// Calls `sink` for every piece of some runs once, in order, with the sum of its counts.
 void merge_runs(const std::vector<CountRun>& runs, const CountSink& sink);
 
 }  // namespace lowtide

@@ -71,7 +71,7 @@ void CountShard::add_long(const uint8_t* bytes, size_t length, uint64_t hash, ui
   }
   long_slots_[i] = {hash, count, static_cast<uint32_t>(arena_.size()),
                     static_cast<uint32_t>(length)};
-  // What is short may grow by doubling; a long piece takes its own size.
+  // Short buffers may grow by doubling; for a long piece, exactly its size is allocated.
   if (length > kLongPiece) arena_.reserve(arena_.size() + length);
   arena_.insert(arena_.end(), bytes, bytes + length);
   piece_bytes_ += length;

@@ -14,8 +14,7 @@
 
 namespace lowtide {
 
-// What a thread hands on at once; a table has room for so much before it is asked whether it is
-// full.
+// Batch size of a thread; a table has room for it before it is checked whether it is full.
 constexpr size_t kCountBatch = 128;  // pieces
 constexpr size_t kLongBatchBytes = 4096;
 constexpr size_t kLongPiece = 1 << 16;  // goes to the shared table at once
@@ -33,7 +32,7 @@ class CountShard {
   void clear();
 
   size_t bytes() const;
-  size_t bytes_after_growth() const;  // what one more piece could make of it
+  size_t bytes_after_growth() const;  // possible size with one more piece
   size_t size() const { return used_ + long_used_; }
   uint64_t piece_bytes() const { return piece_bytes_; }  // of all distinct pieces together
 

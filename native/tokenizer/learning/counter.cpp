@@ -16,16 +16,16 @@ namespace lowtide {
 namespace {
 
 constexpr size_t kHotSets = 32768;  // times 64 bytes: 2 MiB a thread. 512 KiB fit the second-level
-                                    // cache and counted 18 % slower: more fell out of them
+                                    // cache and counted 18 % slower: more entries were evicted
 constexpr size_t kEndsBatch = 4096;
-constexpr size_t kTablesAtOnce = 16;    // that go to the learner: their pieces are there twice then
-constexpr size_t kGivenBack = 4 << 20;  // freed at least: every time all arenas are looked through
-constexpr size_t kSmallestLimit = 4 << 20;  // of a window; its one piece is held once more
-constexpr size_t kRunsAtOnce = 64;          // that are read together: open files, and a buffer each
+constexpr size_t kTablesAtOnce = 16;    // passed to the learner: their pieces are held twice then
+constexpr size_t kGivenBack = 4 << 20;  // freed at least, because all arenas are scanned each time
+constexpr size_t kSmallestLimit = 4 << 20;  // of a window; its only piece is held once more
+constexpr size_t kRunsAtOnce = 64;          // read together: each needs a file and a buffer
 
 }  // namespace
 
-// What one thread has to itself.
+// The data of one thread.
 struct PieceCounter::Local {
   struct Way {
     PieceKey key;
@@ -138,10 +138,10 @@ void PieceCounter::count_segment(Local& local, const uint8_t* text, size_t lengt
 
 inline void PieceCounter::count_short(Local& local, const PieceKey& key, uint64_t hash) {
   Local::Way* const ways = local.hot[hash % kHotSets].ways;
-  if (ways[0].key == key) {  // an empty way has the key of no piece
+  if (ways[0].key == key) {  // an empty way has a key that no piece has
     ++ways[0].count;
   } else if (ways[1].key == key) {
-    // The more frequent of the two keeps the place that newcomers cannot take.
+    // The more frequent of the two keeps the slot that new pieces cannot take.
     if (++ways[1].count > ways[0].count) std::swap(ways[0], ways[1]);
   } else {
     if (ways[1].count != 0) hand_on(local, ways[1]);
@@ -161,8 +161,8 @@ void PieceCounter::count_long(Local& local, const uint8_t* piece, size_t length)
   if (batch.size() > kLongBatchBytes) flush_long(local, shard);
 }
 
-// A piece that alone is larger than a batch may be larger than a table's part of the memory too: it
-// is held once besides the text, and does not stay.
+// A single piece larger than a batch may be larger than a table's part of the memory too: it is
+// held once besides the text, and not kept.
 void PieceCounter::count_very_long(const uint8_t* piece, size_t length, uint64_t hash) {
   const size_t index = hash >> 58;
   Shard& shard = shards_[index];
@@ -231,7 +231,7 @@ void PieceCounter::flush(Local& local) {
   }
 }
 
-// On as many threads: of sixteen tables the last thread would hand on a million places alone.
+// On several threads: of sixteen tables the last thread would pass on a million slots alone.
 void PieceCounter::flush_all() {
   std::atomic<size_t> next{0};
   run_threads(locals_.size(), [&](size_t) {
@@ -262,10 +262,10 @@ std::string PieceCounter::spill(size_t index) {
   return path;
 }
 
-// The files of merged runs stay: a checkpoint may name them, and the caller clears the folder.
+// The files of merged runs are kept: a checkpoint may name them, and the caller clears the folder.
 void PieceCounter::merge_many_runs(size_t index) {
   std::vector<CountRun>& runs = shards_[index].runs;
-  // A reader holds one piece, and all of them may be at a long one.
+  // A reader holds one piece, and all readers may hold a long one.
   const uint64_t longest = std::max<uint64_t>(longest_piece_.load(std::memory_order_relaxed), 1);
   const size_t at_once = std::clamp<size_t>(kShards * shard_bytes_ / 8 / longest, 2, kRunsAtOnce);
   while (runs.size() > at_once) {
@@ -339,7 +339,7 @@ void PieceCounter::adopt(std::vector<std::string> runs) {
     shards_[index].runs.push_back({run});
     const uint64_t size = std::filesystem::file_size(run);
     spilled_bytes_ += size;
-    // Which piece of it is the longest is not known; none is longer than the run.
+    // The longest piece of it is not known; none is longer than the run.
     longest_piece_ = std::max<uint64_t>(longest_piece_, size);
     runs_made_ = std::max<uint64_t>(runs_made_, number + 1);
   }
@@ -378,7 +378,7 @@ void PieceCounter::drain(const CountSink& sink, const TableSink& take) {
       shards_[done].table.clear();
     }
     if (freed < kGivenBack && i + 1 < kShards) continue;
-    give_memory_back();  // now: whoever takes the pieces needs its pages
+    give_memory_back();  // now, because the receiver of the pieces needs its pages
     freed = 0;
   }
   distinct_ = distinct;

@@ -34,8 +34,8 @@ class PieceCounter {
                size_t table_bytes, size_t window_bytes, std::string spill_dir);
   ~PieceCounter();
 
-  // Counts a file of `end` bytes from `begin` (0, or what an earlier call returned) to the first cut
-  // at or after `stop`, and returns that place.
+  // Counts a file of `end` bytes from `begin` (0, or the result of an earlier call) to the first
+  // cut at or after `stop`, and returns its position.
   uint64_t count_file(const std::string& path, uint64_t begin, uint64_t stop, uint64_t end);
   struct Text {
     const uint8_t* data;
@@ -43,25 +43,25 @@ class PieceCounter {
   };
   void count_texts(const std::vector<Text>& texts);
 
-  // The first place from `at` on where a file of `end` bytes may be cut: two counters that count
-  // up to it and from it on count what one would.
+  // The first position from `at` on where a file of `end` bytes may be cut: two counters that count
+  // up to it and from it on have the same counts as one.
   uint64_t find_file_cut(const std::string& path, uint64_t at, uint64_t end) const;
 
-  // Moves everything counted so far into run files on the disk; their names, oldest first.
+  // Moves all counts so far into run files on disk; returns their names, oldest first.
   std::vector<std::string> checkpoint();
   // Starts from the run files of an earlier checkpoint.
   void adopt(std::vector<std::string> runs);
-  // Writes everything counted so far into one file that depends on nothing but the text, and
-  // returns where each of its parts ends. Counting is over after it.
+  // Writes all counts so far into one file that depends only on the text, and returns the ends of
+  // its parts. Ends counting.
   std::vector<uint64_t> save(const std::string& path);
-  // Adds the counts of a file that `save` wrote, or that holds it from `begin` on; `longest` is the
-  // longest piece in it. The file stays where it is until everything is drained.
+  // Adds the counts of a file written by `save`, or that contains it from `begin` on; `longest` is
+  // the longest piece in it. The file must exist until everything is drained.
   void add_saved(const std::string& path, uint64_t begin, const std::vector<uint64_t>& ends,
                  uint64_t longest);
 
-  // Hands every piece to `sink` and frees the tables on the way. Counting is over after it.
+  // Calls `sink` for every piece and frees the tables meanwhile. Ends counting.
   void drain(const CountSink& sink);
-  // The same, but tables of which nothing was spilled go to `take` as they are, some at a time.
+  // The same, but tables of which nothing was spilled are passed to `take`, some at a time.
   using TableSink = std::function<void(std::span<const CountShard* const>)>;
   void drain(const CountSink& sink, const TableSink& take);
 
@@ -72,7 +72,7 @@ class PieceCounter {
   uint64_t distinct_bytes() const;
   // Text without a place to cut is refused beyond this many bytes, so that memory stays bounded.
   size_t largest_window() const { return largest_window_; }
-  // Bytes of the longest piece, where one is very long; of runs that were taken over at most so many.
+  // Bytes of the longest piece, if one is very long; an upper bound if runs were restored.
   uint64_t longest_piece() const { return longest_piece_.load(std::memory_order_relaxed); }
   uint64_t spilled_runs() const { return runs_made_.load(std::memory_order_relaxed); }
 
@@ -91,7 +91,7 @@ class PieceCounter {
   void count_long(Local& local, const uint8_t* piece, size_t length);
   void count_very_long(const uint8_t* piece, size_t length, uint64_t hash);
   template <typename Way>
-  void hand_on(Local& local, const Way& way);  // what fell out of the thread's own table
+  void hand_on(Local& local, const Way& way);  // entries evicted from the thread's own table
   void flush_shard(Local& local, size_t shard);
   void flush_long(Local& local, size_t shard);
   void flush(Local& local);
@@ -107,7 +107,7 @@ class PieceCounter {
   const size_t shard_bytes_;
   const size_t window_bytes_, largest_window_;
   const std::string spill_dir_;
-  std::mutex large_window_;  // held while a window without a place to cut is at work
+  std::mutex large_window_;  // held while a window without a place to cut is processed
   std::vector<Shard> shards_{kShards};
   std::vector<std::unique_ptr<Local>> locals_;
   std::atomic<uint64_t> bytes_done_{0}, pieces_done_{0}, runs_made_{0}, distinct_{0};

@@ -1,4 +1,4 @@
-// What learning does before the first merge: words come in, and their pairs are counted and listed.
+// Learning before the first merge: words are added, and their pairs are counted and listed.
 #include <algorithm>
 #include <atomic>
 #include <stdexcept>
@@ -36,7 +36,7 @@ void MergeLearner<Symbol>::add_piece(const uint8_t* bytes, size_t length, uint64
   for (size_t i = 0; i < length; ++i) word[i] = static_cast<Symbol>(tokens_->symbol_of(bytes[i]));
 }
 
-// Where the words of each table go is known once they are counted.
+// The positions for the words of each table are known once they are counted.
 template <typename Symbol>
 void MergeLearner<Symbol>::add_tables(std::span<const CountShard* const> tables) {
   if (is_built_) throw std::logic_error("pieces come before the first merge");
@@ -90,10 +90,10 @@ void MergeLearner<Symbol>::build() {
   for (size_t pair = 0; pair < pairs_.size(); ++pair) {
     threshold_ = std::max(threshold_, pairs_[pair].count);
   }
-  ++threshold_;  // no pair reaches it: the first refill looks for the most frequent ones
+  ++threshold_;  // no pair reaches it: the first refill searches for the most frequent ones
 }
 
-// Calls visit(word, symbols, length, count) for all words from one place to another.
+// Calls visit(word, symbols, length, count) for all words in a range.
 template <typename Symbol>
 template <typename Visit>
 void MergeLearner<Symbol>::for_each_word(size_t begin, size_t end, const Visit& visit) {
@@ -107,7 +107,7 @@ void MergeLearner<Symbol>::for_each_word(size_t begin, size_t end, const Visit& 
 
 template <typename Symbol>
 void MergeLearner<Symbol>::find_pairs() {
-  // All of a corpus is looked up: pairs of bytes in a plain table.
+  // Every pair of the corpus is looked up, so pairs of bytes are in a plain table.
   std::vector<uint32_t> of_bytes(tokens_->size() <= kBytes ? kBytes * kBytes : 0, kNoPair);
   std::vector<uint32_t> last_word;
   const auto find = [&](uint32_t left, uint32_t right) {
@@ -143,14 +143,14 @@ void MergeLearner<Symbol>::find_pairs() {
   });
 }
 
-// Each thread counts the pairs of its words by their bytes; then pairs have numbers, and each thread
-// its place among the words of a pair.
+// Each thread counts the pairs of its words by their bytes; then pairs get numbers, and each thread
+// its position in the word list of each pair.
 template <typename Symbol>
 void MergeLearner<Symbol>::find_pairs_together() {
   struct Part {
     std::vector<int64_t> counts = std::vector<int64_t>(kBytes * kBytes);
     std::vector<uint64_t> num_words =
-        std::vector<uint64_t>(kBytes * kBytes);  // then: where they go
+        std::vector<uint64_t>(kBytes * kBytes);  // then: their positions
     std::vector<uint32_t> last_word = std::vector<uint32_t>(kBytes * kBytes, kNoPair);
   };
   std::vector<Part> parts(num_threads_);

@@ -19,7 +19,7 @@ class MergePart {
   struct Near {  // a neighbour on one side
     union {
       int64_t sum = 0;
-      uint64_t place;  // once pairs have the sum: where the next of its words goes
+      uint64_t place;  // once pairs have the sum: position for its next word
     };
     uint32_t num_words = 0;  // 0: not seen in this step
     uint32_t last_word = 0;
@@ -42,7 +42,7 @@ class MergePart {
     postings.push_back({key, word});
     return is_new;
   }
-  // Adds what another part has found of a neighbour.
+  // Adds another part's counts of a neighbour.
   void add(uint32_t key, const Near& other) {
     Near& near = nears_[key];
     if (near.num_words == 0) touched.push_back(key);
@@ -50,7 +50,7 @@ class MergePart {
     near.num_words += other.num_words;
   }
   Near& operator[](uint32_t key) { return nears_[key]; }
-  // Forgets this step.
+  // Clears the data of this step.
   void clear() {
     for (const uint32_t key : touched) nears_[key] = Near{};
     touched.clear();

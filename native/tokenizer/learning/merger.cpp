@@ -12,9 +12,9 @@ namespace lowtide {
 
 namespace {
 constexpr size_t kCompactionFloor = 1 << 17;
-constexpr size_t kWordsAtOnce = 512;  // that a thread takes
+constexpr size_t kWordsAtOnce = 512;  // that a thread takes at a time
 constexpr size_t kPatience = 200;     // microseconds; large merges follow each other closely
-constexpr uint32_t kAhead = 16;       // words and pairs that are fetched before they are needed
+constexpr uint32_t kAhead = 16;       // words and pairs that are prefetched
 }  // namespace
 
 template <typename Symbol>
@@ -48,7 +48,7 @@ void MergeLearner<Symbol>::push(uint32_t pair) {
                  [this](const Candidate& a, const Candidate& b) { return before(b, a); });
 }
 
-// Rare pairs, which are most, cost a look at each halving of the threshold, and no place in the queue.
+// Rare pairs, which are most, are only checked at each halving of the threshold, and not queued.
 template <typename Symbol>
 bool MergeLearner<Symbol>::refill(int64_t min_frequency) {
   while (queue_.empty()) {
@@ -61,7 +61,7 @@ bool MergeLearner<Symbol>::refill(int64_t min_frequency) {
   return true;
 }
 
-// Counts only fall: an entry whose count is still right is the best, others go back with theirs.
+// Counts only decrease: an entry with a current count is the best, others are put back updated.
 template <typename Symbol>
 bool MergeLearner<Symbol>::pop_best(int64_t min_frequency, uint32_t& pair) {
   const auto later = [this](const Candidate& a, const Candidate& b) { return before(b, a); };
@@ -168,7 +168,7 @@ MergePart& MergeLearner<Symbol>::take_part() {
   return part;
 }
 
-// The words of a pair lie anywhere in memory, and are fetched ahead.
+// The words of a pair are scattered in memory, so they are prefetched.
 template <typename Symbol>
 void MergeLearner<Symbol>::merge_in_words(MergePart& part, const Pair& chosen, uint32_t begin,
                                           uint32_t end) {
@@ -180,7 +180,7 @@ void MergeLearner<Symbol>::merge_in_words(MergePart& part, const Pair& chosen, u
   }
 }
 
-// The pair that a neighbour was in, and the one that it is in now.
+// The pair of a neighbour before and after the merge.
 template <typename Symbol>
 typename MergeLearner<Symbol>::Change MergeLearner<Symbol>::change(uint32_t key) const {
   const uint32_t near = key >> 1;
@@ -188,7 +188,7 @@ typename MergeLearner<Symbol>::Change MergeLearner<Symbol>::change(uint32_t key)
   return {right_, near == token_ ? left_ : near, token_, near};
 }
 
-// What is left of a word is written over its own symbols.
+// The shortened word overwrites its own symbols.
 template <typename Symbol>
 void MergeLearner<Symbol>::merge_in_word(MergePart& part, const Pair& chosen, uint32_t word) {
   const auto left = static_cast<Symbol>(chosen.left), right = static_cast<Symbol>(chosen.right);
@@ -204,7 +204,7 @@ void MergeLearner<Symbol>::merge_in_word(MergePart& part, const Pair& chosen, ui
   const size_t length = head.length;
   size_t i =
       is_shared_ ? find_pair(s, length, left, right) : find_pair_reading_on(s, length, left, right);
-  if (i + 1 >= length) return;  // merged away since the posting was written
+  if (i + 1 >= length) return;  // merged since the posting was written
   const int64_t count = words_.count(word, head);
   size_t out = i;
   bool after_merge = false;
@@ -228,7 +228,7 @@ void MergeLearner<Symbol>::merge_in_word(MergePart& part, const Pair& chosen, ui
   words_.write_head(word, head);
 }
 
-// Makes the new pairs, and takes from the old ones what they get.
+// Creates the new pairs, and subtracts their counts from the old ones.
 template <typename Symbol>
 void MergeLearner<Symbol>::add_pairs(uint32_t merged) {
   const std::vector<uint32_t>& keys = all_.touched;
@@ -255,7 +255,7 @@ void MergeLearner<Symbol>::take(uint32_t pair, int64_t count) {
   Pair& from = pairs_[pair];
   from.count -= count;
   if (from.count > 0) return;
-  dead_postings_ += from.num_words;  // it comes back never
+  dead_postings_ += from.num_words;  // it never occurs again
   from.num_words = 0;
 }
 
@@ -284,7 +284,7 @@ void MergeLearner<Symbol>::place_postings_of_parts() {
   run_blocks(parts_.size(), 1, num_threads_, work, kPatience);
 }
 
-// Lists lie in the order of their pairs' numbers, so each moves to the left or stays.
+// Lists are stored in the order of their pairs' numbers, so each moves to the left or stays.
 template <typename Symbol>
 void MergeLearner<Symbol>::compact_postings() {
   uint64_t out = 0;

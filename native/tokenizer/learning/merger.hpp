@@ -50,15 +50,15 @@ namespace lowtide {
 template <typename Symbol>
 class MergeLearner {
  public:
-  // Pairs in `many_words` and more are merged by `num_threads`.
+  // Pairs that occur in at least `many_words` words are merged by `num_threads`.
   explicit MergeLearner(std::shared_ptr<TokenTable> tokens, size_t num_threads = 1,
                         size_t many_words = kManyWords)
       : tokens_(std::move(tokens)), num_threads_(num_threads), many_words_(many_words) {}
   static constexpr size_t kManyWords = 8192;
-  // Some 0.2 ms of work. Threads that slept between merges of 4,096 took 0.57 s for what one did in
-  // 0.38 (16 cores of a Xeon): waking them took longer than the work. Eight that look out for merges
-  // of 2,048 took 0.61 s (one 0.59 and 0.77), for merges of 8,192 0.44 and 0.48 (one 0.69). All of
-  // that with 8 bytes a symbol, when one thread took twice as long.
+  // Some 0.2 ms of work. Threads that slept between merges of 4,096 took 0.57 s for work that one
+  // did in 0.38 (16 cores of a Xeon): waking them took longer than the work. Eight that busy-wait
+  // for merges of 2,048 took 0.61 s (one 0.59 and 0.77), for merges of 8,192 0.44 and 0.48 (one
+  // 0.69). All of that with 8 bytes per symbol, when one thread took twice as long.
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   template <typename Id>
@@ -68,22 +68,23 @@ class MergeLearner {
   }
   void add_tables(std::span<const CountShard* const> tables);  // all their pieces, by all threads
   void build();  // after the last word, before the first merge
-  // Learns until there are `target` tokens beside the bytes, or `max_merges` more merges, or no pair
-  // occurs `min_frequency` times. Returns true if more could be learned.
+  // Learns until there are `target` tokens besides the bytes, or `max_merges` more merges, or no
+  // pair occurs `min_frequency` times. Returns true if more could be learned.
   bool learn(size_t target, size_t max_merges, int64_t min_frequency);
-  // Only pairs that come before this one are merged from now on.
+  // From now on, only pairs ordered before this one are merged.
   void stop_at(const PairCount& pair) { stop_at_ = pair; }
 
   const std::vector<Merge>& merges() const { return tokens_->merges(); }
   size_t merges_done() const { return merges_done_.load(std::memory_order_relaxed); }
   size_t num_words() const { return num_words_.load(std::memory_order_relaxed); }
   size_t bytes() const;
-  // Without what grows with the vocabulary alone; and once all pairs that are there are in the queue.
+  // Memory that depends on the text, not only on the vocabulary; and the same with all existing
+  // pairs in the queue.
   size_t text_bytes() const;
   size_t full_text_bytes() const { return text_bytes() + pairs_.size() * sizeof(Candidate); }
   size_t num_threads() const { return num_threads_; }
-  // Calls visit(symbol) for what a word has become, which had `length` symbols and begins at `at`;
-  // returns where the next one begins. The first begins at 0.
+  // Calls visit(symbol) for the current symbols of the word at `at`, which had `length` symbols;
+  // returns the position of the next word. The first is at 0.
   template <typename Visit>
   uint32_t for_each_symbol(uint32_t at, size_t length, const Visit& visit) const {
     const Symbol* const symbols = words_.symbols(at);
@@ -129,17 +130,17 @@ class MergeLearner {
   const std::shared_ptr<TokenTable> tokens_;
   const size_t num_threads_, many_words_;
   Words words_;
-  std::vector<uint32_t> marks_;  // where some of the words begin, for threads to divide them
+  std::vector<uint32_t> marks_;  // the positions of some words, to divide the words among threads
   size_t words_since_mark_ = 0;
   PairTable pairs_;
-  MappedArray<uint32_t> postings_;  // words of pairs, by where they begin
+  MappedArray<uint32_t> postings_;  // words of pairs, by position
   std::vector<Candidate> queue_;
   std::optional<PairCount> stop_at_;
   int64_t threshold_ = 0;
   uint32_t left_ = 0, right_ = 0, token_ = 0;  // of this step
   bool is_shared_ = false;                     // by several threads
-  MergePart all_;                              // what all words had
-  std::mutex parts_mutex_;                     // held to take a part
+  MergePart all_;                              // total of all words
+  std::mutex parts_mutex_;                     // locked to take a part
   std::vector<std::unique_ptr<MergePart>> parts_;
   std::vector<MergePart*> free_parts_;
   size_t dead_postings_ = 0;

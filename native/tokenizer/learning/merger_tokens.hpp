@@ -25,11 +25,11 @@ struct PairCount {
   uint32_t left, right;
 };
 
-// A limit for the bytes of a token. Text that repeats itself without a place to cut has tokens as long
-// as itself, which take many times their size wherever the vocabulary is loaded.
+// A limit for the bytes of a token. Repetitive text without a place to cut has tokens as long as
+// itself, which need many times their size wherever the vocabulary is loaded.
 constexpr size_t kAnyLength = std::numeric_limits<size_t>::max();
 
-// Symbols 0 to 255 are the bytes, in the order that ties follow; those above are tokens made.
+// Symbols 0 to 255 are the bytes, in tie-break order; those above are tokens made by merges.
 class TokenTable {
  public:
   explicit TokenTable(TieBreak tie_break, size_t longest_token = kAnyLength)
@@ -64,14 +64,15 @@ class TokenTable {
     return token;
   }
 
-  // Whether the token that two symbols make is not too long.
+  // True if the token of two symbols is not too long.
   bool can_merge(uint32_t left, uint32_t right) const {
     return tokens_[left].size() + tokens_[right].size() <= longest_token_;
   }
-  // Whether any two symbols can be merged, by their lengths: so it is in text of words.
+  // True if any two symbols can be merged, by their lengths, as is usual in text of words.
   bool all_can_merge() const { return longest_made_ <= longest_token_ / 2; }
 
-  // Of two pairs with the same count: whether (left, right) comes before (other_left, other_right).
+  // For two pairs with the same count: true if (left, right) comes before (other_left,
+  // other_right).
   bool before(uint32_t left, uint32_t right, uint32_t other_left, uint32_t other_right) const {
     if (tie_break_ == TieBreak::kHuggingFace) {
       return left != other_left ? left < other_left : right < other_right;
@@ -79,15 +80,15 @@ class TokenTable {
     const int order = tokens_[left].compare(tokens_[other_left]);
     return order != 0 ? order > 0 : tokens_[right].compare(tokens_[other_right]) > 0;
   }
-  // Whether a pair is merged before another one.
+  // True if a pair is merged before another one.
   bool before(const PairCount& a, const PairCount& b) const {
     if (a.count != b.count) return a.count > b.count;
     return before(a.left, a.right, b.left, b.right);
   }
 
  private:
-  // Byte-level tokenizers write bytes as printable characters; these are the bytes whose character
-  // is their own Latin-1 one. The others take characters from U+0100 on, and so sort behind.
+  // Byte-level tokenizers write bytes as printable characters; these are the bytes written as their
+  // own Latin-1 character. The others use characters from U+0100 on, and so sort after them.
   static bool is_printable(unsigned byte) {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
   }

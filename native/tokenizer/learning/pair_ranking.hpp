@@ -15,8 +15,9 @@
 
 namespace lowtide {
 
-// Counts pairs, at most `most` of them. Where there are more, it keeps those that the order of merging
-// has first among pairs of the same count: what is kept at the end was there from the beginning.
+// Counts pairs, at most `most` of them. If there are more, it keeps those that are first in the
+// order of merging among pairs of the same count: pairs kept at the end were counted from the
+// beginning.
 class PairRanking {
  public:
   PairRanking(const TokenTable& tokens, size_t most)
@@ -36,7 +37,7 @@ class PairRanking {
   }
   // The first pair that was not kept, if any.
   const std::optional<PairCount>& dropped() const { return dropped_; }
-  // Pairs that occur at least so often, the first to be merged first.
+  // Pairs that occur at least this often, in the order of merging.
   std::vector<PairCount> ranked(int64_t threshold) {
     std::erase_if(pairs_, [&](const PairCount& pair) { return pair.count < threshold; });
     std::sort(pairs_.begin(), pairs_.end(),
@@ -72,7 +73,7 @@ class PairRanking {
 template <typename Symbol>
 void count_linked_pairs(WordFile<Symbol>& words, const PairLinks& links, const TokenTable& tokens,
                         PairRanking& ranking) {
-  const PairLinks none(links.places());  // every symbol comes by itself
+  const PairLinks none(links.places());  // every symbol is a separate item
   SegmentReader<Symbol> reader(words, none);
   uint32_t last = 0;
   while (reader.next()) {

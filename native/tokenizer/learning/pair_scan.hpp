@@ -12,11 +12,11 @@
 
 namespace lowtide {
 
-// Symbols behind a word that may be read, whatever they are.
+// Symbols after a word that may be read, whatever their values.
 constexpr size_t kReadBehind = 8;
 
-// The first place where the pair stands, or one from which no pair can begin: the last symbol's, or
-// one behind it.
+// The first position of the pair, or one where no pair can begin: the last symbol's, or the one
+// after it.
 template <typename Symbol>
 size_t find_pair(const Symbol* symbols, size_t length, Symbol left, Symbol right) {
   size_t i = 0;
@@ -24,7 +24,7 @@ size_t find_pair(const Symbol* symbols, size_t length, Symbol left, Symbol right
   return i;
 }
 
-// The same, reading up to kReadBehind symbols behind the word, which nobody may write meanwhile.
+// The same, reading up to kReadBehind symbols after the word, which must not be written meanwhile.
 template <typename Symbol>
 size_t find_pair_reading_on(const Symbol* symbols, size_t length, Symbol left, Symbol right) {
 #if defined(__SSE2__)

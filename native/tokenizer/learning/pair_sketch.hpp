@@ -1,10 +1,10 @@
 // Upper bounds of the counts of pairs of symbols, in a fixed amount of memory (a count sketch).
 //
 // Pairs share buckets by hash, and a bucket has the sum of the counts of its pairs: if it is below a
-// threshold, so is every pair in it. Once the threshold is chosen, one bit a bucket is enough, and the
-// bits fit in the processor's cache where the sums do not. If so many rare pairs share a bucket that
-// their sum reaches the threshold too, several times as many buckets are used: their sums are computed
-// part by part, in as many passes, and only the bits are kept.
+// threshold, so is every pair in it. Once the threshold is chosen, one bit per bucket is enough,
+// and the bits fit in the processor's cache, unlike the sums. If so many rare pairs share a bucket
+// that their sum reaches the threshold too, several times as many buckets are used: their sums are
+// computed part by part, in as many passes, and only the bits are kept.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace lowtide {
 
-// Where the bucket of a pair lies. With another seed, other pairs meet in one.
+// The bucket of a pair. With another seed, other pairs share a bucket.
 class PairPlaces {
  public:
   PairPlaces(size_t num_buckets, uint64_t seed)
@@ -59,7 +59,7 @@ class PairSketch {
 
   explicit PairSketch(size_t num_buckets) : sums_(num_buckets), places_(num_buckets, 1) {}
 
-  // Begins to count the pairs that belong to one of so many parts.
+  // Starts counting the pairs of one of `num_parts` parts.
   void clear(uint64_t seed, size_t parts, size_t part) {
     places_ = PairPlaces(sums_.size() * parts, seed);
     first_ = sums_.size() * part;
@@ -69,7 +69,7 @@ class PairSketch {
   size_t parts() const { return places_.size() / sums_.size(); }
   const PairPlaces& places() const { return places_; }
 
-  // Takes effect with flush() at the latest: the bucket is asked for well before it is used.
+  // Takes effect by flush() at the latest, because the bucket is prefetched well before it is used.
   void add(uint32_t left, uint32_t right, uint64_t count) {
     const size_t bucket = places_.of(left, right) - first_;
     if (bucket >= sums_.size()) return;  // of another part, before or after
@@ -85,7 +85,7 @@ class PairSketch {
     num_waiting_ = 0;
   }
 
-  // Of pairs of this part.
+  // For pairs of this part.
   uint32_t bound(uint32_t left, uint32_t right) const {
     return sums_[places_.of(left, right) - first_];
   }
@@ -107,7 +107,7 @@ class PairSketch {
   };
   HugeArray<uint32_t> sums_;
   PairPlaces places_;
-  size_t first_ = 0;  // bucket of places_ that sums_ begin with
+  size_t first_ = 0;  // first bucket of sums_ in places_
   Waiting waiting_[kWaiting];
   size_t num_waiting_ = 0;
 };

@@ -1,6 +1,6 @@
 // Pairs of symbols in an array, and a hash table from a pair to its index.
 //
-// Memory:  32 bytes a pair, and 6 to 12 for its slots
+// Memory:  32 bytes per pair, and 6 to 12 for its slots
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class PairTable {
   static constexpr uint32_t kNone = 0xFFFFFFFF;
   struct Pair {
     int64_t count;
-    uint64_t postings;  // where the list of its words begins
+    uint64_t postings;  // start of the list of its words
     uint32_t num_words;
     uint32_t left, right;
   };
@@ -27,7 +27,7 @@ class PairTable {
   uint32_t size() const { return static_cast<uint32_t>(pairs_.size()); }
   size_t bytes() const { return pairs_.bytes() + slots_.bytes(); }
 
-  // The number of a pair, or kNone.
+  // The index of a pair, or kNone.
   uint32_t find(uint32_t left, uint32_t right) const {
     if (pairs_.size() == 0) return kNone;
     for (size_t at = first_slot(left, right);; at = (at + 1) & (slots_.size() - 1)) {
@@ -36,7 +36,7 @@ class PairTable {
       if (found.left == left && found.right == right) return slots_[at] - 1;
     }
   }
-  // Adds a pair that is not there yet, which need not be compared with any.
+  // Adds a new pair, without comparisons with existing ones.
   uint32_t add(const Pair& pair) {
     const uint32_t number = size();
     if (number == kNone - 1) throw std::runtime_error("more than 4 billion distinct pairs");
@@ -46,7 +46,7 @@ class PairTable {
     return number;
   }
   void prefetch(uint32_t pair) const { __builtin_prefetch(&pairs_[pair]); }
-  // Looking up a pair takes two places in memory: its slot, and the pair that the slot names.
+  // Looking up a pair takes two memory accesses: its slot, and the pair that the slot refers to.
   void prefetch_slot(uint32_t left, uint32_t right) const {
     __builtin_prefetch(&slots_[first_slot(left, right)]);
   }
@@ -67,7 +67,7 @@ class PairTable {
   }
   void grow() {
     const size_t size = std::max<size_t>(1 << 12, slots_.size() * 2);
-    MappedArray<uint32_t>().swap(slots_);  // first: both would be half as much again
+    MappedArray<uint32_t>().swap(slots_);  // freed first: both would need half as much memory again
     slots_.resize(size);
     shift_ = 64 - std::countr_zero(size);
     for (uint32_t i = 0; i < pairs_.size(); ++i) {
@@ -76,7 +76,7 @@ class PairTable {
   }
 
   MappedArray<Pair> pairs_;
-  MappedArray<uint32_t> slots_;  // a number plus one; 0: empty
+  MappedArray<uint32_t> slots_;  // an index plus one; 0: empty
   int shift_ = 64;
 };
 

@@ -9,19 +9,19 @@
 namespace lowtide {
 
 namespace {
-// Of the memory: a quarter is the sketch; the rest are segments and the learner of a round.
+// A quarter of the memory is for the sketch; the rest for segments and the learner of a round.
 constexpr size_t kSketchPart = 4;
 constexpr size_t kMostBuckets = size_t{1} << 27;
-constexpr size_t kMostParts = 32;     // the bits of so many parts take what their sums take
-constexpr size_t kSymbolBytes = 28;   // of a symbol in a segment, in the table and the learner
-constexpr size_t kSegmentBytes = 64;  // of a segment besides
+constexpr size_t kMostParts = 32;     // with this many parts, the bits take as much as the sums
+constexpr size_t kSymbolBytes = 28;   // per symbol of a segment, in the table and the learner
+constexpr size_t kSegmentBytes = 64;  // more per segment
 constexpr size_t kSegmentSymbols = 3;
 constexpr size_t kMostSegments = size_t{1} << 28;
-constexpr int64_t kDepth = 16;  // a round tries to go down to this part of the last threshold
+constexpr int64_t kDepth = 16;  // a round tries to lower the last threshold by this factor
 constexpr size_t kBarrenRounds = 8;
 constexpr size_t kMergesAtOnce = 4;
-constexpr size_t kFewSegments = 4;   // a part of those that fit: the rest of the learner is tables
-constexpr size_t kRankedBytes = 64;  // of a pair that is counted exactly
+constexpr size_t kFewSegments = 4;   // of those that fit: the rest of the learner is tables
+constexpr size_t kRankedBytes = 64;  // per pair that is counted exactly
 
 struct TooSmall : std::bad_alloc {
   const char* what() const noexcept override {
@@ -71,8 +71,8 @@ bool RoundLearner<Symbol>::learn(size_t target, size_t max_merges, int64_t min_f
   if (learner_ == nullptr) begin_round(min_frequency);
   const size_t most = static_cast<size_t>(kEnd) - std::min<size_t>(tokens_->size(), kEnd);
   if (most == 0) throw std::runtime_error("more tokens than symbols can tell apart");
-  // A few at a time: where there are few letters, each merge changes much of the text, and what the
-  // learner holds of it grows quickly.
+  // A few at a time: if there are few letters, each merge changes much of the text, and the
+  // learner's memory grows quickly.
   size_t left = takes_one_ ? 1 : std::min(max_merges, most);
   bool more = true, has_room = true;
   while (more && has_room && left > 0) {
@@ -106,8 +106,8 @@ void RoundLearner<Symbol>::begin_round(int64_t min_frequency) {
   } while (!make_learner());
 }
 
-// Makes the learner of the segments. One that has hardly any room from its beginning would end the
-// round after a few merges: then there are fewer segments. False: as of collect().
+// Makes the learner of the segments. One with hardly any room at the start would end the round
+// after a few merges: then fewer segments are used. False: as for collect().
 template <typename Symbol>
 bool RoundLearner<Symbol>::make_learner() {
   while (true) {
@@ -126,7 +126,8 @@ bool RoundLearner<Symbol>::make_learner() {
   }
 }
 
-// What all pairs are below, as far as the sketch can tell: higher thresholds link the same pairs.
+// An upper bound of all pairs' counts that the sketch can represent: higher thresholds link the
+// same pairs.
 template <typename Symbol>
 int64_t RoundLearner<Symbol>::told_ceiling() const {
   return std::min(ceiling_, int64_t{PairSketch::kMost} + 1);
@@ -135,7 +136,7 @@ int64_t RoundLearner<Symbol>::told_ceiling() const {
 template <typename Symbol>
 bool RoundLearner<Symbol>::collect() {
   const size_t most_segments = segments_in(memory_bytes_);
-  table_ = nullptr;  // before the next: both would be twice the memory
+  table_ = nullptr;  // freed first: both would need twice the memory
   table_ = std::make_unique<SegmentTable<Symbol>>(kSegmentSymbols * most_segments, most_segments);
   find_links();
   SegmentReader<Symbol> reader(words_, *links_);
@@ -150,7 +151,7 @@ bool RoundLearner<Symbol>::collect() {
           threshold_ == threshold ? add(symbols, item.count) : cut_and_add(symbols, item.count);
       if (!is_added) return false;
     }
-    // What waits for its end may be longer than a segment can be: then it is cut first.
+    // A segment whose end is not read yet may already be too long: then it is cut first.
     reads_on = table_->fits(reader.num_waiting());
     if (!reads_on && !raise_threshold()) return false;
     if (threshold_ != threshold) reader.find_links_again();
@@ -158,7 +159,7 @@ bool RoundLearner<Symbol>::collect() {
   return true;
 }
 
-// Adds a segment that is cut at the present threshold, and again where making room raises it.
+// Adds a segment that is cut at the current threshold, and cut again if making room raises it.
 template <typename Symbol>
 bool RoundLearner<Symbol>::add(std::span<const Symbol> symbols, uint64_t count) {
   const int64_t threshold = threshold_;
@@ -184,8 +185,8 @@ bool RoundLearner<Symbol>::make_room(size_t length) {
   return true;
 }
 
-// Raises the threshold and cuts the segments that are there. Where next to nothing would be left to
-// merge, and rare pairs that share buckets are to blame, there will be more buckets instead.
+// Raises the threshold and cuts the existing segments. If almost nothing would be left to merge,
+// because rare pairs share buckets, the number of buckets is increased instead.
 template <typename Symbol>
 bool RoundLearner<Symbol>::raise_threshold() {
   if (is_ranked_) return link_fewer();
@@ -197,7 +198,7 @@ bool RoundLearner<Symbol>::raise_threshold() {
     return false;
   }
   int64_t raised = threshold_ + (ceiling - threshold_) / 3;
-  if (parts_ == 1 && !table_->fits(1)) {  // full, not in front of one very long segment
+  if (parts_ == 1 && !table_->fits(1)) {  // full, not just before a very long segment
     const auto [low, largest] = table_->low_bound(sketch_);
     raised = std::min<int64_t>(int64_t{low} + 1, largest);
   }
@@ -205,7 +206,7 @@ bool RoundLearner<Symbol>::raise_threshold() {
   if (can_grow && (is_last || threshold_ > ceiling / 4 * 3)) {
     threshold_ = lowest_;
     parts_ = parts_ == 1 ? 8 : kMostParts;
-    sketch_.clear(rounds_, parts_, parts_);  // none of them yet
+    sketch_.clear(rounds_, parts_, parts_);  // none of them counted yet
     return false;
   }
   find_links();
@@ -213,8 +214,8 @@ bool RoundLearner<Symbol>::raise_threshold() {
   return true;
 }
 
-// Counts the pairs near the top exactly and links the first of them. Where there are too many to
-// count, only those of the highest count there can be are looked for.
+// Counts the pairs near the top exactly and links the first of them. If there are too many to
+// count, only those with the highest possible count are searched.
 template <typename Symbol>
 void RoundLearner<Symbol>::rank_pairs() {
   table_ = nullptr;
@@ -241,8 +242,8 @@ void RoundLearner<Symbol>::rank_pairs() {
   }
 }
 
-// Counts the pairs that may reach the threshold from `first` on, and ranks those that do. Returns the
-// first of those that memory does not hold, if any.
+// Counts the pairs that may reach the threshold from `first` on, and ranks those that do. Returns
+// the first pair that does not fit the memory, if any.
 template <typename Symbol>
 std::optional<PairCount> RoundLearner<Symbol>::count_ranked(const std::optional<PairCount>& first) {
   find_links();
@@ -254,7 +255,7 @@ std::optional<PairCount> RoundLearner<Symbol>::count_ranked(const std::optional<
   return ranking.dropped();
 }
 
-// Finds how often the most frequent pair occurs, where a bound of 32 bits does not tell.
+// Finds the count of the most frequent pair, if it exceeds the 32-bit bounds.
 template <typename Symbol>
 void RoundLearner<Symbol>::count_ceiling() {
   threshold_ = ceiling_ = PairSketch::kMost;
@@ -274,7 +275,7 @@ bool RoundLearner<Symbol>::link_fewer() {
   return true;
 }
 
-// Links so many pairs, or fewer: see the header for what makes a round exact.
+// Links `most` pairs or fewer; the header explains what makes a round exact.
 template <typename Symbol>
 void RoundLearner<Symbol>::link_first(size_t most) {
   num_linked_ = most;

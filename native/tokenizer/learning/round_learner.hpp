@@ -57,7 +57,7 @@ class RoundLearner {
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   void build() {}
-  // As MergeLearner::learn.
+  // Like MergeLearner::learn.
   bool learn(size_t target, size_t max_merges, int64_t min_frequency);
 
   const std::vector<Merge>& merges() const { return tokens_->merges(); }
@@ -72,7 +72,7 @@ class RoundLearner {
 
   void begin_round(int64_t min_frequency);
   int64_t told_ceiling() const;
-  bool collect();  // false: from the beginning, with another threshold or more parts
+  bool collect();  // false: start again, with another threshold or more parts
   bool make_learner();
   bool add(std::span<const Symbol> symbols, uint64_t count);
   bool cut_and_add(std::span<const Symbol> symbols, uint64_t count);
@@ -92,7 +92,7 @@ class RoundLearner {
   const size_t memory_bytes_;
   WordFile<Symbol> words_;
   PairSketch sketch_;               // of the pairs in words_
-  size_t parts_ = 1;                // that it is made in
+  size_t parts_ = 1;                // in which it is computed
   std::optional<PairLinks> links_;  // the pairs that may reach the threshold
   bool is_ranked_ = false;          // links_ are the first of ranked_
   std::vector<PairCount> ranked_;   // the pairs near the top, in the order of merging

@@ -8,7 +8,7 @@ namespace lowtide {
 
 template <typename Symbol>
 void SegmentReader<Symbol>::find_links(size_t first) {
-  // No branch depends on a link: many are looked up at the same time.
+  // No branch depends on a link, so that many are looked up in parallel.
   is_linked_.resize(units_.size() + 1);
   const Symbol* const units = units_.data();
   uint8_t* const is_linked = is_linked_.data();
@@ -51,7 +51,7 @@ bool SegmentReader<Symbol>::next(bool reads_on) {
       waiting_ = ++i;
       in_word_ = at_begin_ = true;
     }
-    size_t end = i + 1;  // a word has a symbol at least
+    size_t end = i + 1;  // a word has at least one symbol
     while (end < units_.size() && units_[end] != kEnd && is_linked_[end]) ++end;
     if (end >= units_.size()) break;
     const bool ends_word = units_[end] == kEnd;
@@ -86,7 +86,7 @@ size_t SegmentTable<Symbol>::slot(const Symbol* symbols, size_t length, uint64_t
   size_t at = static_cast<size_t>(hash) & mask_;
   for (; slots_[at].number != kEmpty; at = (at + 1) & mask_) {
     const Symbol* const there = &arena_[slots_[at].begin];
-    // No symbol is kEnd: a shorter one differs there.
+    // No symbol is kEnd, so a shorter segment differs there.
     size_t i = 0;
     while (i < length && there[i] == symbols[i]) ++i;
     if (i == length && there[i] == kEnd) break;

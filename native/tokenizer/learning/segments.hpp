@@ -19,7 +19,7 @@ namespace lowtide {
 template <typename Symbol>
 class SegmentReader {
  public:
-  struct Item {  // a segment, or a symbol that stands alone
+  struct Item {  // a segment, or a single symbol
     uint32_t begin, length;
     uint64_t count;
     uint64_t hash;  // of a segment
@@ -28,11 +28,12 @@ class SegmentReader {
 
   SegmentReader(WordFile<Symbol>& words, const PairLinks& links) : words_(words), links_(links) {}
 
-  // Reads the next block and cuts it between symbols that are not linked; false at the end. A segment
-  // that the block's end may have cut short waits for the next block; without `reads_on` only what
-  // waits is cut again. A long segment that falls apart comes in several calls, kMostItems in each.
+  // Reads the next block and cuts it between symbols that are not linked; false at the end. A
+  // segment that the block's end may have truncated waits for the next block; without `reads_on`
+  // only the waiting symbols are cut again. A long segment that is cut into many is returned in
+  // several calls, kMostItems in each.
   bool next(bool reads_on = true);
-  // Says that links were taken away since the last call.
+  // Must be called if links were removed since the last call.
   void find_links_again() { are_links_old_ = true; }
   const std::vector<Item>& items() const { return items_; }
   const Symbol* units() const { return units_.data(); }
@@ -49,12 +50,12 @@ class SegmentReader {
   const PairLinks& links_;
   uint64_t read_at_ = 0;
   std::vector<Symbol> units_;
-  std::vector<uint8_t> is_linked_;  // whether a unit belongs to the segment of the one before it
+  std::vector<uint8_t> is_linked_;  // true if a unit belongs to the segment of the one before it
   std::vector<Item> items_;
-  size_t waiting_ = 0;          // units before it are done with
+  size_t waiting_ = 0;          // units before it are finished
   bool is_pending_ = false;     // the units from `waiting_` on are not cut yet
-  bool are_links_old_ = false;  // is_linked_ was found when there were more links
-  // The word that `waiting_` lies in, if any.
+  bool are_links_old_ = false;  // is_linked_ was computed with more links
+  // The word of `waiting_`, if any.
   bool in_word_ = false, at_begin_ = false;
   uint64_t count_ = 0;
 };
@@ -64,7 +65,7 @@ class SegmentTable {
  public:
   SegmentTable(size_t most_symbols, size_t most_segments);
 
-  // Whether one more segment of so many symbols fits.
+  // True if one more segment of `length` symbols fits.
   bool fits(size_t length) const {
     return arena_.size() + length < most_units_ && begins_.size() < most_segments_;
   }
@@ -76,13 +77,13 @@ class SegmentTable {
   static uint64_t hash(const Symbol* symbols, size_t length);
   void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
 
-  // Cuts all segments again, where there are fewer links.
+  // Cuts all segments again, with fewer links.
   void cut(const PairLinks& links);
   // A bound that a third of the pairs inside the segments do not exceed, and the largest one.
   std::pair<uint32_t, uint32_t> low_bound(const PairSketch& sketch) const;
 
-  // Puts behind each segment what it has become; become(length, take) calls take(symbol), for all
-  // segments in order.
+  // Stores the merged form of each segment after it; become(length, take) calls take(symbol) for
+  // each of its symbols, for all segments in order.
   template <typename Become>
   void set_results(const Become& become) {
     MappedArray<Symbol> arena;
@@ -100,7 +101,7 @@ class SegmentTable {
       if (slot.number != kEmpty) slot.begin = begins_[slot.number];
     }
   }
-  // What a segment that is there has become, up to kEnd.
+  // The merged form of an existing segment, up to kEnd.
   const Symbol* result(const Symbol* symbols, size_t length, uint64_t hash) const {
     const Slot& found = slots_[slot(symbols, length, hash)];
     if (found.number == kEmpty) throw std::logic_error("a segment that was not collected");
@@ -118,7 +119,7 @@ class SegmentTable {
 
   size_t most_units_, most_segments_, mask_;
   std::vector<Slot> slots_;
-  MappedArray<Symbol> arena_;  // segments, each with kEnd behind it
+  MappedArray<Symbol> arena_;  // segments, each followed by kEnd
   MappedArray<uint32_t> begins_;
   MappedArray<uint64_t> counts_;
 };

@@ -15,7 +15,7 @@ namespace lowtide {
 template <typename Symbol>
 WordFile<Symbol>::WordFile(const std::string& folder) : folder_(folder) {
   file_ = open_nameless_file(folder.c_str());
-  if (file_ < 0 && errno != ENOENT) {  // a system or a file system without nameless files
+  if (file_ < 0 && errno != ENOENT) {  // a system or a file system without unnamed files
     std::string name = folder + "/.words_XXXXXX";
     file_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (file_ >= 0) ::unlink(name.c_str());
@@ -76,7 +76,7 @@ size_t WordFile<Symbol>::read(uint64_t& at, Symbol* units, size_t most) {
   while (wanted > 0) {
     const ssize_t taken = ::pread(file_, data, wanted, static_cast<off_t>(at));
     if (taken < 0 && errno == EINTR) continue;
-    if (taken == 0) errno = EBADMSG;  // shorter than what was written
+    if (taken == 0) errno = EBADMSG;  // shorter than written
     if (taken <= 0) throw std::system_error(errno, std::generic_category(), folder_);
     data += taken;
     wanted -= static_cast<size_t>(taken);

@@ -1,12 +1,12 @@
 // Words with their counts in an unnamed file, read from the front and rewritten in place.
 //
-// In:      words, one after the other
+// In:      words, in sequence
 // Out:     the same stream of units, block by block; shorter words may be written back meanwhile
 // Memory:  two blocks
 //
-// A word is its count (15 or 31 bits a unit, the lowest first, the top bit set if more follow), its
-// symbols, and kEnd. There is one read and one write per block; pages of the file in the page cache do
-// not count as the process's memory.
+// A word is its count (15 or 31 bits per unit, the lowest first, the top bit set if more follow),
+// its symbols, and kEnd. There is one read and one write per block; pages of the file in the page
+// cache do not count as the process's memory.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class WordFile {
   WordFile(const WordFile&) = delete;
   WordFile& operator=(const WordFile&) = delete;
 
-  // Words are put behind what was put since the last rewind; one of less than two symbols is dropped.
+  // Appends a word to those put since the last rewind; one of less than two symbols is dropped.
   void begin_word(uint64_t count);
   void put(Symbol symbol) {
     out_.push_back(symbol);
@@ -35,14 +35,14 @@ class WordFile {
   }
   void end_word();
 
-  void rewind();  // the next word is put at the front, over what was read there
-  void cut();     // behind the last word put
-  // Reads from `at`, in bytes, and moves it on; 0 at the end.
+  void rewind();  // the next word is put at the front, over the words read there
+  void cut();     // after the last word put
+  // Reads from `at`, in bytes, and advances it; 0 at the end.
   size_t read(uint64_t& at, Symbol* units, size_t most);
 
   uint64_t bytes() const { return end_ + out_.size() * sizeof(Symbol); }
 
-  void flush();  // before reading what was put
+  void flush();  // before reading words that were put
 
  private:
   static constexpr size_t kBlock = size_t{1} << 17;

@@ -1,10 +1,10 @@
 // Words (sequences of symbols) with their counts in one flat array, shortened in place by merges.
 //
-// Memory:  8 bytes a word and one symbol (2 or 4 bytes) for each symbol of its initial length
+// Memory:  8 bytes per word and one symbol (2 or 4 bytes) for each symbol of its initial length
 //
 // A word is identified by its offset: its count, its length and its symbols are stored there together,
 // usually in one cache line. Merging visits words in random order and is limited by memory latency:
-// with counts and lengths in a separate table, and 8 bytes a symbol, it took twice as long.
+// with counts and lengths in a separate table, and 8 bytes per symbol, it took twice as long.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class WordStore {
   static constexpr size_t kMostUnits = std::numeric_limits<uint32_t>::max();
   static size_t units_of(size_t length) { return kHeadUnits + length; }
 
-  // Makes room behind the last word.
+  // Makes room after the last word.
   void grow(size_t units) {
     const size_t size = units_.size() + units;
     if (size > kMostUnits) throw std::runtime_error("more than 4 billion symbols");
@@ -41,7 +41,7 @@ class WordStore {
     units_.resize(size);
   }
   size_t num_units() const { return units_.size(); }
-  // Writes a word's count and length into room that is there; its symbols are the caller's to write.
+  // Writes a word's count and length into existing room; the caller writes its symbols.
   Symbol* begin_word(size_t at, size_t length, uint64_t count) {
     Head head{static_cast<uint32_t>(count), static_cast<uint32_t>(length)};
     if (count >= kLarge) {
@@ -52,7 +52,7 @@ class WordStore {
     write_head(static_cast<uint32_t>(at), head);
     return units_.data() + at + kHeadUnits;
   }
-  // After the last word, before the first is asked for its count.
+  // To be called after the last word, before the first count is read.
   void seal() { std::sort(large_.begin(), large_.end()); }
 
   Head head(uint32_t at) const {
@@ -66,7 +66,8 @@ class WordStore {
   }
   Symbol* symbols(uint32_t at) { return units_.data() + at + kHeadUnits; }
   const Symbol* symbols(uint32_t at) const { return &units_[at] + kHeadUnits; }
-  // Every third word lies in two lines: without the second one merging took a quarter longer.
+  // Every third word is in two cache lines: without prefetching the second, merging took a quarter
+  // longer.
   void prefetch(uint32_t at) const {
     __builtin_prefetch(&units_[at], 1);
     __builtin_prefetch(&units_[at + kHeadUnits + 8], 1);

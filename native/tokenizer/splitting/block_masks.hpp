@@ -1,5 +1,5 @@
 // Bit masks of 64 bytes of text: a bit for each byte that is a letter, a number, a space, and so on.
-// Where pieces start is then found for all 64 of them at once.
+// The starts of pieces are then found for all 64 of them at once.
 #pragma once
 
 #if defined(__x86_64__)
@@ -14,10 +14,10 @@ struct BlockMasks {
   uint64_t letter, upper, number, space, blank, newline, high, apostrophe, slash;
   // All bytes of a character that is not ASCII are of its kind, see add_high.
   uint64_t caseless = 0;  // letters that are neither upper nor lower case
-  uint64_t follow = 0;    // bytes of a character but its first
+  uint64_t follow = 0;    // bytes of a character except its first
 };
 
-// Where bytes are that tell characters of common scripts apart.
+// Positions of bytes that distinguish characters of common scripts.
 struct HighBytes {
   uint64_t follow;                     // 80 to BF
   uint64_t from_9e, from_a0, from_b0;  // of those

@@ -1,4 +1,4 @@
-// Hash and compare pieces: a piece of up to 15 bytes is stored in two machine words, a longer one is
+// Hash and compare pieces: those of up to 15 bytes are stored in two machine words, longer ones are
 // not.
 #pragma once
 
@@ -69,9 +69,9 @@ inline uint64_t hash_bytes(const uint8_t* p, size_t length) {
   return mix(words[0] ^ state, words[1] ^ 0xE7037ED1A0B428DBull);
 }
 
-// A piece on its way into a table. Tables are probed in two passes over a few pieces: the first makes
-// the keys and asks for the cache lines, the second finds them there. `key` and `hash` are set for
-// pieces of at most kInlineBytes.
+// A piece to be looked up in a table. Tables are probed in two passes over a few pieces: the first
+// computes the keys and prefetches the cache lines, the second reads them. `key` and `hash` are set
+// for pieces of at most kInlineBytes.
 struct Probe {
   PieceKey key;
   uint64_t hash;
@@ -81,7 +81,7 @@ struct Probe {
 constexpr size_t kProbes = 32;
 
 // Makes probes of the `count` pieces that end at `ends` (offsets from `text`), the first of which
-// begins at `begin`; calls prefetch(hash) for each short one. Returns where the last one ends.
+// begins at `begin`; calls prefetch(hash) for each short one. Returns the end of the last one.
 template <typename Prefetch>
 inline size_t make_probes(const uint8_t* text, size_t length, size_t begin, const uint32_t* ends,
                           size_t count, Probe* probes, const Prefetch& prefetch) {

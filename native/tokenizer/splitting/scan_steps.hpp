@@ -60,7 +60,7 @@ inline size_t contraction_length(const uint8_t* p, const uint8_t* end, bool fold
   }
 }
 
-// The blanks at `p` as "\s+(?!\S)|\s+" takes them: all at the end of the text, else all but the last.
+// The blanks at `p` matched by "\s+(?!\S)|\s+": all at the end of the text, else all but the last.
 inline const uint8_t* blank_piece(const uint8_t* p, const uint8_t* end) {
   const uint8_t* last = p;
   const uint8_t* q = p;
@@ -85,7 +85,7 @@ inline const uint8_t* blank_piece_by_line(const uint8_t* p, const uint8_t* end) 
   return after_newline != nullptr ? after_newline : blank_piece(p, end);
 }
 
-// What tells patterns of one kind apart.
+// The differences between patterns of one kind.
 struct Rules {
   int most_numbers = 3;  // in a piece
   bool contractions = true;
@@ -114,9 +114,9 @@ inline const uint8_t* up_to_numbers(const uint8_t* p, const uint8_t* end) {
   return p;
 }
 
-// o200k's first two alternatives from `p`, which is where their optional first character is over.
-// Heads are taken greedily; if no lower-case letter follows, they are given back until the last one
-// taken can be a tail. Returns nullptr if that leaves nothing.
+// o200k's first two alternatives from `p`, after their optional first character. Heads are matched
+// greedily; if no lower-case letter follows, it backtracks until the last one matched can be a
+// tail. Returns nullptr if nothing is left.
 const uint8_t* o200k_word_with_tail(const uint8_t* p, const uint8_t* end) {
   const uint8_t* after_tail = nullptr;
   const uint8_t* q = p;
@@ -134,7 +134,7 @@ const uint8_t* o200k_word_with_tail(const uint8_t* p, const uint8_t* end) {
 
 inline const uint8_t* o200k_word_from(const uint8_t* p, const uint8_t* body, const uint8_t* end) {
   if (const uint8_t* q = o200k_word_with_tail(body, end)) return q;
-  if (body != p) {  // the first character given back: only a mark can be part of the word itself
+  if (body != p) {  // the first after backtracking: only a mark can be part of the word
     if (const uint8_t* q = o200k_word_with_tail(p, end)) return q;
   }
   const uint8_t* q = skip(body, end, kHeads);

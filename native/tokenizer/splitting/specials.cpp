@@ -26,7 +26,8 @@ SpecialFinder::SpecialFinder(std::vector<std::string> tokens, bool takes_blanks)
     longest_ = std::max(longest_, token.size());
   }
   if (distinct == 1) only_first_ = static_cast<uint8_t>(tokens_[0][0]);
-  // Runs of blanks as tokens: most blanks are followed by none, and then no token is compared.
+  // For runs of blanks as tokens: most blanks are not followed by another, and then no token is
+  // compared.
   const bool has_single = std::any_of(tokens_.begin(), tokens_.end(),
                                       [](const std::string& token) { return token.size() == 1; });
   if (tokens_.empty() || has_single) return;
@@ -73,7 +74,7 @@ SpecialFinder::Match SpecialFinder::find(const uint8_t* text, size_t length, siz
 bool SpecialFinder::allows_cut(const uint8_t* text, size_t length, size_t at) const {
   if (tokens_.empty()) return true;
   if (takes_blanks_) {
-    // Only a place with no blank on either side is certain.
+    // Only a position without a blank on either side is certain.
     const CharClass right = char_at(text + at, text + length).cls;
     if (text[at - 1] == '\n' || right == kSpace || right == kNewline) return false;
   }

@@ -11,8 +11,8 @@ namespace lowtide {
 class SpecialFinder {
  public:
   SpecialFinder() = default;
-  // An empty token is refused; equal ones are found as the first of them.
-  // `takes_blanks`: some of them take the blanks beside them along.
+  // An empty token is refused; equal ones are found as the first of them. `takes_blanks`: some of
+  // them include the blanks beside them.
   explicit SpecialFinder(std::vector<std::string> tokens, bool takes_blanks = false);
 
   struct Match {
@@ -24,8 +24,8 @@ class SpecialFinder {
 
   // The first occurrence at or after `from`.
   Match find(const uint8_t* text, size_t length, size_t from) const;
-  // True if text can be cut before text[at], a safe cut for the pattern, without changing what is
-  // found: no occurrence begins before it and ends after it, or takes blanks across it.
+  // True if text can be cut before text[at], a safe cut for the pattern, without changing the
+  // occurrences: none begins before it and ends after it, or includes blanks across it.
   bool allows_cut(const uint8_t* text, size_t length, size_t at) const;
   // True if an occurrence begins before `at` and ends after it.
   bool spans(const uint8_t* text, size_t length, size_t at) const;
@@ -38,7 +38,7 @@ class SpecialFinder {
   std::vector<std::string> tokens_;
   std::vector<size_t> by_length_;  // indices, longest first
   bool is_first_[256] = {};
-  // The pairs of bytes that tokens begin with, a bit each; empty where one is a single byte.
+  // The pairs of bytes that tokens begin with, a bit each; empty if a token is a single byte.
   std::vector<uint64_t> begins_;
   bool takes_blanks_ = false;
   int only_first_ = -1;  // the one first byte, if they all share it

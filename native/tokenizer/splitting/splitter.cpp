@@ -25,7 +25,7 @@ const uint8_t* next_piece<Pattern::kGpt2>(const uint8_t* p, const uint8_t* end) 
   return blank_piece(p, end);
 }
 
-// Numbers one by one; between them gpt2, for which a number is the end of the text.
+// Numbers one by one; between them gpt2, with a number treated as the end of the text.
 template <>
 const uint8_t* next_piece<Pattern::kDigits>(const uint8_t* p, const uint8_t* end) {
   const Char first = char_at(p, end);
@@ -117,15 +117,16 @@ size_t split_scalar(const uint8_t* text, size_t length, size_t* position, uint32
 
 #if defined(__x86_64__)
 
-// What a block says: where pieces start, and at which places that is certain.
+// The result of a block: where pieces start, and for which positions that is certain.
 struct BlockStarts {
   uint64_t starts, known;
 };
 
 inline uint64_t bits_below(size_t i) { return (uint64_t{1} << i) - 1; }
 
-// Which characters a block can hold besides ASCII: those that every rule treats as a letter or symbol.
-// Blanks and numbers of several bytes are counted by patterns; a long s ends contractions.
+// The non-ASCII characters that a block can process: those that every rule treats as a letter or
+// symbol. Not blanks and numbers of several bytes, which patterns count, nor the long s, which ends
+// contractions.
 template <Pattern pattern>
 inline bool is_plain(uint32_t code, CharClass cls) {
   constexpr bool kMarksInWords =
@@ -133,8 +134,8 @@ inline bool is_plain(uint32_t code, CharClass cls) {
   return !in(cls, kNumbers | kBlanks | (kMarksInWords ? bit(kMark) : 0)) && code != 0x17F;
 }
 
-// Adds the characters that are not ASCII to the masks: Cyrillic, Chinese and Korean letters by the
-// bytes, others one by one. Returns how many bytes from the left are known then.
+// Adds non-ASCII characters to the masks: Cyrillic, Chinese and Korean letters by their bytes,
+// others one by one. Returns how many bytes from the left are then known.
 template <Pattern pattern>
 inline unsigned add_high(BlockMasks& m, const HighBytes& h, const uint8_t* p) {
   static const ClassTable& table = ClassTable::get();
@@ -171,20 +172,20 @@ inline unsigned add_high(BlockMasks& m, const HighBytes& h, const uint8_t* p) {
   return 64;
 }
 
-// Goes through the apostrophes in `quotes`, calling found(place, length) for each contraction;
-// returns how many places from the left can be relied on.
+// Visits the apostrophes in `quotes`, calling found(place, length) for each contraction; returns a
+// mask of the positions that are certain.
 template <typename Found>
 inline uint64_t visit_contractions(uint64_t quotes, const uint8_t* text, const uint8_t* end,
                                    unsigned usable, bool fold_case, const Found& found) {
   for (; quotes != 0; quotes &= quotes - 1) {
     const unsigned i = static_cast<unsigned>(__builtin_ctzll(quotes));
-    if (i + 4 > usable) return i == 0 ? 0 : bits_below(i);  // its letters are not all in sight
+    if (i + 4 > usable) return i == 0 ? 0 : bits_below(i);  // its letters are not all visible
     if (const size_t length = contraction_length(text + i, end, fold_case)) found(i, length);
   }
   return ~uint64_t{0};
 }
 
-// gpt2, and the same between numbers that stand alone.
+// gpt2, and the same between single numbers.
 template <bool kDigits>
 inline BlockStarts find_gpt2_starts(const BlockMasks& m, const uint8_t* text, const uint8_t* end,
                                     unsigned usable) {
@@ -206,14 +207,15 @@ inline BlockStarts find_gpt2_starts(const BlockMasks& m, const uint8_t* text, co
   return {starts, known};
 }
 
-// What cl100k and o200k share: numbers by three or one by one, a symbol or blank that goes with the word behind it,
-// newlines that go with the symbols before them, blanks up to the last newline.
+// The rules that cl100k and o200k share: numbers by three or one by one, a symbol or blank that
+// belongs to the word after it, newlines that belong to the symbols before them, blanks up to the
+// last newline.
 template <int kMostNumbers>
 inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
-  const uint64_t tab = m.blank & ~m.newline;  // blanks that end no line
+  const uint64_t tab = m.blank & ~m.newline;  // blanks other than newlines
   const uint64_t symbol = ~(m.letter | m.number | m.blank);
   const uint64_t first_symbol = symbol & ~(symbol << 1) & ~(m.space << 1);
-  // The place behind the first symbol, all its bytes: a letter there goes with it.
+  // The position after the first symbol and all its bytes: a letter there belongs to it.
   const uint64_t follow = symbol & m.follow;
   const uint64_t second = ((first_symbol << 1) + follow) & ~follow;
   uint64_t starts = m.letter & ~(m.letter << 1) & ~(tab << 1) & ~second;
@@ -230,8 +232,8 @@ inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
   }
   starts |= m.blank & ~(m.blank << 1) & ~(m.newline & symbol << 1);
   starts |= tab & ~(m.blank >> 1);
-  // Blanks behind a newline start a piece unless another newline follows them: then, and if what
-  // follows is not in sight, this is as far as the block goes.
+  // Blanks after a newline start a piece unless another newline follows them: in that case, or if
+  // the following bytes are not visible, the block ends here.
   uint64_t known = ~uint64_t{0};
   const uint64_t indents = tab & m.newline << 1 & bits_below(usable - 1);
   if (indents != 0) {
@@ -249,7 +251,7 @@ inline BlockStarts find_starts_by_line(const BlockMasks& m, unsigned usable) {
   return {starts, known};
 }
 
-// Marks are not ASCII: what they are a part of makes no difference here.
+// Marks are not ASCII, so whether they are part of words makes no difference here.
 template <Pattern pattern>
 inline BlockStarts find_cl100k_starts(const BlockMasks& m, const uint8_t* text, const uint8_t* end,
                                       unsigned usable) {
@@ -265,10 +267,10 @@ inline BlockStarts find_o200k_starts(const BlockMasks& m, [[maybe_unused]] const
                                      [[maybe_unused]] const uint8_t* end, unsigned usable) {
   BlockStarts block = find_starts_by_line<rules_of(pattern).most_numbers>(m, usable);
   block.starts |= m.upper & ~(m.upper << 1) & m.letter << 1;
-  // Whether a letter without case ends a word before a capital depends on what follows.
+  // Whether a caseless letter ends a word before a capital depends on the following characters.
   if (const uint64_t capital = m.upper & m.caseless << 1) block.known &= (capital & -capital) - 1;
   if constexpr (rules_of(pattern).contractions) {
-    // A contraction goes with the word before it; the one right behind a contraction does not.
+    // A contraction belongs to the word before it, unless it directly follows another contraction.
     size_t taken = 0;
     block.known &= visit_contractions(m.apostrophe & m.letter << 1, text, end, usable, true,
                                       [&](unsigned i, size_t length) {
@@ -278,7 +280,7 @@ inline BlockStarts find_o200k_starts(const BlockMasks& m, [[maybe_unused]] const
                                         block.starts |= uint64_t{1} << taken;
                                       });
   }
-  // A slash behind a newline may go with the symbols before that.
+  // A slash after a newline may belong to the symbols before that.
   if (const uint64_t slash = m.slash & m.newline << 1) block.known &= (slash & -slash) - 1;
   return block;
 }

@@ -38,7 +38,7 @@ FileWindows::FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64
   if (file_ < 0) throw std::system_error(errno, std::generic_category(), path_);
   struct stat status{};
   if (::fstat(file_, &status) != 0 || static_cast<uint64_t>(status.st_size) < end_) {
-    ::close(file_);  // a constructor that throws has no destructor
+    ::close(file_);  // if a constructor throws, the destructor does not run
     throw std::system_error(ESTALE, std::generic_category(), path_);
   }
   announce_reading_in_order(file_);
@@ -56,7 +56,7 @@ size_t FileWindows::read(uint64_t offset, uint8_t* data, size_t size) const {
       if (errno == EINTR) continue;
       throw std::system_error(errno, std::generic_category(), path_);
     }
-    // The file became shorter while it was read: as on network disks, it is not the same any more.
+    // The file became shorter while it was read; ESTALE, as on network disks.
     if (got == 0) throw std::system_error(ESTALE, std::generic_category(), path_);
     done += static_cast<size_t>(got);
   }
@@ -64,8 +64,8 @@ size_t FileWindows::read(uint64_t offset, uint8_t* data, size_t size) const {
 }
 
 uint64_t FileWindows::cut_at_or_after(uint64_t at) {
-  // Behind a candidate, a character and the rest of a special token must be in sight; before it,
-  // a newline with the character before it and the start of a special token.
+  // After a candidate, a character and the rest of a special token must be in memory; before it, a
+  // newline with the character before it and the start of a special token.
   const size_t margin = 16 + specials_.longest();
   uint64_t from = at;
   while (from < end_) {
@@ -105,13 +105,13 @@ bool FileWindows::next(Window& window) {
 
 void FileWindows::read(const Window& window, std::vector<uint8_t>& buffer) const {
   const size_t size = static_cast<size_t>(window.end - window.begin);
-  if (buffer.capacity() < size) buffer = {};  // before the next: both would be twice the memory
+  if (buffer.capacity() < size) buffer = {};  // freed first: both would need twice the memory
   buffer.resize(size);
   read(window.begin, buffer.data(), size);
 }
 
 size_t find_last_cut(const uint8_t* text, size_t length, const SpecialFinder& specials) {
-  // What follows could complete a special token that begins in the last bytes.
+  // Following text could complete a special token that begins in the last bytes.
   const size_t margin = std::max<size_t>(4, specials.longest());
   for (size_t at = length > margin ? length - margin : 0; at > 0; --at) {
     if (is_safe_cut(text, length, at) && specials.allows_cut(text, length, at)) return at;

@@ -17,9 +17,9 @@ namespace lowtide {
 
 class FileWindows {
  public:
-  // Windows of the bytes from `begin` (a safe cut) to `end`; none begins at or after `stop`. Where
-  // there is no place to cut, a window grows; beyond `largest_window` that is an error. A file that
-  // is shorter than `end`, or becomes so, is a std::system_error with ESTALE.
+  // Windows of the bytes from `begin` (a safe cut) to `end`; none begins at or after `stop`. If
+  // there is no place to cut, a window grows; beyond `largest_window` that is an error. Throws
+  // std::system_error with ESTALE if the file is or becomes shorter than `end`.
   FileWindows(std::string path, uint64_t begin, uint64_t stop, uint64_t end, size_t window_bytes,
               const SpecialFinder& specials, size_t largest_window = size_t{1} << 31);
   ~FileWindows();
@@ -37,9 +37,9 @@ class FileWindows {
   bool is_large(const Window& window) const {
     return window.end - window.begin > kLargeTimes * window_bytes_;
   }
-  // Where the next window would begin.
+  // The start of the next window.
   uint64_t position() const { return next_; }
-  // The first place from `at` on that a window may begin or end at.
+  // The first position from `at` on where a window may begin or end.
   uint64_t cut_at_or_after(uint64_t at);
 
  private:
@@ -56,9 +56,10 @@ class FileWindows {
   std::vector<uint8_t> probe_;
 };
 
-// Where to cut in-memory text at or after `at`: a safe cut outside special tokens, or `length`.
+// The position to cut in-memory text at or after `at`: a safe cut outside special tokens, or
+// `length`.
 size_t find_cut(const uint8_t* text, size_t length, size_t at, const SpecialFinder& specials);
-// The last place where text can be cut, also if more text follows it; 0 if there is none.
+// The last position where text can be cut, even if more text follows it; 0 if there is none.
 size_t find_last_cut(const uint8_t* text, size_t length, const SpecialFinder& specials);
 
 }  // namespace lowtide
