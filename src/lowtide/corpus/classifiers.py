@@ -196,7 +196,7 @@ def _planned_bytes(path: Path) -> int:
         with files.open_file(path) as file:
             numbers = _HEADER.unpack(file.read(_HEADER.size))
     except (OSError, struct.error):
-        return 0  # load_model says what is wrong
+        return 0  # load_model reports the error
     dim, loss, bucket, words, labels = (numbers[place] for place in (2, 8, 10, 16, 17))
     if size < 4 * dim * max(bucket, words):  # quantized, and n-grams left out
         return size + _EXPANDED_BYTES + 3 * min(max(bucket, 0), _MOST_MARKED) // 16

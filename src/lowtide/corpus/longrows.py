@@ -44,7 +44,7 @@ def has_long_rows(source: InputFile, options: ReadingSettings) -> bool:
                     return True
                 nominal += options.block_bytes
     except OSError:
-        return False  # reading it will report what is wrong
+        return False  # reading it will report the error
     return False
 
 

@@ -196,7 +196,7 @@ def _streamed_bytes(file: BinaryIO, page: Page, codec: str) -> int:
         try:
             frame = read_zstd_frame(file) if page.packed else None
         except (EOFError, ValueError):
-            frame = None  # reading it will report what is wrong
+            frame = None  # reading it will report the error
         held += min(frame.window_bytes, page.unpacked) if frame else 0
     return held
 

@@ -163,7 +163,7 @@ def parquet_bytes(source: InputFile, options: ReadingSettings) -> int:
                 num_rows = pages.batch_rows(_BATCH_ROWS, _BATCH_BYTES)
                 needed = max(needed, pages.held_bytes(num_rows))
     except (DataError, PageError, OSError):
-        return needed  # reading it will report what is wrong
+        return needed  # reading it will report the error
     return needed
 
 

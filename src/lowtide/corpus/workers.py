@@ -2,7 +2,7 @@
 
 In:      functions without arguments, created one by one as workers become free
 Out:     their results, in the order of the tasks
-Memory:  at most `num_workers` + 1 tasks exist at a time, unless more are asked for
+Memory:  at most `num_workers` + 1 tasks exist at a time, unless more are requested
 """
 
 from __future__ import annotations

@@ -235,8 +235,8 @@ class BatchLoader:
     `order` is "shuffle" (each window once per epoch), "shifted" (the same, cut elsewhere in every
     later epoch), "blocks" (blocks of windows shuffled, and windows within a few of them), "random"
     (with replacement) or "sequential".
-    `num_epochs` ends the iteration (the last batch may be smaller); None goes on without end.
-    With `segments` each batch is a TokenWindows, which knows where documents begin.
+    `num_epochs` ends the iteration (the last batch may be smaller); None repeats endlessly. With
+    `segments` each batch is a TokenWindows, which knows where documents begin.
     """
 
     @takes_second_names

@@ -52,15 +52,15 @@ class StreamingDataLoader:
     Documents follow each other with the end-of-text token between them (where the tokenizer has
     one), and windows of `seq_len` begin every `stride` tokens. `shuffle_buffer_size` windows are
     shuffled together, in another order each epoch, and files are read in another order too. Each
-    `for` is one epoch; `state_dict()` lets another process go on after any batch. With several
+    `for` is one epoch; `state_dict()` lets another process resume after any batch. With several
     ranks each reads all the text and gives its own rows of the same global batches.
 
     `streaming=False` tokenizes everything once into a temporary file on disk and shuffles all
     windows together: slower to start, a full shuffle, and still nothing in memory.
     `val_fraction` leaves out that share of all documents, chosen by their content, for validation
-    (`lowtide.loader.heldout`). `max_examples` takes the first so many of the others only. A
-    `dataset_id` that is a file here, or a pattern of files, is read as they are. `reader_bytes` and
-    `budget_bytes` are as in FileTexts.
+    (`lowtide.loader.heldout`). `max_examples` limits the number of other documents. A `dataset_id`
+    that is a local file or a pattern of files is read as files. `reader_bytes` and `budget_bytes`
+    are as in FileTexts.
     """
 
     @takes_second_names

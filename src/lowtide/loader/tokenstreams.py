@@ -40,7 +40,7 @@ class Expected:
 
 
 def open_tokens(source: TokenSource, *, id_limit: int, places: WindowPlaces) -> Stream:
-    """Open a source, whose ids must be below `id_limit`; `places` tells what to prefetch."""
+    """Open a source, whose ids must be below `id_limit`; `places` is for prefetching."""
     if source.array is not None:
         return ArrayStream(source.array, id_limit=id_limit)
     if source.stored is not None:

@@ -101,7 +101,7 @@ def look_through(inputs: Sequence[InputFile], look: Callable[[InputFile], Iterat
                     advance(start + place)
                 left = 0
             except (OSError, LowtideError):
-                pass  # reading it will report what is wrong
+                pass  # reading it will report the error
             unseen += left
             start += source.size_bytes
     return unseen

@@ -357,7 +357,7 @@ class Tokenizer:
             raise UsageError(f"special is {special!r}, expected one of {_SPECIAL_MODES}")
 
     def decode_bytes(self, ids: Iterable[int] | npt.NDArray[Any]) -> bytes:
-        """Return the bytes that `ids` stand for."""
+        """Return the bytes of `ids`."""
         from lowtide.tokenizer.ids import checked_ids  # needs NumPy
 
         array = checked_ids(ids, vocab_size=self.vocab_size)
@@ -370,7 +370,7 @@ class Tokenizer:
         return b"".join(self.data.tokens[id] for id in array.reshape(-1).tolist())
 
     def decode(self, ids: Iterable[int] | npt.NDArray[Any], *, errors: str = "replace") -> str:
-        """Return the text that `ids` stand for; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of `ids`; invalid UTF-8 bytes become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors)
 
     def __repr__(self) -> str:
