@@ -58,9 +58,9 @@ class StreamingDataLoader:
     `streaming=False` tokenizes everything once into a temporary file on disk and shuffles all
     windows together: slower to start, a full shuffle, and still nothing in memory.
     `val_fraction` leaves out that share of all documents, chosen by their content, for validation
-    (`lowtide.loader.heldout`). `max_examples` limits the number of other documents. A `dataset_id`
-    that is a local file or a pattern of files is read as files. `reader_bytes` and `budget_bytes`
-    are as in FileTexts.
+    (`lowtide.loader.heldout`). `max_examples` uses only the first so many other documents. A
+    `dataset_id` that is a local file or a pattern of files is read as files. `reader_bytes` and
+    `budget_bytes` are as in FileTexts.
     """
 
     @takes_second_names
