@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as HuggingFace
-from tokenizers import decoders, models, normalizers
 from tokenizers import pre_tokenizers as pre
 
 from lowtide import packages
@@ -137,6 +137,33 @@ def test_special_tokens_are_text_or_ids_or_forbidden(ours: Tokenizer) -> None:
     with pytest.raises(DataError, match="at 7"):
         list(ours.encode_iterable([text[:9], text[9:]], special="forbid"))
     assert len(ours.encode(text.replace(END, ""), special="forbid"))
+
+
+@pytest.mark.parametrize(
+    ("model", "pre_tokenizer", "added", "text", "reason"),
+    [
+        (models.WordLevel({"a": 0}, "[UNK]"), pre.WhitespaceSplit(), [], "a b", "Missing"),
+        (
+            models.WordLevel({"a": 0, "<unk>": 1}, "<unk>"),
+            pre.WhitespaceSplit(),
+            [AddedToken("<x>", rstrip=True), AddedToken("  ", lstrip=True)],
+            "<x>     a",  # the package panics
+            "bad split",
+        ),
+    ],
+)
+def test_what_the_package_cannot_encode_is_an_error(
+    tmp_path: Path, model: Any, pre_tokenizer: Any, added: list[AddedToken], text: str, reason: str
+) -> None:
+    theirs = HuggingFace(model)
+    theirs.pre_tokenizer = pre_tokenizer
+    theirs.add_tokens(added)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path)
+    assert ours.encode("a").tolist() == [0]
+    with pytest.raises(DataError, match=reason) as raised:
+        ours.encode(text)
+    assert "tokenizer.json" in (raised.value.next_step or "")
 
 
 def test_tokens_are_bytes(ours: Tokenizer) -> None:

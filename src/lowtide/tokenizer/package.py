@@ -260,8 +260,17 @@ def _iter_strings(texts: Iterable[str | bytes], least: int) -> Iterator[str]:
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
-    # A batch of one: the package releases the GIL, and computes no offsets.
-    return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    try:
+        # A batch of one: the package releases the GIL, and computes no offsets.
+        return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # a panic of the package is no Exception, and nothing narrower
+        raise DataError(
+            f"the package tokenizers cannot encode text with this tokenizer: {error}",
+            next_step="mend its tokenizer.json (is every unk_token in the vocabulary?), or name "
+            "another tokenizer",
+        ) from None
 
 
 def _encode_behind(tokenizer: Any, context: str, text: str) -> Ids:
