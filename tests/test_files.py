@@ -18,7 +18,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide import files
+from lowtide import files, unfinished
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.files import (
     atomic_file,
@@ -32,6 +32,7 @@ from lowtide.files import (
     write_bytes,
     write_json,
 )
+from lowtide.unfinished import unused_name
 
 
 def names_in(folder: Path) -> list[str]:
@@ -223,7 +224,7 @@ def test_a_planted_link_is_never_followed(tmp_path: Path, monkeypatch: pytest.Mo
     victim.write_bytes(b"precious")
     planted = tmp_path / ".a.bin.0123456789abcdef.partial"
     planted.symlink_to(victim)
-    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0123456789abcdef")
+    monkeypatch.setattr(unfinished.secrets, "token_hex", lambda _: "0123456789abcdef")
     with pytest.raises(FileExistsError):  # even if the name is guessed
         write_bytes(tmp_path / "a.bin", b"x")
     (tmp_path / ".a.bin.lock").symlink_to(victim)
@@ -367,21 +368,6 @@ def test_a_command_is_named_as_it_was_given(
     assert set(owner) == {"pid", "host", "command", "since"}
 
 
-def test_leftovers_are_found_in_plain_folders_only(tmp_path: Path) -> None:
-    name = files.unused_name(tmp_path / "a", "partial").name
-    for folder in (".", "train", ".hidden"):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / name).touch()
-    (tmp_path / "train" / "kept.bin").touch()
-    (tmp_path / "link").symlink_to(tmp_path / ".hidden")
-    found = {path.relative_to(tmp_path).as_posix() for path in files._iter_leftovers(tmp_path)}
-    assert found == {name, f"train/{name}"}
-    for path in files._iter_leftovers(tmp_path):
-        files._remove_unused(path)
-    assert not list(files._iter_leftovers(tmp_path))
-    assert (tmp_path / "train" / "kept.bin").exists()
-
-
 def test_folders_made_for_a_lock_go_with_it_unless_something_is_there(tmp_path: Path) -> None:
     with hold_lock(tmp_path / "a" / "b", create_folder=True):
         assert (tmp_path / "a" / "b").is_dir()
@@ -424,31 +410,12 @@ def test_the_checksum_of_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         files.checksum_file(tmp_path)
 
 
-def test_a_folder_is_listed_once_for_many_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = files.unused_name(tmp_path / "a*.npy", "unfinished")
-    other = files.unused_name(tmp_path / "a*.npy", "partial")
-    for path in (left, other, tmp_path / ".a*.npy.unfinished", tmp_path / "b.npy"):
-        path.touch()
-    lists: list[object] = []
-    scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: lists.append(path) or scandir(path))
-    with files.listing_folders_once():
-        for _ in range(5):
-            assert files.list_leftovers(tmp_path / "a*.npy", "unfinished") == [left]
-            assert files.list_leftovers(tmp_path / "b.npy", "unfinished") == []
-    assert len(lists) == 1
-    assert files.list_leftovers(tmp_path / "a*.npy", "partial") == [other]
-    assert len(lists) == 2
-
-
 def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of files are written by one process, and refused ones are tried again."""
     path = tmp_path / "file"
     (tmp_path / "partial").write_bytes(b"1")
     os.mkfifo(tmp_path / "pipe")
-    leftover = files.unused_name(path, "partial")
+    leftover = unused_name(path, "partial")
 
     def refused() -> None:
         with hold_lock(path):

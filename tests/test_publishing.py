@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide import files, publishing
+from lowtide import files, publishing, unfinished
 from lowtide.publishing import PublishGroup, PublishThreads, keep_unfinished
 
 
@@ -172,7 +172,7 @@ def test_a_finished_file_that_waits_for_its_name_is_no_leftover(
 
         with files.atomic_file(path, publisher=keep) as file:
             file.write(b"tokens")
-        files._remove_unused(kept[0])
+        unfinished._remove_unused(kept[0])
         assert kept[0].read_bytes() == b"tokens" and not path.exists()
         if named:
             kept[0].replace(path)

@@ -17,12 +17,11 @@ import io
 import json
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +30,7 @@ import xxhash
 from lowtide.errors import DataError, UsageError, warn
 from lowtide.filenames import LOCK_NAME
 from lowtide.sparelocks import give_up_lock, take_spare_lock
+from lowtide.unfinished import mark_used, remove_leftovers, unused_name
 
 __all__ = [
     "atomic_file",
@@ -42,16 +42,12 @@ __all__ = [
     "free_disk_bytes",
     "hold_lock",
     "json_bytes",
-    "list_leftovers",
-    "listing_folders_once",
-    "mark_used",
     "open_file",
     "publish",
     "read_json",
     "read_whole",
     "require_file",
     "sync_directory",
-    "unused_name",
     "write_bytes",
     "write_json",
 ]
@@ -60,20 +56,9 @@ PathLike = str | os.PathLike[str]
 Publisher = Callable[[Path, Path], None]
 """Takes a finished file and the name it is to have."""
 _BUFFER_BYTES = 1 << 20
-_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 _MOST_WHOLE_BYTES = 1 << 30
 _ADDRESS = re.compile(r"(?:^|/)(s3a?|gs|az|azure|abfss?):/+(.*)")
-
-
-def unused_name(path: PathLike, suffix: str) -> Path:
-    """A hidden name beside `path` that nobody can guess.
-
-    >>> unused_name("a.npy", "partial").name.startswith(".a.npy.")
-    True
-    """
-    path = Path(path)
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{suffix}")
 
 
 def create_file(path: PathLike) -> int:
@@ -148,8 +133,7 @@ def hold_lock(
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(_describe_owner()).encode(), 0)
     try:
-        for leftover in _iter_leftovers(path):
-            _remove_unused(leftover)
+        remove_leftovers(path)
         yield
     finally:
         give_up_lock(lock, descriptor)
@@ -211,73 +195,6 @@ def _read_owner(descriptor: int) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return "its process is not known yet"
     return "".join(sign if sign.isprintable() else "?" for sign in text)
-
-
-def _iter_leftovers(path: Path) -> Iterator[Path]:
-    """Unfinished files that a killed writer left beside a file, or in a folder and its folders."""
-    if not path.is_dir():
-        yield from list_leftovers(path, "partial")
-        return
-    for folder in [path, *(item for item in path.iterdir() if _is_plain_folder(item))]:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            yield from (folder / row.name for row in entries if _LEFTOVER.fullmatch(row.name))
-
-
-_UNFINISHED_NAME = re.compile(r"\.(.+)\.[0-9a-f]{16}\.([a-z]+)")
-_listed: dict[Path, dict[tuple[str, str], list[str]]] | None = None
-
-
-def list_leftovers(path: Path, suffix: str) -> list[Path]:
-    """Hidden files beside `path` that an interrupted command left of it (see unused_name)."""
-    folder = path.parent
-    names = None if _listed is None else _listed.get(folder)
-    if names is None:
-        names = dict[tuple[str, str], list[str]]()
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if found := _UNFINISHED_NAME.fullmatch(entry.name):
-                    names.setdefault((found[1], found[2]), []).append(entry.name)
-        if _listed is not None:
-            _listed[folder] = names
-    return [folder / name for name in names.get((path.name, suffix), ())]
-
-
-@contextlib.contextmanager
-def listing_folders_once() -> Generator[None]:
-    """Inside this context a folder is listed once, however many of its files are written.
-
-    Else a folder of 200,000 files would be listed 200,000 times.
-    """
-    global _listed
-    before, _listed = _listed, {}
-    try:
-        yield
-    finally:
-        _listed = before
-
-
-def _is_plain_folder(path: Path) -> bool:
-    return not path.name.startswith(".") and path.is_dir() and not path.is_symlink()
-
-
-def _remove_unused(path: Path) -> None:
-    """Remove an unfinished file, unless someone is writing it: a writer holds its lock."""
-    if not _LEFTOVER.fullmatch(path.name):
-        return
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-        finally:
-            os.close(descriptor)
-
-
-def mark_used(descriptor: int) -> None:
-    """Lock an unfinished file, together with others: who wants to remove it needs it alone."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from lowtide import _native, files
+from lowtide.unfinished import mark_used
 
 __all__ = ["PublishGroup", "PublishThreads", "keep_unfinished", "publish_files"]
 
@@ -160,7 +161,7 @@ def keep_unfinished(partial: Path) -> Generator[None]:
     """
     descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        files.mark_used(descriptor)
+        mark_used(descriptor)
         yield
     finally:
         with contextlib.suppress(OSError):

@@ -18,8 +18,8 @@ from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import workfolder
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import WORK_NAME
-from lowtide.files import unused_name
 from lowtide.journal import write_notes
+from lowtide.unfinished import unused_name
 
 
 def begin(root: Path, **changes: Any) -> tuple[Path, dict[str, Any], list[str]]:

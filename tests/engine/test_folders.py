@@ -13,6 +13,7 @@ import pytest
 
 from lowtide.engine import folders, storefolders
 from lowtide.engine.folders import DiskFolder
+from lowtide.unfinished import mark_used, remove_leftovers, unused_name
 
 
 def note_sizes(sizes: list[int], mapping: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,6 +123,34 @@ def test_files_of_a_folder_are_removed_some_at_a_time(tmp_path: Path) -> None:
             folders._remove_files(tmp_path, pool)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert len(most) >= 3 and max(most) <= 1024
+
+
+def test_what_a_killed_worker_left_of_the_plan_is_removed_at_the_end(tmp_path: Path) -> None:
+    folder = DiskFolder(tmp_path / "work")
+    create(folder)
+    left, written = (unused_name(folder.path / "plan.json", "partial") for _ in range(2))
+    left.touch()
+    with written.open("x+b") as file:
+        mark_used(file.fileno())  # another worker begins
+        folder.remove(["hash", "plan.json"])
+        assert list(folder.path.iterdir()) == [written]
+    folder.remove(["hash", "plan.json"])
+    assert not folder.path.exists()
+
+
+def test_a_small_file_is_marked_while_it_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DiskFolder(tmp_path / "work")
+    kept: list[list[str]] = []
+
+    def flush(descriptor: int) -> None:
+        remove_leftovers(folder.path)
+        kept.append([path.suffix for path in folder.path.iterdir()])
+
+    monkeypatch.setattr(os, "fsync", flush)
+    assert folder.create("plan.json", b"{}")
+    assert kept == [[".partial"]]
 
 
 def test_what_a_link_names_is_not_removed(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from lowtide import files
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.checksums import record_files, verify_folder, write_recorded_json
@@ -25,6 +24,7 @@ from lowtide.training import checkpoints
 from lowtide.training.checkpoints import Checkpoint, RunFolder, readable_numbers
 from lowtide.training.hostcopies import all_tensors
 from lowtide.training.trainer import Trainer
+from lowtide.unfinished import unused_name
 
 from .conftest import VOCAB, write_tokens
 
@@ -76,7 +76,7 @@ def test_a_disk_that_is_too_full_is_noticed_before_writing(run, monkeypatch):
 
 def test_what_a_kill_left_half_written_is_removed_and_not_taken(run):
     run.save(checkpoint(5), CONFIG)
-    half = files.unused_name(run.root / "steps" / "step_00000010", "partial")
+    half = unused_name(run.root / "steps" / "step_00000010", "partial")
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
     assert run.load()[0].name == "step_00000005"
@@ -513,7 +513,7 @@ def test_nothing_is_written_through_a_link_that_somebody_put_there(
 
 
 def test_links_are_made_where_they_can_be(run):
-    files.unused_name(run.root / "model.safetensors", "partial").write_bytes(b"left by a kill")
+    unused_name(run.root / "model.safetensors", "partial").write_bytes(b"left by a kill")
     folder = run.save(checkpoint(5), CONFIG)
     assert (run.root / "model.safetensors").samefile(folder / "model.safetensors")
 

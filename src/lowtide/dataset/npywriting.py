@@ -29,6 +29,7 @@ from lowtide.stores.paths import checksum_path
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.filesteps import iter_file_steps
 from lowtide.tokenizer.stretches import Stretch, unseen_words
+from lowtide.unfinished import list_leftovers, unused_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -193,7 +194,7 @@ def _open_unfinished(job: PlainFile) -> _Unfinished:
     place = out.with_name(f".{out.name}.{_UNFINISHED}.json")
     journal = Journal(place, verb="pretokenize", version=2)
     identity = [source.size_bytes, source.modified_ns, job.tokenizer.fingerprint]
-    left = files.list_leftovers(out, _UNFINISHED)
+    left = list_leftovers(out, _UNFINISHED)
     notes = journal.read(on_notice=job.on_notice)
     if notes is not None and notes["identity"] == identity:
         path = out.parent / notes["name"]
@@ -213,7 +214,7 @@ def _open_unfinished(job: PlainFile) -> _Unfinished:
     for path in left:
         path.unlink(missing_ok=True)
     journal.remove()
-    path = files.unused_name(out, _UNFINISHED)
+    path = unused_name(out, _UNFINISHED)
     new = _Digest(), _Digest(NPY_HEADER_BYTES)
     return _Unfinished(path, journal, files.create_file(path), identity, *new)
 

@@ -73,6 +73,7 @@ from lowtide.sparelocks import reusing_locks
 from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.vocabulary import id_bytes
+from lowtide.unfinished import list_leftovers, listing_folders_once
 
 __all__ = ["PretokenizeResult", "iter_pretokenized", "pretokenize_file", "pretokenize_files"]
 
@@ -145,7 +146,7 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
             )
     shared = SharedFiles(settings, sources)
     results: list[PretokenizeResult] = []
-    with files.listing_folders_once(), reusing_locks(), PublishGroup() as group:
+    with listing_folders_once(), reusing_locks(), PublishGroup() as group:
         for source in sources:
             out = settings.out_path or npy_path(source.path)
             results.append(_pretokenize(shared, source, out, group))
@@ -166,7 +167,7 @@ def _pretokenize(
     group.hold(files.hold_lock(out))
     if out.exists():  # by a command that has just ended
         return _require_same(shared, source, out)
-    for left in files.list_leftovers(record_path(out), "partial"):
+    for left in list_leftovers(record_path(out), "partial"):
         left.unlink(missing_ok=True)
     return _encode(shared, source, out, group)
 

@@ -26,6 +26,7 @@ from typing import IO, NamedTuple, Protocol
 from lowtide import files
 from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
+from lowtide.unfinished import mark_used, remove_leftovers, unused_name
 
 __all__ = ["DiskFolder", "Lease", "SeenLease", "SharedFolder", "open_folder"]
 
@@ -201,9 +202,10 @@ class DiskFolder:
     def _scratch(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
         """A hidden file beside `path`, which is gone afterwards."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = files.unused_name(path, "partial")
+        partial = unused_name(path, "partial")
         try:
             with os.fdopen(files.create_file(partial), "w+b", buffering=_BUFFER_BYTES) as file:
+                mark_used(file.fileno())
                 yield partial, file
         finally:
             with contextlib.suppress(OSError):
@@ -233,6 +235,7 @@ class DiskFolder:
                 else:
                     path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
+            remove_leftovers(self.path)  # a worker was killed while it agreed on the plan
             self.path.rmdir()
 
     def create_lease(self, name: str, content: bytes) -> Lease | None:
@@ -258,7 +261,7 @@ class DiskFolder:
     def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
         """Put a lease in the place of another one."""
         path = self.path / name
-        partial = files.unused_name(path, "partial")
+        partial = unused_name(path, "partial")
         descriptor = files.create_file(partial)
         partial.replace(path)
         return _DiskLease.begin(path, descriptor, content)

@@ -16,7 +16,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 from lowtide.errors import UsageError
-from lowtide.files import create_file, hold_lock, require_local, unused_name
+from lowtide.files import create_file, hold_lock, require_local
+from lowtide.unfinished import unused_name
 
 __all__ = ["HeldOutputError", "hold_output", "require_writable"]
 

@@ -34,7 +34,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lowtide.files import unused_name
 from lowtide.ladder.filehome import FileHome
 from lowtide.ladder.homes import DeviceHome, Home, HostHome
 from lowtide.ladder.packing import (
@@ -47,6 +46,7 @@ from lowtide.ladder.packing import (
 )
 from lowtide.ladder.units import Unit
 from lowtide.quickclasses import dataclass
+from lowtide.unfinished import unused_name
 
 __all__ = ["Moving", "Placement", "Rung"]
 

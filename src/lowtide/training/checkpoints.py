@@ -42,7 +42,6 @@ from lowtide.files import (
     publish,
     read_json,
     sync_directory,
-    unused_name,
     write_json,
 )
 from lowtide.memory import format_size
@@ -63,6 +62,7 @@ from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.basemodel import GROWN
 from lowtide.training.resuming import RUN_NAMES, drop_rows_after, is_run
+from lowtide.unfinished import unused_name
 
 __all__ = [
     "OLD_STATE_NAME",
