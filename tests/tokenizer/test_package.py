@@ -434,9 +434,32 @@ def test_a_cut_is_where_what_follows_changes_no_id() -> None:
     long = "y" * 3000 + "\n" + "z" * 3000
     letters.given.clear()
     assert package._find_cut(letters, long, 2000, 2000) == 3001
-    assert letters.given == ["y" * 1023 + "\n", "y" * 1023 + "\n" + "z" * 1024]
+    near, far = "y" * 1023 + "\n", "y" * 254 + "\n"
+    assert letters.given == [near, near + "z" * 1024, far, far + "z" * 255]
     assert package._encode_behind(letters, "ab", "cd").tolist() == [99, 100]
     assert package._encode_behind(letters, "", "cd").tolist() == [99, 100]
+
+
+class Runs:
+    """A package's tokenizer with a token for so many line ends, found from the left."""
+
+    def __init__(self, length: int) -> None:
+        self.run = "\n" * length
+
+    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[Any]:
+        assert not add_special_tokens
+        return [SimpleNamespace(ids=[ord(letter) for letter in texts[0].replace(self.run, "R")])]
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 17])
+def test_no_cut_is_inside_a_run(length: int) -> None:
+    tokens = Runs(length)
+    text = "ab" + "\n" * 5001 + "cd\nef" + "\n" * 2999 + "x\n" * 900
+    encoder = stub_encoder(EncodingLimits(piece_characters=600))
+    found = list(encoder._iter_pieces(iter([text]), tokens))
+    wanted = tokens.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    assert len(found) > 2
+    assert [id for ids in found for id in ids.tolist()] == wanted
 
 
 def stub_encoder(limits: EncodingLimits, specials: tuple[str, ...] = ()) -> Any:

@@ -47,6 +47,9 @@ _LIMITS = EncodingLimits()
 SLOWER = 100
 """How many times slower than native code it is, measured."""
 _CONTEXT = 1 << 10  # characters before a place to cut that are encoded again
+# Characters on either side of a place that are encoded to test it. Inside a long run, of line ends
+# say, tokens of two stand wherever the text begins: two lengths without a common divisor tell that.
+_TESTED = (_CONTEXT, _CONTEXT // 4 - 1)
 _MOST_TRIES = 64
 
 
@@ -282,11 +285,16 @@ def _encode_behind(tokenizer: Any, context: str, text: str) -> Ids:
 def _find_cut(tokenizer: Any, text: str, start: int, reach: int) -> int | None:
     """An offset after `start` up to which ids do not depend on later text; None if none is near."""
     for place in _iter_places(text, start, reach):
-        left = text[max(0, place - _CONTEXT) : place]
-        ids = _encode(tokenizer, left)
-        if _encode(tokenizer, left + text[place : place + _CONTEXT])[: len(ids)] == ids:
+        if all(_is_border(tokenizer, text, place, size) for size in _TESTED):
             return place
     return None
+
+
+def _is_border(tokenizer: Any, text: str, place: int, size: int) -> bool:
+    """True if `size` characters before a place have the same ids with as many behind it."""
+    left = text[max(0, place - size) : place]
+    ids = _encode(tokenizer, left)
+    return _encode(tokenizer, left + text[place : place + size])[: len(ids)] == ids
 
 
 def _iter_places(text: str, start: int, reach: int) -> Iterator[int]:
