@@ -1,11 +1,11 @@
 """Threads that commit the results of tasks, while other threads run the next tasks.
 
 In:      functions that flush a result to the disk or upload it, and create its record
-Out:     nothing; the functions deal with errors themselves
-Memory:  what the functions hold; at most as many run as there are threads, and none waits
+Out:     nothing; the functions handle their own errors
+Memory:  what the functions hold; at most one function per thread, none is queued
 
-A task's thread waits for the disk only if it is faster than the disk: 120 MB of text are 20 flushes
-with `prepare --engine files`, in which no core would work.
+A task's thread waits for the disk only if tasks finish faster than the disk writes: 120 MB of text
+are 20 flushes with `prepare --engine files`, during which no core would work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Committers"]
 
 
 class Committers:
-    """Use `start` as a context: at its end all submitted functions have returned."""
+    """Use `start` as a context manager: when it exits, all submitted functions have returned."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -27,7 +27,7 @@ class Committers:
 
     @contextlib.contextmanager
     def start(self, num_threads: int) -> Generator[None]:
-        """Have threads within a `with` block."""
+        """Run the threads within a `with` block."""
         self._room = threading.Semaphore(num_threads)
         with ThreadPoolExecutor(num_threads, thread_name_prefix="lowtide-commit") as self._pool:
             yield

@@ -36,7 +36,7 @@ _REMOVED_AT_ONCE = 1024
 
 
 class SeenLease(NamedTuple):
-    """A lease of any worker: its content, and what tells it from one that replaced it."""
+    """A lease of any worker: its content, and a tag that changes when it is replaced."""
 
     content: bytes
     tag: str
@@ -55,26 +55,26 @@ class Lease(Protocol):
 
 
 class SharedFolder(Protocol):
-    """What records and leases ask of the place where workers meet."""
+    """The operations on the shared folder that records and leases need."""
 
     path: Path
-    """For messages, and for whoever opens what lies in it."""
+    """For messages, and for opening files in it."""
     disk: Path
     """Where files are written before they are published."""
     longest_pause: float
-    """How many seconds a worker that has nothing to do may wait between two looks."""
+    """Seconds that a worker without a task may wait between two checks, at most."""
     least_committers: int
-    """How many results may be committed at a time, if fewer tasks run; committing a result to a
+    """How many results may be committed at a time even if fewer tasks run; committing a result to a
     store takes memory, flushing it to a disk does not."""
     more_names: Collection[str]
-    """What lies in it beside the folders of stages."""
+    """Names in it that are not folders of stages."""
 
     def prepare(self) -> None:
-        """Check before the first task that workers can rely on this place."""
+        """Check before the first task that workers can rely on this folder."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file of this name."""
+        """True if there is a file of this name."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -82,23 +82,23 @@ class SharedFolder(Protocol):
         ...
 
     def list_names(self, under: str = "") -> list[str]:
-        """The names of files and folders right in a folder, sorted, without hidden ones."""
+        """The sorted names of the files and folders directly in a folder, without hidden ones."""
         ...
 
     def find_time(self, name: str) -> float:
-        """When a file was written, by the clock of the place; FileNotFoundError if it is not."""
+        """When a file was written, by the folder's clock; FileNotFoundError if there is none."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file; False if it is there already, with other bytes."""
+        """Create a small file; False if it exists already, with other bytes."""
         ...
 
     def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
-        """A folder on a disk for what a task needs only meanwhile."""
+        """A folder on a disk for a task's temporary files."""
         ...
 
     def scratch_file(self, stage: str) -> contextlib.AbstractContextManager[tuple[Path, IO[bytes]]]:
-        """A file on a disk, gone afterwards, that `publish` may make a result of."""
+        """A temporary file on a disk, removed on exit unless `publish` made it a result."""
         ...
 
     def publish(self, partial: Path, stage: str, task: str, checksum: str) -> str | None:
@@ -106,28 +106,28 @@ class SharedFolder(Protocol):
         ...
 
     def output_path(self, stage: str, name: str) -> Path:
-        """Where a published file is."""
+        """The path of a published file."""
         ...
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove files and folders, and the folder itself if it is empty then."""
+        """Remove files and folders, and the folder itself if it is then empty."""
         ...
 
     def create_lease(self, name: str, content: bytes) -> Lease | None:
-        """Create a lease; None where there is one."""
+        """Create a lease; None if there is one already."""
         ...
 
     def read_lease(self, name: str) -> SeenLease | None:
-        """Look at a lease; None if it is gone."""
+        """Read a lease; None if it does not exist."""
         ...
 
     def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
-        """Take over a lease; None if it is not the one that was seen any more."""
+        """Take over a lease; None if it has changed since it was seen."""
         ...
 
 
 def open_folder(path: Path) -> SharedFolder:
-    """The folder of a path of this machine, or of an address in a store."""
+    """The folder at a path on this machine, or at a URL of a store."""
     if is_stored(path):
         from lowtide.engine.storefolders import StoreFolder
 
@@ -147,10 +147,10 @@ class DiskFolder:
         self.path = self.disk = path
 
     def prepare(self) -> None:
-        """Nothing: a disk that cannot be written to says so by itself."""
+        """Nothing to check: writing to an unwritable disk raises its own error."""
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file of this name."""
+        """True if there is a file of this name."""
         return (self.path / name).exists()
 
     def read(self, name: str) -> bytes:
@@ -158,7 +158,7 @@ class DiskFolder:
         return files.read_whole(self.path / name)
 
     def list_names(self, under: str = "") -> list[str]:
-        """The names in a folder; a listing may lag behind."""
+        """The names in a folder; a listing may be out of date."""
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(self.path / under) as entries,
@@ -174,19 +174,19 @@ class DiskFolder:
             raise FileNotFoundError(*error.args) from None
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file; False if it is there already."""
+        """Create a small file; False if it exists already."""
         path = self.path / name
         with self._scratch(path) as (partial, file):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            # Its name is not flushed: a task whose record is lost is done again. That of the
-            # result before it went to the disk with these bytes, since a disk keeps that order.
+            # Its name is not flushed: a task whose record is lost is done again. The name of the
+            # result before it is flushed with these bytes, since a disk keeps that order.
             return _create(partial, path)
 
     @contextlib.contextmanager
     def scratch_folder(self) -> Generator[Path]:
-        """A folder of its own on the shared disk, which has the room."""
+        """A new folder on the shared disk, which has the space."""
         folder = self.path / "scratch" / secrets.token_hex(8)
         folder.mkdir(parents=True)
         try:
@@ -200,7 +200,7 @@ class DiskFolder:
 
     @contextlib.contextmanager
     def _scratch(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
-        """A hidden file beside `path`, which is gone afterwards."""
+        """A hidden file beside `path`, removed on exit."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = unused_name(path, "partial")
         try:
@@ -220,26 +220,26 @@ class DiskFolder:
         return name if is_new or _is_same_file(partial, path) else None
 
     def output_path(self, stage: str, name: str) -> Path:
-        """Beside the stage's records."""
+        """The path beside the stage's records."""
         return self.path / stage / name
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove files and folders, and the folder if it is empty then."""
+        """Remove files and folders, and the folder if it is then empty."""
         with ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover") as pool:
             for name in names:
                 path = self.path / name
                 if path.is_dir():
-                    if not path.is_symlink():  # rmtree leaves what a link names, too
+                    if not path.is_symlink():  # a link's target is kept, also by rmtree
                         _remove_files(path, pool)
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            remove_leftovers(self.path)  # a worker was killed while it agreed on the plan
+            remove_leftovers(self.path)  # a worker was killed while it committed the plan
             self.path.rmdir()
 
     def create_lease(self, name: str, content: bytes) -> Lease | None:
-        """Create a lease; on some network disks its name is seen before its bytes."""
+        """Create a lease; on some network disks its name is visible before its content."""
         path = self.path / name
         try:
             try:
@@ -252,14 +252,14 @@ class DiskFolder:
         return _DiskLease.begin(path, descriptor, content)
 
     def read_lease(self, name: str) -> SeenLease | None:
-        """Look at a lease; it may be gone, or replaced on a network disk."""
+        """Read a lease; on a network disk it may be removed or replaced meanwhile."""
         try:
             return SeenLease((self.path / name).read_bytes(), "")
         except OSError:
             return None
 
     def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
-        """Put a lease in the place of another one."""
+        """Replace a lease."""
         path = self.path / name
         partial = unused_name(path, "partial")
         descriptor = files.create_file(partial)
@@ -271,7 +271,7 @@ class DiskFolder:
 class _DiskLease:
     path: Path
     descriptor: int | None
-    """None once it is released: the number may be another file's then."""
+    """None once it is released: the number may then belong to another file."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -281,7 +281,7 @@ class _DiskLease:
         return lease
 
     def renew(self, content: bytes) -> None:
-        # On a full disk the lease just looks dead to others.
+        # On a full disk the lease only looks expired to others.
         with self.lock, contextlib.suppress(OSError):
             if self.descriptor is not None:
                 os.pwrite(self.descriptor, content, 0)
@@ -292,32 +292,32 @@ class _DiskLease:
                 return
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.fstat(self.descriptor), self.path.stat()):
-                    self.path.unlink()  # not that of a new owner
+                    self.path.unlink()  # unless it is a new owner's
             os.close(self.descriptor)
             self.descriptor = None
 
 
 def _create(partial: Path, path: Path) -> bool:
-    """Rename a finished file; False if another file has the name."""
+    """Rename a finished file; False if another file already has the name."""
     try:
         os.link(partial, path)
     except FileExistsError:
-        # A network disk may repeat a request that had succeeded: then the file has both names.
+        # A network disk may repeat a request that succeeded: then the file has both names.
         return os.path.samestat(partial.stat(), path.stat())
     return True
 
 
 def _remove_files(folder: Path, pool: ThreadPoolExecutor) -> None:
-    """Remove the files right in a folder, side by side: each large one takes milliseconds.
+    """Remove the files directly in a folder, in parallel: each large one takes milliseconds.
 
-    Their names are never all in memory: there may be millions.
+    Their names are read one by one: there may be millions.
     """
 
     def remove(path: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
 
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # others remove it too
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # others may remove it too
         while paths := [Path(entry) for entry in itertools.islice(entries, _REMOVED_AT_ONCE)]:
             list(pool.map(remove, paths))
 

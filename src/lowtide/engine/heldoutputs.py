@@ -27,7 +27,7 @@ class HeldOutputError(UsageError):
 
 
 def require_writable(path: Path) -> None:
-    """Refuse a folder that takes no new files, or cannot be made; none is made here."""
+    """Raise an error if a folder cannot be created or written to; none is created here."""
     require_local(path)
     path = path.absolute()
     place = next(part for part in (path, *path.parents) if part.exists() or part.is_symlink())
@@ -37,7 +37,7 @@ def require_writable(path: Path) -> None:
     except OSError as error:
         error.filename = str(place)
         raise
-    trial.unlink(missing_ok=True)  # whoever has the folder's lock may take it for a leftover
+    trial.unlink(missing_ok=True)  # the holder of the folder's lock may remove it as a leftover
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 In:      a folder that workers share
 Out:     FOLDER/leases/NAME.lease while a task runs; FOLDER/failures/NAME-N for each failure
-Memory:  a few bytes for each lease that was seen
+Memory:  a few bytes for each lease that was read
 
 A lease only avoids duplicate work. Correctness comes from results being created only once
 (records), so clocks need not agree: a worker takes over a lease that has not changed for a while by
@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 LEASE_SECONDS = 30.0
-"""After so many seconds without a change a lease counts as a dead worker's."""
+"""A lease that has not changed for this many seconds counts as a dead worker's."""
 MOST_FAILURES = 3
-"""A task that fails this often stops every worker."""
+"""A task that fails this often stops all workers."""
 MOST_LOSSES = 20
-"""So does a task that loses its worker this often. More losses than failures are allowed, because
-machines may be taken away; but a task that needs too much memory kills every worker that tries
-it."""
+"""A task that loses its worker this often also stops all workers. More losses than failures are
+allowed, because machines may be taken away; but a task that needs too much memory kills every
+worker that tries it."""
 
 
 _LEASE = ".lease"
@@ -60,7 +60,7 @@ _LEASE = ".lease"
 
 @dataclass
 class _Sight:
-    """What a lease held when it was last looked at, and since when it has."""
+    """The content of a lease when it was last read, and since when it has been the same."""
 
     content: bytes
     since: float
@@ -68,7 +68,7 @@ class _Sight:
 
 @dataclass
 class Leases:
-    """The leases that this process holds, renewed by a thread, and those of others that it saw."""
+    """The leases of this process, renewed by a thread, and those of others that it has read."""
 
     records: Records
     seconds: float = LEASE_SECONDS
@@ -91,7 +91,7 @@ class Leases:
             self.release(task)
 
     def take(self, task: Task) -> bool:
-        """Take a task, if nobody alive has it."""
+        """Take a task, unless a live worker has it."""
         place, name = self.records.place, _lease_name(task)
         lease = place.create_lease(name, self._content())
         if lease is None:
@@ -104,12 +104,12 @@ class Leases:
         return True
 
     def has_any(self, stage: str) -> bool:
-        """Return whether tasks of a stage are in work, or were when their worker was lost."""
+        """True if a task of a stage has a lease, of a live or a lost worker."""
         names = self.records.place.list_names("leases")
         return any(name.startswith(f"{stage}-") for name in names)
 
     def _may_take_over(self, task: Task, name: str) -> SeenLease | None:
-        """A lease that is a dead worker's, if this worker is the one to take it over."""
+        """The lease of a dead worker, if this worker is to take it over; else None."""
         found = self.records.place.read_lease(name)
         if found is None:  # released: look again later
             self._seen.pop(task, None)
@@ -121,8 +121,8 @@ class Leases:
         waited = now - sight.since
         if waited < self.seconds and not _is_of_dead_process(found.content):
             return None
-        # If many notice at once, the first takes it over; the others only if that one has died as
-        # well.
+        # If several workers notice it at once, the first takes it over; the others only if that one
+        # has died as well.
         is_first = note_loss(self.records, task, found.content)
         return found if is_first or waited >= 2 * self.seconds else None
 
@@ -148,7 +148,7 @@ class Leases:
             self._beats += 1
             with self._lock:
                 held = list(self._held.items())
-            for _, lease in held:  # without the lock: a store may take its time to answer
+            for _, lease in held:  # without the lock: a store may be slow to answer
                 lease.renew(self._content())
 
     def _content(self) -> bytes:
@@ -168,7 +168,7 @@ def _lease_name(task: Task) -> str:
 
 @cache
 def _find_machine() -> str | None:
-    """Identifies the boot and the process namespace that process ids belong to."""
+    """An id of the boot and the process namespace that process ids belong to."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -177,7 +177,7 @@ def _find_machine() -> str | None:
 
 
 def _is_of_dead_process(content: bytes) -> bool:
-    """Return whether a lease is that of a dead process of this machine: no need to wait then."""
+    """True if a lease belongs to a dead process of this machine, so there is no need to wait."""
     try:
         row = json.loads(content)
         machine, pid = row["machine"], int(row["pid"])
@@ -187,7 +187,7 @@ def _is_of_dead_process(content: bytes) -> bool:
 
 
 def list_leases(folder: Path) -> dict[str, str]:
-    """Tasks in work, with who has them."""
+    """Running tasks, with the worker of each."""
     place = open_folder(folder)
     found: dict[str, str] = {}
     for name in place.list_names("leases"):
@@ -200,7 +200,7 @@ def list_leases(folder: Path) -> dict[str, str]:
 
 
 class Failure(NamedTuple):
-    """How often a task failed; who the last time, of what, and what to do about it."""
+    """How often a task failed; the last failure's worker, error and next step."""
 
     times: int
     message: str
@@ -208,7 +208,7 @@ class Failure(NamedTuple):
 
 
 def note_failure(records: Records, task: Task, error: Exception) -> int:
-    """Record that a task failed; return how often it has."""
+    """Record a failure of a task; return its number of failures."""
     own = {"by": describe_worker(), "nonce": secrets.token_hex(8)}
     row = json.dumps({**own, **_describe_error(error)}).encode()
     for number in range(1, 1 + MOST_FAILURES):
@@ -218,7 +218,7 @@ def note_failure(records: Records, task: Task, error: Exception) -> int:
 
 
 def _describe_error(error: Exception) -> dict[str, str | None]:
-    """What others are told: they know neither the file that a task reads nor what may help."""
+    """An error as other workers need it: they know neither the task's file nor the next step."""
     if not isinstance(error, LowtideError):
         return {"message": f"{error!r}"}
     place = "" if error.path is None else f"{error.path}: "
@@ -226,17 +226,17 @@ def _describe_error(error: Exception) -> dict[str, str | None]:
 
 
 def note_loss(records: Records, task: Task, lease: bytes) -> bool:
-    """Record that the owner of a lease is dead; False if another worker has done so already."""
+    """Record that the owner of a lease is dead; False if another worker has already."""
     try:
         nonce = str(json.loads(lease)["nonce"])
-    except (ValueError, KeyError, TypeError):  # it died before it wrote all of it
+    except (ValueError, KeyError, TypeError):  # its owner died before it wrote all of it
         nonce = checksum_bytes(lease)[:16]
     row = {"by": describe_worker(), "nonce": secrets.token_hex(8)}
     return records.create(f"losses/{task.name}-{nonce}", json.dumps(row).encode())
 
 
 def list_failures(folder: Path) -> dict[str, Failure]:
-    """Tasks that failed, with the last failure of each."""
+    """Failed tasks, with the last failure of each."""
     place = open_folder(folder)
     found: dict[str, Failure] = {}
     for name in place.list_names("failures"):
@@ -248,12 +248,12 @@ def list_failures(folder: Path) -> dict[str, Failure]:
 
 
 def count_losses(folder: Path) -> Counter[str]:
-    """Tasks whose worker was lost, and how often."""
+    """How often each task lost its worker."""
     return Counter(name.rpartition("-")[0] for name in open_folder(folder).list_names("losses"))
 
 
 def require_no_hopeless_task(folder: Path) -> None:
-    """Stop where a task failed too often to be tried again."""
+    """Raise an error if a task failed too often to be tried again."""
     for name, (count, message, next_step) in list_failures(folder).items():
         if count >= MOST_FAILURES:
             raise DataError(

@@ -25,7 +25,7 @@ class LocalCopies:
     def find(
         self, output: Output, name: str, *, begin: int = 0, end: int | None = None
     ) -> tuple[Path, int]:
-        """Where bytes `begin` to `end` of a section are on this machine's disks."""
+        """Path and offset of bytes `begin` to `end` of a section on a local disk."""
         if not is_stored(output.path):
             output.check(name, begin=begin, end=end)
             return output.path, output.sections[name][0] + begin

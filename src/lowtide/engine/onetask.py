@@ -1,6 +1,6 @@
 """A stage of a single task, which reads the results of all tasks of an earlier stage.
 
-In:      a name, the records, what to write
+In:      a name, the records, a function `write`
 Out:     one committed result
 Memory:  that of `write`
 """
@@ -20,7 +20,7 @@ __all__ = ["OneTask"]
 
 @dataclass(frozen=True)
 class OneTask:
-    """Commits what `write` writes, and the header that it returns."""
+    """Commits the output of `write`, with the header that it returns."""
 
     name: str
     records: Records

@@ -10,7 +10,7 @@ Out:     one file; `open_output` reads its header, and ranges of its sections
 Memory:  8 bytes a page while a file is written; data of the caller
 
 Header and checksums are at the end, so nothing has to be known before the sections are written. A
-task done twice gives the same bytes: they contain no time, host name or random number.
+repeated task gives the same bytes: they contain no time, host name or random number.
 
 Workers read ranges of files that others wrote hours ago, on disks of all kinds, so every page is
 verified by its checksum as it is read. Pages are small because many ranges are small. The checksums
@@ -45,17 +45,17 @@ __all__ = [
 ]
 
 OUTPUT_FORMAT = "LTTASK05"
-"""The format of these files. The plan of unfinished work names it, so that files of another format
-are never taken for damaged ones."""
+"""The format of these files. It is part of the plan of unfinished work, so that files of another
+format are never taken for damaged ones."""
 _MAGIC = OUTPUT_FORMAT.encode()
 PAGE_BYTES = 4096
-"""Bytes that have a checksum of their own."""
+"""Bytes covered by one checksum."""
 _SUM_BYTES = 8
 _COPY_BYTES = 2 << 20
 _TAIL_BYTES = 8 << 10
 _ALIGNMENT = 8
 _START_OVER = "remove the work folder, and give the command again: it starts over"
-_TRAILER = struct.Struct("<8sQQ16s")  # magic, where the header begins, its size, its xxh3-128
+_TRAILER = struct.Struct("<8sQQ16s")  # magic, offset of the header, its size, its xxh3-128
 
 
 class OutputWriter:
@@ -64,14 +64,14 @@ class OutputWriter:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._sums = bytearray()
-        self._page = bytearray()  # that is not full yet
+        self._page = bytearray()  # the last one, not full yet
         self._sections: dict[str, tuple[int, int]] = {}
         self._position = 0
         self._begin = 0
         self._name: str | None = None
 
     def begin(self, name: str) -> None:
-        """Begin a section; the one before it ends here."""
+        """Begin a section, which ends the one before it."""
         self._end()
         self._name, self._begin = name, self._position
 
@@ -98,7 +98,7 @@ class OutputWriter:
         self._page.clear()
 
     def section(self, name: str, data: bytes | memoryview) -> None:
-        """Write a section as a whole."""
+        """Write a whole section."""
         self.begin(name)
         self.write(data)
 
@@ -123,7 +123,7 @@ def _sum_pages(data: memoryview) -> memoryview:
 
 @dataclass(frozen=True)
 class Output:
-    """A finished file: its header, and where its sections are."""
+    """A finished file: its header, and the offsets of its sections."""
 
     path: Path
     header: dict[str, Any]
@@ -136,7 +136,7 @@ class Output:
         return self.sections[name][1]
 
     def find(self, name: str) -> int:
-        """Where a section begins in the file."""
+        """The offset of a section in the file."""
         return self.sections[name][0]
 
     def read(self, name: str, *, begin: int = 0, end: int | None = None) -> memoryview:
@@ -147,12 +147,12 @@ class Output:
     def read_from(
         self, file: IO[bytes], name: str, *, begin: int = 0, end: int | None = None
     ) -> memoryview:
-        """The same, from a file that is open already."""
+        """The same, from an open file."""
         first, last = self._place(name, begin, end)
         return self._read_pages(file, first, last) if first < last else memoryview(b"")
 
     def check(self, name: str, *, begin: int = 0, end: int | None = None) -> None:
-        """Compare bytes of a file on a disk that native code is going to read by itself."""
+        """Verify bytes of a local file before native code reads them."""
         first, last = self._place(name, begin, end)
         page, after = first // PAGE_BYTES, -(-last // PAGE_BYTES)
         with files.open_file(self.path) as file:
@@ -163,7 +163,7 @@ class Output:
             raise self.damaged_page(wrong)
 
     def copy(self, name: str, target: IO[bytes], *, begin: int = 0, end: int | None = None) -> None:
-        """Copy bytes that lie in a store to where native code can read them."""
+        """Copy bytes from a store into a local file, for native code to read."""
         first, last = self._place(name, begin, end)
         with self.path.open("rb", buffering=0) as file:
             while first < last:
@@ -172,7 +172,7 @@ class Output:
                 first = stop
 
     def _place(self, name: str, begin: int, end: int | None) -> tuple[int, int]:
-        """Where a stretch of a section is in the file."""
+        """The begin and end of a range of a section, as offsets in the file."""
         offset, size = self.sections[name]
         end = size if end is None else end
         if not 0 <= begin <= end <= size:
@@ -180,10 +180,10 @@ class Output:
         return offset + begin, offset + end
 
     def _read_pages(self, file: IO[bytes], first: int, last: int) -> memoryview:
-        """Read the pages that a stretch is in, compare them, and return the stretch."""
+        """Read and verify the pages that contain a range, and return the range."""
         page, after = first // PAGE_BYTES, -(-last // PAGE_BYTES)
         begin, end = page * PAGE_BYTES, min(after * PAGE_BYTES, self.num_bytes)
-        # The stretch begins where native code can find rows of numbers.
+        # The range begins where native code can read aligned rows of numbers.
         pad = (begin - first) % _ALIGNMENT
         room = memoryview(bytearray(pad + end - begin))[pad:]
         data = _fill(room, file, begin, self.path)
@@ -195,7 +195,7 @@ class Output:
         return data[first - begin : last - begin]
 
     def damaged_page(self, page: int) -> DataError:
-        """The error for a page that does not fit its checksum."""
+        """The error for a page that does not match its checksum."""
         begin = page * PAGE_BYTES
         return self._not_as_written(begin, min(begin + PAGE_BYTES, self.num_bytes))
 
@@ -221,7 +221,7 @@ def _fill(room: memoryview, file: Any, offset: int, path: Path) -> memoryview:
             try:
                 count = file.readinto(room[done:])
             except ObjectChangedError:
-                # Another worker stored the same bytes again; in some stores the tag is new then.
+                # Another worker stored the same bytes again; some stores then change the tag.
                 file.renew()
                 file.seek(offset + done)
                 count = file.readinto(room[done:])
@@ -240,12 +240,12 @@ def _damaged(path: Path) -> DataError:
 
 
 def open_output(path: Path) -> Output:
-    """Read a file's header; one that is damaged is refused."""
+    """Read a file's header; a damaged one is an error."""
     with path.open("rb", buffering=0) if is_stored(path) else files.open_file(path) as file:
         total = file.seek(0, os.SEEK_END)
         if total < _TRAILER.size:
             raise _damaged(path)
-        # One request for most of them: the header stands right before the trailer.
+        # One request for most of them: the header is right before the trailer.
         tail = _read_exactly(file, max(total - _TAIL_BYTES, 0), min(total, _TAIL_BYTES), path)
         magic, begin, size, digest = _TRAILER.unpack(tail[-_TRAILER.size :])
         end = total - _TRAILER.size
@@ -257,7 +257,7 @@ def open_output(path: Path) -> Output:
             text = _read_exactly(file, begin, size, path)
     if xxhash.xxh3_128_digest(text) != digest:
         raise _damaged(path)
-    return parse_header(path, text.tobytes())  # its checksum is right, so it is ours
+    return parse_header(path, text.tobytes())  # its checksum is right, so we wrote it
 
 
 def parse_header(path: Path, text: bytes) -> Output:

@@ -36,12 +36,12 @@ __all__ = [
 
 _COPY_BYTES = 1 << 20
 _JOIN_BYTES = 8 << 20
-"""Of one first byte: of a petabyte a task has 5 MiB."""
+"""Buffer for rows of one first byte: of a petabyte, a task has 5 MiB of them."""
 _PLACE_NUMBERS = 5
 
 
 class PartitionSections(NamedTuple):
-    """What sections are called, and how long a row is."""
+    """The names of the sections, and the size of a row."""
 
     rows: str
     ends: str
@@ -49,7 +49,7 @@ class PartitionSections(NamedTuple):
 
     @property
     def counts(self) -> str:
-        """The section of what each block has in each partition."""
+        """The section with the number of rows of each block in each partition."""
         return f"{self.rows}_counts"
 
     @property
@@ -59,7 +59,7 @@ class PartitionSections(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a partition is in the result of a task: rows, bytes of counts, and blocks."""
+    """The location of a partition in a task's result: rows, bytes of counts, and blocks."""
 
     first_row: int
     row_end: int
@@ -69,18 +69,18 @@ class _Place(NamedTuple):
 
 
 class RowStretch(NamedTuple):
-    """Rows of blocks that follow each other in a task."""
+    """Rows of consecutive blocks of a task."""
 
     task: int
     first_block: int
-    """Of the task's."""
+    """Its index in the task."""
     counts: array[int]
-    """How many rows each block has."""
+    """The number of rows of each block."""
     rows: memoryview
 
 
 class PartitionedRows:
-    """The rows of one task: they wait by block, and are by partition in the result.
+    """The rows of one task: kept by block until the end, then written by partition.
 
     `borders` are the first and the last + 1 of the first 16 bits of each partition's keys.
     """
@@ -104,13 +104,13 @@ class PartitionedRows:
         self._joined: tuple[tuple[int, int, int], array[int], memoryview] | None = None
 
     def add(self, rows: memoryview, radix_ends: memoryview) -> None:
-        """Take the rows of the next block, and where those of each first byte end."""
+        """Add the rows of the next block, and where those of each first byte end."""
         self._starts.append(self._waiting.size)
         self._radix_ends.append(memoryview(bytes(radix_ends)).cast("q"))
         self._waiting.write(rows)
 
     def write(self, output: OutputWriter) -> None:
-        """Write all sections; counts wait behind the rows until all of these are written."""
+        """Write all sections; counts are kept until all rows are written."""
         counts_at = self._waiting.size
         places, row, begin = array("q"), 0, 0
         output.begin(self._sections.rows)
@@ -134,14 +134,14 @@ class PartitionedRows:
             yield self._waiting.read(at, min(at + self._copy_bytes, end))
 
     def _find(self, block: int, first: int, last: int) -> tuple[int, int]:
-        """Where the rows of a block whose first byte is `first` to `last` - 1 wait."""
+        """The range in the kept rows where first bytes of a block are `first` to `last` - 1."""
         ends, start = self._radix_ends[block], self._starts[block]
         row_bytes = self._sections.row_bytes
         begin = ends[first - 1] if first else 0
         return start + begin * row_bytes, start + ends[last - 1] * row_bytes
 
     def _copy(self, output: OutputWriter, first: int, last: int) -> array[int]:
-        """Write the rows of some first bytes; return how many each block has."""
+        """Write the rows of a range of first bytes; return how many each block has."""
         counts = array("I")
         for block in range(len(self._starts)):
             begin, end = self._find(block, first, last)
@@ -151,7 +151,7 @@ class PartitionedRows:
         return counts
 
     def _pick(self, output: OutputWriter, first: int, last: int) -> array[int]:
-        """Write the rows of a partition that has a part of a first byte's, and count them."""
+        """Write the rows of a partition that covers part of a first byte, and count them."""
         counts = array("I")
         while len(counts) < len(self._starts):
             joined, rows = self._join(len(counts), first // 256, -(-last // 256))
@@ -161,9 +161,9 @@ class PartitionedRows:
         return counts
 
     def _join(self, block: int, first: int, last: int) -> tuple[array[int], memoryview]:
-        """The rows of blocks from `block` on, of some first bytes, and how many each has.
+        """The rows of blocks from `block` on, in a range of first bytes, and how many each has.
 
-        The next partitions ask for the same ones: the last answer is kept.
+        The last result is cached, because the next partitions need the same rows.
         """
         key = (block, first, last)
         if self._joined is None or self._joined[0] != key:
@@ -180,7 +180,7 @@ class PartitionedRows:
 
 
 def _pack(counts: array[int]) -> bytes:
-    """Counts in as few bytes each as all of them fit in.
+    """Counts in the fewest bytes each that all of them fit in.
 
     >>> _pack(array("I", [1, 255])), _pack(array("I", [1, 256]))
     (b'\\x01\\xff', b'\\x01\\x00\\x00\\x01')
@@ -197,7 +197,7 @@ def _unpack(data: memoryview, num_blocks: int) -> array[int]:
 
 
 def count_blocks(output: Output, sections: PartitionSections) -> int:
-    """How many blocks a task had whose result has these sections."""
+    """The number of blocks of the task that wrote these sections."""
     place = output.read(sections.ends, end=8 * _PLACE_NUMBERS)
     return _Place(*place.cast("q")).num_blocks
 
@@ -233,7 +233,7 @@ class PartitionReader:
         return self._records.open_sections(Task(self._stage, task), self._sections.names)
 
     def iter_stretches(self) -> Iterator[RowStretch]:
-        """All rows in the order of the tasks, each with its block: some MiB, or one block."""
+        """All rows in the order of the tasks, with their blocks; some MiB or one block at once."""
         row_bytes = self._sections.row_bytes
         for task in range(self.num_tasks):
             at = _PLACE_NUMBERS * task

@@ -20,7 +20,7 @@ __all__ = ["checksum_plan", "commit_plan", "has_plan", "read_plan"]
 
 _FORMAT_KEY = "output_format"
 _TOLD_FIRST = ("verb", "version")
-"""Where one of them differs, so does much else."""
+"""If one of these differs, so do many others; they are reported first."""
 _MOST_LOOKS = 100
 _START_OVER = "remove the work folder, and give the command again: it starts over"
 
@@ -42,7 +42,7 @@ def read_plan(records: Records) -> dict[str, Any] | None:
 
 
 def has_plan(records: Records) -> bool:
-    """Return whether a folder holds a plan that workers agreed on; other plans are none."""
+    """True if a folder has a plan of this format; other files of that name do not count."""
     try:
         return _FORMAT_KEY in (read_plan(records) or {})
     except DataError:
@@ -58,10 +58,10 @@ def checksum_plan(records: Records) -> str | None:
 
 
 def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
-    """Create the plan in the work folder, or see that the one there is the same.
+    """Create the plan in the work folder, or check that the existing one is the same.
 
-    The format of the tasks' files goes with it: those of another one cannot be gone on with. Its
-    checksum stands in every record from now on.
+    The plan includes the format of tasks' files: work in another format cannot be resumed. All
+    later records contain the plan's checksum.
     """
     text = json.dumps({**plan, _FORMAT_KEY: OUTPUT_FORMAT}, sort_keys=True, indent=1)
     data = text.encode() + b"\n"
@@ -73,9 +73,9 @@ def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
 
 
 def _refuse_leftovers(records: Records) -> None:
-    """Refuse records without a plan: it is unknown which job they belong to.
+    """Raise an error for records without a plan: it is unknown which job they belong to.
 
-    A plan is created before the first record and removed after the last one, so it is looked for
+    A plan is created before the first record and removed after the last one, so it is checked
     before and after them: another worker may begin or end in between.
     """
     if read_plan(records) is not None:
@@ -109,7 +109,7 @@ def _refuse_difference(found: Mapping[str, Any], plan: Mapping[str, Any], record
 
 
 def _create_or_read(records: Records, data: bytes) -> dict[str, Any] | None:
-    """Create the plan and return None, or return the one that is there.
+    """Create the plan and return None, or return the existing one.
 
     A worker that finishes the work removes the folder, perhaps between two reads by this one: then
     there is no plan to compare with, and it is created again.

@@ -25,7 +25,7 @@ __all__ = ["RaySettings", "find_memory", "run_workers"]
 
 
 class RaySettings(Protocol):
-    """What is read of a command's settings, which are a dataclass with `engine` and `work_dir`."""
+    """The fields used of a command's settings, a dataclass with `engine` and `work_dir`."""
 
     @property
     def ray_address(self) -> str | None:
@@ -34,7 +34,7 @@ class RaySettings(Protocol):
 
     @property
     def num_workers(self) -> int | None:
-        """Cores that a worker takes of its node; None is all of them."""
+        """Cores of its node that a worker uses; None is all of them."""
         ...
 
     @property
@@ -47,7 +47,7 @@ _SettingsT = TypeVar("_SettingsT", bound=RaySettings)
 
 
 def find_memory(settings: RaySettings) -> int:
-    """The budget of each worker: as given, or what this machine would take."""
+    """The budget of each worker: the given one, or this machine's default."""
     return parse_size(settings.memory) if settings.memory else default_budget_bytes()
 
 
@@ -77,13 +77,13 @@ def run_workers(
 
 
 def _work_in(folder: Path, work: Callable[[_SettingsT], int], settings: _SettingsT) -> int:
-    """Work where the command was given, so that names mean the same, and stand in the metadata."""
+    """Work in the folder where the command was given, so that relative paths stay valid."""
     os.chdir(folder)
     return work(settings)
 
 
 class _ShownStages:
-    """The progress of workers elsewhere, by the records they leave."""
+    """The progress of workers on other nodes, from the records they write."""
 
     def __init__(self, records: Records, progress: Progress) -> None:
         self._records = records
@@ -93,7 +93,7 @@ class _ShownStages:
         self.phases = contextlib.ExitStack()
 
     def update(self) -> None:
-        """Look at the folder again."""
+        """Read the folder again."""
         with contextlib.suppress(OSError, LowtideError, ValueError):  # removed at the end
             stages = self._records.list_stages()
             if not stages:

@@ -30,7 +30,7 @@ _OBJECT_STORE_BYTES = 80 << 20  # the least that Ray starts with
 _POLL_SECONDS = 0.5
 _CONNECT_SECONDS = 20.0
 _MOST_LOSSES = 3
-"""After this many lost workers on a node no other is started there."""
+"""After losing this many workers, no new one is started on a node."""
 
 
 def run_on_ray(
@@ -42,15 +42,15 @@ def run_on_ray(
     on_poll: Callable[[], None],
     on_notice: Callable[[str], None],
 ) -> int:
-    """Run `work` on every node that can hold it until one of them has seen the end.
+    """Run `work` on every node that can hold it, until one of them reports that the work is done.
 
-    It returns a worker's peak of memory, and this the highest. `address` is that of a cluster; None
-    starts one on this machine for the time being. A worker takes `num_cpus` of its node, all by
-    default, and `memory_bytes`. `on_poll` is called now and then.
+    `work` returns a worker's peak memory, and this function the highest. `address` is that of a
+    cluster; None starts a temporary one on this machine. A worker takes `num_cpus` of its node, by
+    default all, and `memory_bytes`. `on_poll` is called regularly.
     """
     ray: Any = import_package("ray", "--engine ray")
     was_there = ray.is_initialized()
-    # Ray prints what becomes of workers on stdout, where the result of a command belongs.
+    # Ray prints messages about workers on stdout, which is for the command's result.
     with contextlib.redirect_stdout(sys.stderr):
         if not was_there:
             _connect(ray, address)
@@ -65,7 +65,7 @@ def _connect(ray: Any, address: str | None) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address is None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
         options |= {
             "num_cpus": usable_cores(),
             "object_store_memory": _OBJECT_STORE_BYTES,
@@ -73,7 +73,7 @@ def _connect(ray: Any, address: str | None) -> None:
         }
     try:
         _try_address(address or "")
-        # "local": without it Ray would take any cluster that runs on this machine.
+        # "local": without it Ray would use any cluster that runs on this machine.
         ray.init(address=address or "local", **options)
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(
@@ -83,7 +83,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _try_address(address: str) -> None:
-    """Raise OSError where nobody listens at HOST:PORT, for which Ray would wait for minutes."""
+    """Raise OSError if nothing listens at HOST:PORT; Ray would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
@@ -102,11 +102,11 @@ class _Nodes:
     """The node of each worker."""
     losses: dict[str, int] = field(default_factory=dict)
     cause: str = ""
-    """Of the last loss, in Ray's words."""
+    """Cause of the last loss, as Ray reports it."""
     error: LowtideError | None = None
-    """That the last worker ended with, of those that ended with one."""
+    """Error of the last worker that ended with one."""
     peaks: list[int] = field(default_factory=list)
-    """Of workers that saw the end."""
+    """Peak memory of workers that reported the end of the work."""
 
     def run(self, on_poll: Callable[[], None]) -> int:
         self.require_room()
@@ -126,7 +126,7 @@ class _Nodes:
         return max(self.peaks)
 
     def fitting_nodes(self) -> dict[str, dict[str, float]]:
-        """Nodes that are there and can hold a worker, with their resources."""
+        """Available nodes that can hold a worker, with their resources."""
         return {
             node["NodeID"]: node["Resources"]
             for node in self.ray.nodes()
@@ -136,7 +136,7 @@ class _Nodes:
         }
 
     def require_room(self) -> None:
-        """Refuse what no node can hold; Ray would wait for one for ever."""
+        """Raise an error if no node has room for a worker; Ray would wait forever."""
         if self.fitting_nodes():
             return
         rows = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
@@ -150,7 +150,7 @@ class _Nodes:
         )
 
     def start_missing(self) -> None:
-        """Start a worker on every node that has none, those that joined meanwhile too."""
+        """Start a worker on every node that has none, also on new nodes."""
         busy = set(self.running.values())
         for node, resources in self.fitting_nodes().items():
             if node in busy or self.losses.get(node, 0) >= _MOST_LOSSES:
@@ -158,7 +158,7 @@ class _Nodes:
             strategy = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 node, soft=False
             )
-            # max_calls: the process ends with its work, and its memory goes back.
+            # max_calls: the process ends with its work, and frees its memory.
             remote = self.ray.remote(max_retries=0, max_calls=1)(_run_work).options(
                 num_cpus=self.num_cpus or int(resources["CPU"]),
                 memory=self.memory_bytes,
@@ -167,7 +167,7 @@ class _Nodes:
             self.running[remote.remote(self.work)] = node
 
     def take(self, reference: Any) -> None:
-        """Take what a worker ended with: the end of the work, an error of ours, or its loss."""
+        """Handle the end of a worker: work finished, an error of ours, or its loss."""
         node = self.running.pop(reference)
         try:
             result = self.ray.get(reference)
@@ -183,7 +183,7 @@ class _Nodes:
             self.peaks.append(result)
 
     def leave_out(self, node: str, error: LowtideError) -> None:
-        """Go on without a node: what is wrong there may be right elsewhere, as a disk."""
+        """Continue without a node: its error may not occur elsewhere, for example with its disk."""
         self.error = error
         self.losses[node] = _MOST_LOSSES
         if self.running:
@@ -193,7 +193,7 @@ class _Nodes:
 
 
 def _run_work(work: Callable[[], int]) -> int | LowtideError:
-    """Runs on a node: does the work, and returns lowtide's own errors as they are."""
+    """Runs on a node: does the work, and returns lowtide's own errors as values."""
     try:
         return work()
     except LowtideError as error:

@@ -34,13 +34,13 @@ __all__ = ["PLAN_NAME", "Records", "describe_worker"]
 _DONE = ".done"
 _COUNT = "count"
 PLAN_NAME = "plan.json"
-"""The file of the plan that all workers agree on; its stages decide what is in it."""
+"""The file of the plan that all workers agree on; the stages decide its content."""
 _OUTPUTS_KEPT = 256
 _PLACES_KEPT = 4096  # about 4 MB
 
 
 def describe_worker() -> str:
-    """Host and process, for people who look for a worker.
+    """Host and process, to help users find a worker.
 
     >>> describe_worker().endswith(f":{os.getpid()}")
     True
@@ -49,24 +49,24 @@ def describe_worker() -> str:
 
 
 class Records:
-    """What tasks have left in a work folder, of a disk or of a store."""
+    """The records of tasks in a work folder, on a disk or in a store."""
 
     def __init__(self, folder: Path, *, places_kept: int = _PLACES_KEPT) -> None:
         self._places_kept = places_kept
         self.place = open_folder(folder)
         self.folder = folder
         self.plan: str | None = None
-        """The checksum of the plan that workers agreed on (plans); None where there is none."""
+        """The checksum of the plan that workers agreed on (plans); None if there is none."""
         self._outputs: OrderedDict[Task, Output] = OrderedDict()
         self._places: dict[tuple[Task, tuple[str, ...]], Output] = {}
         self._lock = threading.Lock()
 
     def record_path(self, task: Task) -> Path:
-        """Where a task's record is."""
+        """The path of a task's record."""
         return self.folder / _record_name(task)
 
     def is_done(self, task: Task) -> bool:
-        """Return whether a task has its record; one of another job is an error."""
+        """True if a task has its record; a record of another job is an error."""
         if self.plan is None:
             return self.place.exists(_record_name(task))
         try:
@@ -77,13 +77,13 @@ class Records:
         return True
 
     def list_done(self, stage: str) -> set[int]:
-        """The numbers of a stage's tasks that are done; a listing may lag behind."""
+        """The indices of a stage's finished tasks; a listing may be out of date."""
         names = (name for name in self.place.list_names(stage) if name.endswith(_DONE))
         numbers = (name.removesuffix(_DONE).rpartition("-")[2] for name in names)
         return {int(number) for number in numbers if number.isdecimal()}
 
     def read(self, task: Task) -> dict[str, Any]:
-        """What a finished task's record says: `facts` of its stage, and its files."""
+        """The content of a finished task's record: the stage's `facts`, and its files."""
         try:
             data = self.place.read(_record_name(task))
         except FileNotFoundError:
@@ -112,10 +112,10 @@ class Records:
             raise _damaged_record("file not found", path) from None
 
     def open(self, task: Task) -> Output:
-        """The file of a finished task, if it is as its record says.
+        """The file of a finished task, if it matches its record.
 
-        Neither of them ever changes, so both are looked at once; what this process has committed
-        itself is known without that. Pages are compared whenever they are read.
+        Neither ever changes, so both are checked once; results that this process has committed are
+        not checked. Pages are verified whenever they are read.
         """
         with self._lock:
             output = self._outputs.pop(task, None)
@@ -132,10 +132,10 @@ class Records:
                 self._outputs.popitem(last=False)
 
     def open_sections(self, task: Task, names: Sequence[str]) -> Output:
-        """The file of a finished task, of which only some sections are read, again and again.
+        """The file of a finished task, when only some sections are read, many times.
 
-        Where it is, is remembered for the first few thousand: every partition of a stage reads a
-        little of every task of an earlier one.
+        The offsets are cached for the first few thousand: every partition of a stage reads a little
+        of every task of an earlier one.
         """
         key = (task, tuple(names))
         output = self._places.get(key)
@@ -175,9 +175,9 @@ class Records:
         facts: Callable[[], Mapping[str, Any]] = dict,
         after: Uncommitted | None = None,
     ) -> Uncommitted:
-        """Write a task's file, without committing it: its flush, name and record come later.
+        """Write a task's file, without committing it: flush, name and record follow in `commit`.
 
-        What comes `after` is committed first, or discarded with this.
+        The result `after` is committed before it, or discarded with it.
         """
         first = after or Uncommitted()
         with contextlib.ExitStack() as stack:
@@ -226,17 +226,17 @@ class Records:
             raise _other_result(task, self.record_path(task))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file in the folder; False if it is there already, as it was.
+        """Create a small file in the folder; False if it exists already, and is left unchanged.
 
-        Where it matters who was first, `data` must be unique to this worker: after a lost answer a
-        store can only tell whose object it is by its bytes.
+        If it matters who was first, `data` must be unique to this worker: if the answer is lost,
+        only the bytes tell whose object a store has.
         """
         return self.place.create(name, data)
 
     def agree_on_count(self, stage: str, count: int, *, place: int = 0) -> None:
-        """Record the number of tasks of a stage; an error if another worker recorded another.
+        """Record the number of tasks of a stage; an error if another worker's number differs.
 
-        `place` is that of the stage among those of its worker.
+        `place` is the index of the stage among the stages of its worker.
         """
         self.create(f"{stage}/{_COUNT}", json.dumps([count, place]).encode())
         stored = self._read_count(stage)
@@ -252,11 +252,11 @@ class Records:
         return _parse_count(self._read_json(name), self.folder / name)[0]
 
     def list_stages(self) -> list[tuple[str, int]]:
-        """The stages that were begun, in that order, with how many tasks they have."""
+        """The stages that were begun, in order, with their number of tasks."""
         found: list[tuple[float, int, str, int]] = []
         for stage in self.place.list_names():
             name = f"{stage}/{_COUNT}"
-            with contextlib.suppress(FileNotFoundError):  # no stage, or removed at this moment
+            with contextlib.suppress(FileNotFoundError):  # not a stage, or just removed
                 when, data = self.place.find_time(name), self.place.read(name)
                 path = self.folder / name
                 count, place = _parse_count(_parse_json(data, path), path)
@@ -268,16 +268,16 @@ class Records:
         return self.place.find_time(f"{stage}/{_COUNT}")
 
     def find_leftover(self) -> str | None:
-        """A stage that has records of any job; None if there is none."""
+        """A stage with records of any job; None if there is none."""
         own = self._own_names(())
         stages = (name for name in self.place.list_names() if name not in own)
         return next((stage for stage in stages if self.list_done(stage)), None)
 
     def refuse_strangers(self, stages: Collection[str]) -> None:
-        """Refuse a folder that holds what workers on these stages have not made.
+        """Raise an error if the folder has entries that workers on these stages did not create.
 
-        One with a plan is left to `commit_plan`, which says what differs: workers with other
-        settings have other stages.
+        A folder with a plan is left to `commit_plan`, which reports what differs: workers with
+        other settings have other stages.
         """
         names = self.place.list_names()
         if PLAN_NAME in names:
@@ -291,9 +291,9 @@ class Records:
                 )
 
     def remove(self, stages: Collection[str]) -> None:
-        """Remove what workers on these stages left, and the folder if it is empty then.
+        """Remove everything that workers on these stages wrote, and the folder if it is then empty.
 
-        The plan goes last: as long as it is there, what is left is known to be its own.
+        The plan is removed last: while it exists, the rest is known to belong to it.
         """
         self.place.remove(self._own_names(stages))
 
@@ -301,11 +301,11 @@ class Records:
         return [*stages, "leases", "failures", "losses", *self.place.more_names, PLAN_NAME]
 
     def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
-        """A folder of this task's own, for what it needs only meanwhile."""
+        """A folder for a task's temporary files."""
         return self.place.scratch_folder()
 
     def scratch(self) -> TaskScratch:
-        """The same, made only if something has no room in memory."""
+        """The same, created only if data does not fit in memory."""
         return TaskScratch(self.place.scratch_folder)
 
 
@@ -321,7 +321,7 @@ def _parse_json(data: bytes, path: Path) -> Any:
 
 
 def _parse_count(value: Any, path: Path) -> tuple[int, int]:
-    """How many tasks a stage has, and its place; earlier versions wrote the first alone."""
+    """The number of tasks of a stage, and its index; earlier versions wrote only the first."""
     row = value if isinstance(value, list) else [value, 0]
     if [type(number) for number in row] != [int, int]:
         raise _damaged_record("expected how many tasks there are", path)

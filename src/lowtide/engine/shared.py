@@ -39,7 +39,7 @@ _OF_A_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OF_THIS_MACHINE = _OF_A_FULL_DISK | {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE
 }  # fmt: skip
-"""Errors of a machine, not of the task: the worker leaves, and the task is not blamed."""
+"""Errors of a machine, not of the task: the worker stops, and no failure is recorded."""
 
 
 def run_shared(
@@ -52,12 +52,12 @@ def run_shared(
     lease_seconds: float = LEASE_SECONDS,
     shortest_pause: float = _SHORTEST_PAUSE,
 ) -> None:
-    """Do tasks that nobody else does until every stage is done; each is asked for when it begins.
+    """Do tasks that no other worker does until every stage is done; stages are created lazily.
 
     `on_stage` is called with a stage's name and number of tasks; the function it returns is called
-    with how many are done, by all workers. `is_finished` returns True when the result exists, and
-    the folder perhaps no longer does: an error then ends the work as well. A thread that finds all
-    tasks in work looks again after `shortest_pause` seconds, and then after longer and longer.
+    with how many are done, by all workers. `is_finished` returns True once the result exists and
+    the folder may already be removed: an error then ends the work as well. A thread that finds all
+    tasks taken checks again after `shortest_pause` seconds, then after longer and longer pauses.
     """
     try:
         with Leases(records, lease_seconds) as leases:
@@ -86,9 +86,9 @@ def run_in_phases(
     without_phase: Collection[str] = (),
     before_stage: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run stages with other workers, each as a phase that is shown; `without_phase` show their own.
+    """Run stages with other workers, each a phase that is shown; `without_phase` show their own.
 
-    `before_stage` is called when the phase of the stage before is over.
+    `before_stage` is called after the phase of the stage before has ended.
     """
     with contextlib.ExitStack() as phases:
 
@@ -141,14 +141,14 @@ class _StageRun:
                 try:
                     for future in [pool.submit(self.work) for _ in range(threads)]:
                         future.result()
-                except BaseException as error:  # a signal: the tasks in work are the last
+                except BaseException as error:  # a signal: running tasks are the last ones
                     self.stop(error)
                     raise
         if self.error is not None:
             raise self.error
 
     def look(self) -> None:
-        """See what is done by now, by others too."""
+        """Read which tasks are done, including those of other workers."""
         self.note_done(self.records.list_done(self.stage.name))
 
     def work(self) -> None:
@@ -158,14 +158,14 @@ class _StageRun:
             self.stop(error)
 
     def stop(self, error: BaseException) -> None:
-        """Let no thread begin another task."""
+        """Start no more tasks."""
         with self.lock:
             self.error = self.error or error
         self.news.set()
 
     def work_until_done(self) -> None:
-        # Workers begin at different places, so that they seldom ask for the same task. One that is
-        # alone begins at the first, and does all of them in order if it stays so.
+        # Workers begin at different tasks, so that they seldom try to take the same one. A single
+        # worker begins at the first, and does all in order as long as it stays alone.
         at = 0 if self.is_alone else random.randrange(self.num_tasks)
         pause = self.shortest_pause
         while len(self.done) < self.num_tasks and self.error is None:
@@ -173,7 +173,7 @@ class _StageRun:
             if index is not None:
                 at, pause = index + 1, self.shortest_pause
                 continue
-            # All remaining tasks are in work. The last of this process's own ends the wait.
+            # All remaining tasks are taken. The end of this process's last task ends the wait.
             self.news.wait(pause)
             pause = min(2 * pause, self.records.place.longest_pause)
             if not self.news.is_set():
@@ -195,7 +195,7 @@ class _StageRun:
         return None
 
     def do(self, index: int) -> bool:
-        """Do a task that this process has marked as busy; False if others do it."""
+        """Do a task that this process has marked as busy; False if another worker has it."""
         task = Task(self.stage.name, index)
         with contextlib.ExitStack() as held:
             held.callback(self.free, index)
@@ -204,7 +204,7 @@ class _StageRun:
                 return True
             if not held.enter_context(self.leases.hold(task)):
                 return False
-            if self.records.is_done(task):  # just before its lease was released
+            if self.records.is_done(task):  # recorded just before its lease was released
                 self.note_done({index})
                 return True
             result = self.attempt(task, lambda: self.stage.run(index))
@@ -216,7 +216,7 @@ class _StageRun:
             return result is not None
 
     def commit(self, task: Task, written: Uncommitted, held: contextlib.ExitStack) -> None:
-        """Commit a task's result, then free the task."""
+        """Commit a task's result, then unmark the task."""
         try:
             with held:
                 self.note_result(task, self.attempt(task, written.commit))
@@ -224,7 +224,7 @@ class _StageRun:
             self.stop(error)
 
     def free(self, index: int) -> None:
-        """Let threads of this process choose a task again, unless it is done."""
+        """Allow threads of this process to choose a task again, unless it is done."""
         with self.lock:
             self.busy.discard(index)
 
@@ -238,8 +238,8 @@ class _StageRun:
     ) -> Uncommitted | bool | None:
         """Do a task, or commit it.
 
-        Returns what is left to commit, True if that is nothing, False if the task failed, and None
-        while others hold what it writes.
+        Returns what is left to commit, True if nothing is, False if the task failed, and None while
+        another process holds its output.
         """
         try:
             return work() or True
@@ -261,12 +261,12 @@ class _StageRun:
         return False
 
     def fail(self, task: Task, error: Exception) -> None:
-        """Record an error; after the last attempt that is allowed, it ends this process."""
+        """Record a failure; after the last allowed attempt, it ends this process."""
         if note_failure(self.records, task, error) >= MOST_FAILURES:
             raise error
 
     def note_done(self, found: set[int]) -> None:
-        """Add tasks that are done; after the last nobody waits any more."""
+        """Add finished tasks; after the last one, wake all waiting threads."""
         with self.lock:
             self.done |= found
             self.on_done(len(self.done))

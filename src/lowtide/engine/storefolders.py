@@ -41,11 +41,11 @@ _OUT = "out"
 _PROBE = "probe"
 _PROBES = 3
 _PROBE_TIME = re.compile(r"([0-9]+)-[0-9a-f]{16}$")
-_PROBE_SECONDS = 3600  # stores refuse requests of machines whose clocks differ by a quarter of it
+_PROBE_SECONDS = 3600  # stores reject requests if the clocks differ by a quarter of it
 
 
 def refuse_overwriting(prefix: StoreURL, probe: str) -> None:
-    """Test that a store does not overwrite an object it is asked to create, with a probe object."""
+    """Test with a probe object that a store does not overwrite an existing object on creation."""
 
     def fails(store: Store, url: StoreURL) -> bool:
         is_created = store.create(url, b"first") is not None
@@ -81,7 +81,7 @@ def refuse_replacing(prefix: StoreURL, probe: str) -> None:
 
 
 def _ever(fails: Callable[[Store, StoreURL], bool], prefix: StoreURL, probe: str) -> bool:
-    """Whether a test fails at one of several tries, each with an object of its own."""
+    """True if a test fails in one of several tries, each with a new object."""
     store = open_store(prefix)
     for _ in range(_PROBES):
         url = prefix / f"{probe}{int(time.time())}-{secrets.token_hex(8)}"
@@ -93,7 +93,7 @@ def _ever(fails: Callable[[Store, StoreURL], bool], prefix: StoreURL, probe: str
 
 
 def is_left_probe(name: str) -> bool:
-    """Whether a probe is one that a killed worker left; those of others that start are younger."""
+    """True if a killed worker left this probe; probes of workers that are starting are younger."""
     begun = _PROBE_TIME.search(name)
     return begun is None or time.time() - int(begun[1]) > _PROBE_SECONDS
 
@@ -101,7 +101,7 @@ def is_left_probe(name: str) -> bool:
 class StoreFolder:
     """A prefix of a store that workers share."""
 
-    longest_pause = 5.0  # a look takes several requests, which cost money
+    longest_pause = 5.0  # a check takes several requests, which cost money
     least_committers = 1
     more_names: Collection[str] = (_OUT, _PROBE)
 
@@ -126,7 +126,7 @@ class StoreFolder:
         refuse_overwriting(self._url, f"{_PROBE}/")
 
     def exists(self, name: str) -> bool:
-        """Return whether there is an object of this name."""
+        """True if there is an object of this name."""
         try:
             self._store.head(self._at(name))
         except ObjectMissingError:
@@ -142,7 +142,7 @@ class StoreFolder:
             raise FileNotFoundError(str(url)) from None
 
     def list_names(self, under: str = "") -> list[str]:
-        """The names right under a prefix; those of a stage, a thousand at a time."""
+        """The names directly under a prefix; those of a stage, a thousand per request."""
         url = self._at(under)
         if not under:
             return self._store.list_names(url)
@@ -159,7 +159,7 @@ class StoreFolder:
             raise FileNotFoundError(str(url)) from None
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small object; False if it is there already, with other bytes."""
+        """Create a small object; False if it exists already, with other bytes."""
         return self._store.create(self._at(name), data) is not None
 
     def scratch_folder(self) -> contextlib.AbstractContextManager[Path]:
@@ -175,7 +175,7 @@ class StoreFolder:
                 yield partial, file
 
     def publish(self, partial: Path, stage: str, task: str, checksum: str) -> str | None:
-        """Upload a finished file under a name of its own content."""
+        """Upload a finished file under a name made from its checksum."""
         name = f"{task}-{checksum}.out"
         url = self._at(f"{_OUT}/{stage}/{name}")
         size = partial.stat().st_size
@@ -186,11 +186,11 @@ class StoreFolder:
         return name
 
     def output_path(self, stage: str, name: str) -> Path:
-        """Away from the records, which are listed again and again."""
+        """The path, apart from the records, which are listed repeatedly."""
         return self.path / _OUT / stage / name
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove objects, and all under a name; probes of workers that start now stay."""
+        """Remove objects, and all under a name; keep the probes of workers that are starting."""
         for name in names:
             url = self._at(name)
             self._store.delete([url])
@@ -206,12 +206,12 @@ class StoreFolder:
                 self._store.delete(waiting)
 
     def create_lease(self, name: str, content: bytes) -> Lease | None:
-        """Create a lease; its bytes are this process's own."""
+        """Create a lease; its bytes are unique to this process."""
         tag = self._store.create(self._at(name), content)
         return None if tag is None else _StoreLease(self._store, self._at(name), tag)
 
     def read_lease(self, name: str) -> SeenLease | None:
-        """Look at a lease."""
+        """Read a lease."""
         try:
             info, content = self._store.read_whole(self._at(name), most_bytes=_MOST_SMALL_BYTES)
         except ObjectMissingError:
@@ -219,7 +219,7 @@ class StoreFolder:
         return SeenLease(bytes(content), info.tag)
 
     def replace_lease(self, name: str, content: bytes, seen: SeenLease) -> Lease | None:
-        """Replace a lease if it is still the one that was seen; None if no answer came."""
+        """Replace a lease if it is still the one that was seen; None if there was no response."""
         try:
             tag = self._store.replace(self._at(name), content, seen.tag)
         except StoreDownError:
@@ -232,18 +232,18 @@ class _StoreLease:
     store: Store
     url: StoreURL
     tag: str | None
-    """None once it is released, or somebody took it over."""
+    """None once it is released or taken over."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def renew(self, content: bytes) -> None:
-        # A lease that cannot be renewed just looks dead to others.
+        # A lease that cannot be renewed only looks expired to others.
         with self.lock, contextlib.suppress(DataError):
             if self.tag is not None:
                 tag = self.store.replace(self.url, content, self.tag)
                 self.tag = tag or self._find_own(content)
 
     def _find_own(self, content: bytes) -> str | None:
-        """The tag of the lease if it is ours still: the answer to its last renewal was lost."""
+        """The tag of the lease if it is still ours, after the response to its renewal was lost."""
         try:
             info, found = self.store.read_whole(self.url, most_bytes=_MOST_SMALL_BYTES)
             is_ours = json.loads(bytes(found))["nonce"] == json.loads(content)["nonce"]

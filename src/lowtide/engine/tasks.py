@@ -1,8 +1,8 @@
 """Stages and tasks: stages run in order, each with tasks numbered from 0.
 
 In:      nothing; a stage reads the results of earlier stages
-Out:     a record per task (records); a task that is run again finds its record, or the same bytes
-Memory:  a task is two values; a stage does not store its tasks
+Out:     a record per task (records); a repeated task finds its record, or gives the same bytes
+Memory:  two values per task; a stage does not store its tasks
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """How files and messages name it.
+        """The name in files and messages.
 
         >>> Task("encode", 12).name
         'encode-0000012'
@@ -36,7 +36,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Uncommitted:
-    """The results of a task, written but not committed: that mostly waits for the disk."""
+    """The results of a task, written but not committed: committing mostly waits for the disk."""
 
     steps: Sequence[Callable[[], None]] = ()
     """Flush and name the results, then create the record."""
@@ -44,7 +44,7 @@ class Uncommitted:
     """Unnamed files and folders, removed after the last step or on `discard`."""
 
     def commit(self) -> None:
-        """Take all steps, in order."""
+        """Run all steps, in order."""
         with self.files:
             for step in self.steps:
                 step()
@@ -55,19 +55,19 @@ class Uncommitted:
 
 
 class Stage(Protocol):
-    """Tasks that do not depend on each other, only on all of the stages before."""
+    """Tasks that do not depend on each other, only on all earlier stages."""
 
     @property
     def name(self) -> str:
-        """A short word, the same in every process."""
+        """A short name, the same in every process."""
         ...
 
     def count_tasks(self) -> int:
-        """How many tasks there are; asked once the stages before are done."""
+        """The number of tasks; called once the earlier stages are done."""
         ...
 
     def run(self, index: int) -> Uncommitted | None:
-        """Do a task; done again, it has the same bytes.
+        """Do a task; a repeated task gives the same bytes.
 
         Returns what is left to commit, which the engine does while the next task runs, or None if
         the task has committed its result itself.

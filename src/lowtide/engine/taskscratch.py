@@ -2,7 +2,7 @@
 
 In:      bytes, a piece at a time
 Out:     the same bytes, by offset
-Memory:  `room_bytes` of each
+Memory:  `room_bytes` for each
 Disk:    the rest, until the task is done
 
 Most tasks need no file. A file for every task would be created, opened and removed by every thread
@@ -25,7 +25,7 @@ _STEP_BYTES = 8 << 20
 
 
 class HeldBytes:
-    """Bytes that wait in memory, and from `room_bytes` on in a file without a name."""
+    """Bytes kept in memory, and from `room_bytes` on in a file without a name."""
 
     def __init__(self, open_file: Callable[[], IO[bytes]], room_bytes: int) -> None:
         self._open_file = open_file
@@ -47,7 +47,7 @@ class HeldBytes:
             self._file.write(data)
 
     def read(self, begin: int, end: int) -> memoryview:
-        """Bytes `begin` to `end`, after the last was written."""
+        """Bytes `begin` to `end`, once all are written."""
         if self._file is None:
             return memoryview(self._held)[begin:end]
         self._file.flush()
@@ -61,13 +61,13 @@ class HeldBytes:
         return room
 
     def iter_pieces(self) -> Iterator[memoryview]:
-        """All bytes, some MiB at a time."""
+        """Iterate over all bytes, some MiB at a time."""
         for begin in range(0, self.size, _STEP_BYTES):
             yield self.read(begin, min(begin + _STEP_BYTES, self.size))
 
 
 class TaskScratch:
-    """A context in which a task may make scratch files; their folder is made with the first."""
+    """A context in which a task may create scratch files, and with the first, their folder."""
 
     def __init__(
         self, scratch_folder: Callable[[], contextlib.AbstractContextManager[Path]]
@@ -89,17 +89,17 @@ class TaskScratch:
 
     @property
     def folder(self) -> Path:
-        """The folder, which goes with the task."""
+        """The folder, removed with the task's scratch files."""
         if self._folder is None:
             self._folder = self._stack.enter_context(self._scratch_folder())
         return self._folder
 
     def hold(self, room_bytes: int = 0) -> HeldBytes:
-        """Bytes that wait for the end of the task."""
+        """A buffer for bytes that are needed at the end of the task."""
         return HeldBytes(self._open_file, room_bytes)
 
     def create_file(self, name: str) -> IO[bytes]:
-        """A file with a name, to be written and read."""
+        """Create a named file, to be written and read."""
         return self._stack.enter_context((self.folder / name).open("x+b"))
 
     def _open_file(self) -> IO[bytes]:

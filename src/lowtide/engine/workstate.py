@@ -20,11 +20,11 @@ __all__ = ["describe_work", "is_work_folder"]
 
 
 def is_work_folder(folder: Path) -> bool:
-    """Return whether workers meet in a folder; never in a whole bucket."""
+    """True if a folder is a shared work folder; False for the root of a bucket."""
     if is_stored(folder) and not StorePath(folder).url.key:
         return False
     records = Records(folder)
-    # Without stages where the first has not begun, and where all are being removed.
+    # Without stages if the first has not begun, or while all are being removed.
     return records.place.exists(PLAN_NAME) and (bool(records.list_stages()) or has_plan(records))
 
 
@@ -54,9 +54,9 @@ def describe_work(folder: Path) -> str:
 def _describe_rate(records: Records, stage: str, done: int, count: int) -> str:
     try:
         seconds = time.time() - records.find_begin(stage)
-    except FileNotFoundError:  # all is done, and being removed
+    except FileNotFoundError:  # the work is done, and the folder is being removed
         return ""
-    if not done or seconds <= 0:  # nothing yet, or the disk's clock is ahead of ours
+    if not done or seconds <= 0:  # nothing done yet, or the disk's clock is ahead of ours
         return ""
     left = (count - done) * seconds / done
     return f", {done / seconds:.2g} a second, about {format_seconds(left)} left"
