@@ -63,7 +63,7 @@ from lowtide.stores.paths import is_stored
 
 __all__ = ["append_shared", "append_work_folder", "read_added"]
 
-_BYTES_PER_TOKEN = 4  # of English
+_BYTES_PER_TOKEN = 4  # of English, to estimate the size of the dataset's text
 _LIMITS = WorkerLimits()
 _MOST_RUNS = 4_000
 _LEAST_RUN_TOKENS = 4 << 20
@@ -71,11 +71,11 @@ _FOLDER_NAMES = (
     "hash", "tally", "existing", "near-sign", "near-buckets", "near-pairs", "near-sets",
     "near-decide", "judge", "duplicates", "encode", "cut", "gather", FINISH_STAGE, NEW_DIR,
 )  # fmt: skip
-"""What workers make in the work folder."""
+"""The stages' folders in the work folder."""
 
 
 def append_work_folder(settings: AppendSettings) -> Path:
-    """The folder where workers meet: as given, or beside the dataset."""
+    """The shared work folder: the given one, or one beside the dataset."""
     root = settings.dataset_dir
     return settings.work_dir or root.with_name(root.name + WORK_NAME)
 
@@ -99,7 +99,7 @@ def append_shared(
     found = expand_inputs(settings.input_files, on_notice=notices.append)
     with open_small_files(root) as folder:
         needs = Inputs.of(found, stored, tokenizer=folder)  # before the budget is measured
-    if stored.decontaminate:  # before all work: without these counts nothing can be appended
+    if stored.decontaminate:  # first, because without these counts nothing can be appended
         read_stored_counts(root, info.metadata, stored)
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(stored, budget, needs)
@@ -131,7 +131,7 @@ def append_shared(
 
 
 def _refuse_unfinished(root: Path) -> None:
-    """Refuse a dataset that an append by threads was begun on."""
+    """Raise an error for a dataset with an unfinished append of the threads engine."""
     if not is_stored(root) and has_plan(root):
         raise UsageError(
             "unfinished work of --engine threads is here",
@@ -141,7 +141,7 @@ def _refuse_unfinished(root: Path) -> None:
 
 
 def _choose_sizes(inputs: InputList, num_tokens: int, work_dir: Path) -> Sizes:
-    """Parts follow the new text, partitions all text."""
+    """Choose part sizes by the new text, and the number of partitions by all text."""
     total, stored = inputs.total_bytes, is_stored(work_dir)
     everything = Sizes.of(total + _BYTES_PER_TOKEN * num_tokens, is_stored=stored)
     parts = Sizes.of(total, is_stored=stored)
@@ -151,7 +151,7 @@ def _choose_sizes(inputs: InputList, num_tokens: int, work_dir: Path) -> Sizes:
 def _open_grown(
     info: layout.DatasetInfo, stored: PrepareSettings, version: str, records: Records
 ) -> GrownDataset:
-    """The dataset as it was when the work was begun, also where shards were moved in since."""
+    """The dataset as it was when the work began, even if shards were moved in since."""
     plan = read_plan(records)
     if plan is None or plan.get("verb") != "append" or plan.get("dataset") != version:
         return GrownDataset(info, stored, info.shards, first_free_number(info), version)
@@ -168,10 +168,10 @@ def _open_grown(
 
 
 def _remove_finished(records: Records, place: DatasetPlace) -> None:
-    """Remove the work of an append that is over, where a kill came before its worker did."""
+    """Remove the work folder of a finished append whose worker was killed before doing so."""
     try:
         plan = read_plan(records)
-    except LowtideError:  # whatever it is, it is not ours
+    except LowtideError:  # whatever it is, the folder is not ours
         return
     if plan is not None and plan.get("verb") == "append":
         place.clear(checksum_plan(records))
@@ -179,7 +179,7 @@ def _remove_finished(records: Records, place: DatasetPlace) -> None:
 
 
 def read_added(root: Path, number: int) -> AppendResult:
-    """What the append with this number added to a dataset."""
+    """The result of the append with this number."""
     info = load_any_info(root)
     events = info.metadata["appended"]
     event = events[number]
@@ -234,7 +234,7 @@ class _SharedAppend:
     def _run(self, lease_seconds: float) -> None:
         try:
             commit_plan(self._make_plan(), self._job.records)
-        except LowtideError:  # what a slow worker wrote after the others had ended
+        except LowtideError:  # left by a slow worker after the others had ended
             if self.is_added():
                 return
             raise
@@ -269,7 +269,7 @@ class _SharedAppend:
         }
 
     def is_added(self) -> bool:
-        """Whether the dataset has this text by now."""
+        """True if the dataset has this text already."""
         grown = self._grown
         if self._place.find_version() == grown.version:
             return False
@@ -305,7 +305,7 @@ class _SharedAppend:
 
 
 class _FinishStage:
-    """One task: puts new shards into the dataset, and its metadata last."""
+    """One task: moves new shards into the dataset, and replaces its metadata last."""
 
     name = FINISH_STAGE
 
@@ -328,7 +328,7 @@ class _FinishStage:
         return 1
 
     def run(self, index: int) -> None:
-        """Add what all tasks have made to the dataset, unless that is done."""
+        """Add the results of all tasks to the dataset, unless that is done."""
         grown, place, records = self._grown, self._place, self._job.records
         try:
             with place.hold() as folder:
@@ -337,7 +337,7 @@ class _FinishStage:
                         raise DatasetChangedError(grown.root, str(records.folder))
                     self._add(folder)
         except DataError as error:
-            if not self._is_added():  # by another worker, which then cleared all away
+            if not self._is_added():  # otherwise another worker removed the work
                 if isinstance(error, DatasetChangedError):
                     place.clear(records.plan)
                 raise

@@ -35,24 +35,24 @@ from lowtide.quickclasses import dataclass
 __all__ = ["EncodingAhead", "HeldPart"]
 
 _MOST_READ = 8
-"""Parts hashed by others whose hashes are read, beyond as many as were hashed here: reading those
-of a long job would take longer than cleaning twice."""
+"""Limit on parts hashed by others whose hashes are read here, beyond as many as were hashed here:
+reading those of a long job would take longer than cleaning twice."""
 _STEP_BYTES = HASH_ROW_BYTES << 16
 
 
 @dataclass
 class HeldPart:
-    """The clean blocks of a part, as long as there is room for all of them."""
+    """The clean blocks of a part, as long as all of them fit in memory."""
 
     room_bytes: int
     blocks: list[tuple[TextBlock, _native.CleanedBlock]] = field(default_factory=list)
 
     def add(self, block: TextBlock, cleaned: _native.CleanedBlock) -> None:
-        """Hold a block; one that does not fit ends it."""
+        """Keep a block; if it does not fit, drop all blocks."""
         if self.room_bytes < 0:
             return
         size = max(len(block.data), cleaned.text.nbytes)
-        # Hashes twice: they wait for the end of the part as well.
+        # Hashes count twice: a copy is also kept until the end of the part.
         self.room_bytes -= size + 2 * cleaned.hashes.nbytes + cleaned.documents.nbytes
         self.blocks.append((replace(block, data=b"", row_ends=None), cleaned))
         if self.room_bytes < 0:
@@ -60,24 +60,24 @@ class HeldPart:
 
 
 class _Lines(list[memoryview]):
-    """The lines to leave out of a part's blocks."""
+    """The lines to remove from a part's blocks."""
 
     def load(self, block: int) -> memoryview:
         return self[block]
 
 
 class _Turn(NamedTuple):
-    """What a part has to know of those before it."""
+    """The state that a part needs of the earlier ones."""
 
     finder: _native.DuplicateFinder
     first_place: int
-    """Of its blocks, among those that go through the table."""
+    """Index of its first block, among those added to the table."""
     first_block: int
     document: Identity | None
 
 
 class EncodingAhead:
-    """The hashes of the first parts of a corpus, and how far they are."""
+    """The hashes of the first parts of a corpus, and the next part to add."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class EncodingAhead:
         self._next_place = 0
         self._num_adding = 0
         self._lock = threading.Lock()
-        self._gates: dict[int, threading.Condition] = {}  # of the parts that wait for their turn
+        self._gates: dict[int, threading.Condition] = {}  # of waiting parts, by part
 
     @contextlib.contextmanager
     def hold(self, part: int) -> Generator[HeldPart | None]:
-        """Hold a part that is being hashed, within a `with` block; None once nothing is held."""
+        """Keep a part in memory while it is hashed; None once this mode has ended."""
         with self._lock:
             is_held = self._is_open
             if is_held:
@@ -121,7 +121,7 @@ class EncodingAhead:
     def encode(self, part: int, held: HeldPart, facts: Mapping[str, Any]) -> Uncommitted | None:
         """Encode a part, if all parts before it are known; `facts` are those of its record.
 
-        Returns its ids, which are not committed yet.
+        Returns its encoded result, which is not committed yet.
         """
         if held.room_bytes < 0:
             self.close()
@@ -138,7 +138,7 @@ class EncodingAhead:
         )
 
     def close(self) -> None:
-        """Let nobody wait any more, and give the table's memory back."""
+        """Wake all waiting parts, and free the table's memory."""
         with self._lock:
             self._close()
 
@@ -149,7 +149,7 @@ class EncodingAhead:
             gate.notify()
 
     def _wake_first(self) -> None:
-        """Wake the first part that waits: none after it can go on before it has."""
+        """Wake the first waiting part: no later one can continue before it."""
         if self._gates:
             self._gates[min(self._gates)].notify()
 
@@ -177,19 +177,19 @@ class EncodingAhead:
             del self._gates[part]
 
     def _find_duplicates(self, turn: _Turn, held: HeldPart) -> _Lines | None:
-        """The lines of a part's blocks that came before; None where that cannot be known."""
+        """The lines of a part's blocks that occurred before; None if that cannot be known."""
         try:
-            # All blocks, even after one that had no room: those of later parts wait for them.
+            # Add all blocks, even after one that did not fit: later parts wait for each of them.
             found = [
                 turn.finder.add_in_turn(turn.first_place + number, cleaned.hashes)
                 if self._job.settings.dedup
                 else NO_LINES
                 for number, (_, cleaned) in enumerate(held.blocks)
             ]
-        except RuntimeError:  # a part before this one failed
+        except RuntimeError:  # an earlier part failed
             return None
         except BaseException:
-            turn.finder.stop()  # nobody comes to these places any more
+            turn.finder.stop()  # these blocks will not be added
             raise
         finally:
             with self._lock:
@@ -199,11 +199,11 @@ class EncodingAhead:
         return _Lines(lines) if len(lines) == len(found) else None
 
     def _add(self, hashes: memoryview) -> bool:
-        """Add hashes; False when the table is full."""
+        """Add hashes; False if the table is full."""
         return not self._job.settings.dedup or self._finder.add(hashes, 0, 1)
 
     def _read_next(self) -> bool:
-        """Take the next part's hashes from its result; False if there is none, or no room."""
+        """Read the next part's hashes from its result; False if there is none, or no room."""
         task, records = Task(HASH_STAGE, self._next_part), self._job.records
         if self._num_read >= self._num_hashed + self._most_read or not records.is_done(task):
             return False
@@ -218,7 +218,7 @@ class EncodingAhead:
         return True
 
     def _pass(self, facts: Mapping[str, Any]) -> None:
-        """Go on to the next part."""
+        """Advance to the next part."""
         self._next_part += 1
         self._first_block += facts["blocks"]
         if facts["open_document"]:

@@ -38,13 +38,13 @@ __all__ = ["DatasetChangedError", "DatasetPlace", "open_place"]
 
 _PROBE = "probe-"
 _COPIES_AT_ONCE = 8
-_MOST_COPIED_BYTES = 5 << 30  # S3 copies no more by one request
+_MOST_COPIED_BYTES = 5 << 30  # the limit of S3 for a copy in one request
 
 Shards = Mapping[str, Sequence[layout.ShardInfo]]
 
 
 class DatasetChangedError(DataError):
-    """Another command has added text to the dataset since this work was begun."""
+    """Another command has added text to the dataset since this work began."""
 
     def __init__(self, root: Path, work_dir: str) -> None:
         super().__init__(
@@ -55,22 +55,22 @@ class DatasetChangedError(DataError):
 
 
 class DatasetPlace(Protocol):
-    """What an append asks of the dataset's place."""
+    """The operations on the dataset's location that an append needs."""
 
     def prepare(self) -> None:
-        """Refuse a place that cannot be relied on, before the first task."""
+        """Raise an error for an unusable location, before the first task."""
         ...
 
     def load(self) -> tuple[str, layout.DatasetInfo]:
-        """The dataset's version, and what its metadata says: both of one moment."""
+        """The dataset's version and its metadata, read consistently."""
         ...
 
     def find_version(self) -> str:
-        """What tells the dataset from one that text was added to."""
+        """The dataset's version, which changes when text is added."""
         ...
 
     def read_metadata(self) -> dict[str, Any]:
-        """The metadata as it is now."""
+        """The current metadata."""
         ...
 
     def hold(self) -> contextlib.AbstractContextManager[Path]:
@@ -78,25 +78,25 @@ class DatasetPlace(Protocol):
         ...
 
     def take_in(self, waiting: Shards, grown: GrownDataset, claim: Claim) -> Shards:
-        """Put new shards where they belong; the metadata does not tell of them yet."""
+        """Move new shards to their final paths; the metadata does not list them yet."""
         ...
 
     def finish(self, folder: Path, version: str, claim: Claim, *, most_bytes: int) -> None:
-        """Put what is in the folder where it belongs, the metadata last."""
+        """Move the files in the folder to their final paths, the metadata last."""
         ...
 
     def clear(self, plan: str | None) -> None:
-        """Remove all that a plan left beside the dataset."""
+        """Remove everything of a plan that is still beside the dataset."""
         ...
 
 
 def open_place(root: Path) -> DatasetPlace:
-    """The place of a dataset."""
+    """The location of a dataset."""
     return _StoredDataset(StorePath(root)) if is_stored(root) else _DiskDataset(root)
 
 
 class _DiskDataset:
-    """A folder: its lock keeps other commands out, and files are renamed."""
+    """A folder: its lock excludes other commands, and files are renamed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -106,7 +106,7 @@ class _DiskDataset:
 
     def load(self) -> tuple[str, layout.DatasetInfo]:
         while True:
-            layout.read_metadata(self._root)  # refuses a folder that is not a dataset
+            layout.read_metadata(self._root)  # an error if the folder is not a dataset
             version = self.find_version()
             info = layout.load_dataset_info(self._root)
             if self.find_version() == version:
@@ -127,14 +127,14 @@ class _DiskDataset:
         return grown.move_in(waiting)
 
     def finish(self, folder: Path, version: str, claim: Claim, *, most_bytes: int) -> None:
-        """All is there."""
+        """Nothing to do: all files are in place."""
 
     def clear(self, plan: str | None) -> None:
-        """Nothing is beside it."""
+        """Nothing to do: no files are beside the dataset."""
 
 
 class _StoredDataset:
-    """A prefix: names are claimed, and the metadata is replaced only under its ETag."""
+    """A prefix: numbers are claimed, and the metadata is replaced only if its ETag is unchanged."""
 
     def __init__(self, root: StorePath) -> None:
         self._root = root
@@ -171,7 +171,7 @@ class _StoredDataset:
         return scratch_folder("append")
 
     def _require(self, version: str, claim: Claim) -> None:
-        """Refuse to write another file beside a dataset that was added to meanwhile."""
+        """Raise an error, before another file is written, if text was added to the dataset."""
         if self.find_version() != version:
             raise DatasetChangedError(self._root, claim.work_dir)
 
@@ -200,7 +200,7 @@ class _StoredDataset:
     def finish(self, folder: Path, version: str, claim: Claim, *, most_bytes: int) -> None:
         metadata = folder / METADATA_NAME
         size = metadata.stat().st_size
-        if size > most_bytes:  # no store replaces an object in parts under a condition
+        if size > most_bytes:  # no store replaces an object conditionally by a multipart upload
             raise BudgetError(
                 f"the metadata has {format_size(size)}, which are held while they are stored; "
                 f"{format_size(most_bytes)} of the budget are for it",
@@ -237,7 +237,7 @@ def _documents_of(shard: layout.ShardInfo) -> Path:
 def _copy(
     store: Store, source: StoreURL, target: StoreURL, *, most_bytes: int = _MOST_COPIED_BYTES
 ) -> None:
-    """Copy a new file to its name; one that is too large for a request goes through this disk."""
+    """Copy a new file to its name; one too large for a single request via the local disk."""
     if store.head(source).size <= most_bytes:
         store.copy(source, target)
         return

@@ -34,58 +34,58 @@ from lowtide.stores.urls import StoreURL
 __all__ = ["NEW_DIR", "Destination", "find_waiting", "open_destination"]
 
 NEW_DIR = "new"
-"""Where new shards of an append to a dataset on a disk wait, in the work folder."""
+"""Folder in the work folder for new shards of an append to a dataset on a disk."""
 
 _MOST_CREATED_BYTES = 8 << 20
 
 
 class Destination(Protocol):
-    """What the stages that write a dataset ask of its place."""
+    """The operations on the output location that the stages writing a dataset need."""
 
     def prepare(self) -> None:
-        """Refuse a place that cannot be written to, before the first task."""
+        """Raise an error for an unwritable location, before the first task."""
         ...
 
     def find_taken(self, *, tokenizer: bool) -> str | None:
         """A file in the way of a new dataset, or work of another engine; None if there is none.
 
-        Without `tokenizer` the one that is there is not looked at.
+        Without `tokenizer`, an existing tokenizer is not reported.
         """
         ...
 
     def stage(self, *, locked: bool = False) -> contextlib.AbstractContextManager[Path]:
-        """A folder to write files of the dataset into; `locked` keeps other commands out."""
+        """A folder to write files of the dataset into; `locked` excludes other commands."""
         ...
 
     def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> Callable[[], None] | None:
-        """Put finished files of the staging folder, which have no names yet, where they belong.
+        """Move finished files of the staging folder, which have no names yet, to their final paths.
 
-        Returns what is left to do, which waits for the disk.
+        Returns the remaining work, which waits for the disk.
         """
         ...
 
     def keep_only(self, names: Collection[Path]) -> Path | None:
-        """Remove shards that a command which was then given up left here.
+        """Remove shards that an abandoned command left here.
 
-        Returns the first of those to keep that is not here with both its files, and removes nothing
-        then; None if all are.
+        Returns the first of `names` that does not exist with both its files, and then removes
+        nothing; None if all exist.
         """
         ...
 
     def finish(self, root: Path) -> None:
-        """Put all that is left in the staging folder where it belongs, the metadata last."""
+        """Move the rest of the staging folder to its final paths, the metadata last."""
         ...
 
 
 def open_destination(out_dir: Path) -> Destination:
-    """The place that `--out-dir` names."""
+    """The location given by `--out-dir`."""
     return _StorePrefix(StorePath(out_dir).url) if is_stored(out_dir) else _DiskFolder(out_dir)
 
 
 def find_waiting(root: Path, records: Records) -> Path:
-    """Where new shards of an append wait: in the work folder, or in the store of the dataset.
+    """The location of new shards of an append: the work folder, or the store of the dataset.
 
-    There they lie in a prefix of the plan, from which they are copied within the store.
+    There they are under a prefix of the plan, and later copied within the store.
     """
     if not is_stored(root):
         return records.folder / NEW_DIR
@@ -93,7 +93,7 @@ def find_waiting(root: Path, records: Records) -> Path:
 
 
 class _DiskFolder:
-    """Files are written where they belong."""
+    """Files are written directly to their final paths."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -129,7 +129,7 @@ class _DiskFolder:
         return all((self._root / name).is_file() for name in _files_of(shard))
 
     def finish(self, root: Path) -> None:
-        """All is there."""
+        """Nothing to do: all files are in place."""
 
 
 def _files_of(shard: Path) -> tuple[Path, Path]:
@@ -137,7 +137,7 @@ def _files_of(shard: Path) -> tuple[Path, Path]:
 
 
 class _StorePrefix:
-    """Files are written to a disk of this machine, and uploaded."""
+    """Files are written to a local disk, and uploaded."""
 
     def __init__(self, url: StoreURL) -> None:
         self._url = url
@@ -161,7 +161,7 @@ class _StorePrefix:
         return scratch_folder("dataset")
 
     def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> None:
-        """Upload them at once: a group of shards may be more than this disk has room for."""
+        """Upload the files at once: a group of shards may not fit on this disk."""
         for unnamed, path in rows:
             self._upload(unnamed, path.relative_to(root))
 
@@ -187,8 +187,8 @@ class _StorePrefix:
             for url in found
             if layout.shard_number(url.name) is not None and str(url).rpartition(".")[0] not in kept
         ]
-        # No lock keeps another worker from finishing meanwhile, and others from adding shards to
-        # the dataset. None of those listed is theirs if there is no metadata after the listing.
+        # There is no lock: another worker may finish meanwhile, and others add shards to the
+        # dataset. None of the listed shards is theirs if there is no metadata after the listing.
         if others and not self._is_finished():
             open_store(self._url).delete(others)
 
@@ -203,7 +203,7 @@ class _StorePrefix:
 
     def _create_metadata(self, path: Path) -> None:
         store, url = open_store(self._url), self._url / METADATA_NAME
-        is_large = path.stat().st_size > _MOST_CREATED_BYTES  # of a hundred thousand inputs
+        is_large = path.stat().st_size > _MOST_CREATED_BYTES  # with a hundred thousand inputs
         if is_large and not self._is_finished():
             store.upload(url, path)
         elif is_large or store.create(url, path.read_bytes()) is None:

@@ -48,23 +48,23 @@ PLACE_BYTES = 8
 
 
 class Tally(NamedTuple):
-    """What a part has to know of all parts before it."""
+    """The state that a part needs of all earlier parts."""
 
     first_blocks: Sequence[int]
-    """The number of each part's first block in the corpus, and the number of all blocks."""
+    """The index of each part's first block in the corpus, and the number of all blocks."""
     open_documents: dict[int, Identity]
-    """The document that was last cut at the end of a block before a part."""
+    """The document that continues from the block before a part."""
 
     @classmethod
     def load(cls, job: StagedJob) -> Tally:
-        """Read it, once that stage is done."""
+        """Read the result of the tally stage."""
         output = job.records.open(Task(TALLY_STAGE, 0))
         rows = {int(part): tuple(row) for part, row in output.header["open_documents"].items()}
         return cls(output.read("first_blocks").cast("q"), rows)  # type: ignore[arg-type]
 
 
 def tally_stage(job: StagedJob) -> OneTask:
-    """One task: adds up what the parts' records say."""
+    """One task: sums up the parts' records."""
     return OneTask(TALLY_STAGE, job.records, partial(_write_tally, job))
 
 
@@ -87,12 +87,12 @@ class DuplicateStage:
     name = DUPLICATE_STAGE
 
     def __init__(self, job: StagedJob, num_existing: int = 0) -> None:
-        """`num_existing` tasks have hashed the dataset that the text is added to."""
+        """`num_existing` tasks have hashed the existing dataset."""
         self._job = job
         self._num_existing = num_existing
 
     def count_tasks(self) -> int:
-        """One for each partition, none where duplicates stay."""
+        """One for each partition; none if duplicates are kept."""
         return self._job.sizes.num_partitions if self._job.settings.dedup else 0
 
     def _read(self, stage: str, num_tasks: int, partition: int) -> PartitionReader:
@@ -101,7 +101,7 @@ class DuplicateStage:
         )
 
     def run(self, index: int) -> Uncommitted:
-        """Find the lines of a partition that came before."""
+        """Find the duplicate lines of a partition."""
         job, task = self._job, Task(self.name, index)
         search = Search(
             self._read(EXISTING_STAGE, self._num_existing, index),
@@ -121,7 +121,7 @@ class DuplicateStage:
 
 
 def count_passes(num_rows: int, table_bytes: int) -> int:
-    """How often hashes are gone through, so that a table holds its share of them.
+    """The number of passes over the hashes so that the table holds the share of each pass.
 
     >>> count_passes(1000, 20_000), count_passes(10_000, 20_000)
     (1, 13)
@@ -133,17 +133,17 @@ def count_passes(num_rows: int, table_bytes: int) -> int:
 
 
 class _Found(NamedTuple):
-    """What a pass has found."""
+    """The result of a pass."""
 
     path: Path
     num_bytes: array[int]
-    """Of the places in each part."""
+    """Bytes of the positions in each part."""
 
 
 class Search(NamedTuple):
-    """Goes through the hashes of a partition: those of the dataset first, then those of the text.
+    """Searches the hashes of a partition: those of the dataset first, then those of the text.
 
-    A place is a block of its part, in the high half, and a line or marked document there.
+    A position is a block of its part, in the high half, and a line or marked document in it.
     """
 
     existing: PartitionReader
@@ -194,7 +194,7 @@ class Search(NamedTuple):
 
 
 def _without(stretch: RowStretch, block: int, leave_out: LeaveOut) -> RowStretch:
-    """A stretch that begins at a block of the corpus, without hashes of documents that go."""
+    """A range from a block of the corpus on, without hashes of removed documents."""
     blocks = [
         leave_out(number, rows)
         for number, rows in enumerate(iter_rows(stretch, HASH_ROW_BYTES), block)
@@ -206,7 +206,7 @@ def _without(stretch: RowStretch, block: int, leave_out: LeaveOut) -> RowStretch
 def _write_merged(
     output: OutputWriter, found: Sequence[_Found], buffer_bytes: int
 ) -> dict[str, Any]:
-    """Merge the positions of several passes, so that those of each part are in order."""
+    """Merge the positions of several passes, so that those of each part are sorted."""
     output.begin("places")
     total = array("q")
     begins = [0] * len(found)
@@ -237,11 +237,11 @@ def _too_many() -> MemoryError:
 
 
 class PartitionDuplicates(NamedTuple):
-    """The result of a partition, as a worker that reads a little of it for each part keeps it."""
+    """The result of a partition; a worker reads a little of it for each part."""
 
     output: Output
     starts: memoryview | None
-    """Where the places of each part begin; None where there are too many parts to keep that."""
+    """The offset of each part's positions; None if there are too many parts to keep that."""
 
     def find(self, part: int) -> tuple[int, int]:
         """The begin and end of the positions of a part."""
@@ -252,7 +252,7 @@ class PartitionDuplicates(NamedTuple):
 
 
 def open_duplicates(job: StagedJob) -> list[PartitionDuplicates]:
-    """The results of all partitions; a worker opens them once, and not for each of its parts."""
+    """The results of all partitions; a worker opens them once, not for each of its parts."""
     count = DuplicateStage(job).count_tasks()
     are_kept = 8 * (len(job.parts) + 1) * count <= job.limits.starts_bytes
     opened: list[PartitionDuplicates] = []
@@ -264,7 +264,7 @@ def open_duplicates(job: StagedJob) -> list[PartitionDuplicates]:
 
 
 class PartDuplicates:
-    """The lines to leave out of one part, asked for block by block, in their order."""
+    """The lines to remove from one part; blocks must be requested in order."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class PartDuplicates:
             file.write(_native.sort_places(memoryview(held)))
 
     def load(self, number: int) -> memoryview:
-        """Return the sorted lines (and marked documents) to leave out of a block, as uint32."""
+        """The sorted lines (and marked documents) to remove from a block, as uint32."""
         low, high = number << 32, (number + 1) << 32
         while self._merger is not None and not (self._held and self._held[-1] >= high):
             more = self._merger.read(self._room_bytes // PLACE_BYTES)

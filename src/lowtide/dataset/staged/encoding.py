@@ -44,11 +44,11 @@ __all__ = ["ENCODE_STAGE", "SOURCE_ROW", "EncodeStage"]
 
 ENCODE_STAGE = "encode"
 SOURCE_ROW = struct.Struct("<QQQ")
-"""An input's number, its documents, its tokens."""
-_ROW_BYTES_HELD = 8 * ENCODED_ROW_BYTES  # as read, chosen, joined, sorted; native rows, twice
+"""An input's index, its number of documents, its number of tokens."""
+_ROW_BYTES_HELD = 8 * ENCODED_ROW_BYTES  # as read, chosen, joined, sorted; native rows twice
 _CHUNK_BYTES = 1 << 20
 _ROOM_BYTES = 1 << 18
-"""Of rows and of hashes for `append` that wait in memory."""
+"""Memory for rows, and for hashes for `append`, until the end of a task."""
 
 
 class EncodeStage:
@@ -89,9 +89,9 @@ class EncodeStage:
         first_block: int,
         document: Identity | None,
     ) -> Uncommitted | None:
-        """Encode a part whose clean blocks are in memory; `blocks` is empty then.
+        """Encode a part whose clean blocks are in memory; empties `blocks`.
 
-        Half of what rows may take is left to the table that knows what is `removed`.
+        Half of the memory for rows is left for the table that decides what is `removed`.
         """
         records, task = self._job.records, Task(self.name, index)
         if records.is_done(task):
@@ -107,13 +107,13 @@ class EncodeStage:
 def _iter_freed(
     blocks: list[tuple[TextBlock, _native.CleanedBlock]],
 ) -> Iterator[tuple[TextBlock, _native.CleanedBlock]]:
-    """Blocks, which are not held any more once they were used: their ids take their place."""
+    """The blocks, each freed after its use, to make room for its ids."""
     while blocks:
         yield blocks.pop(0)
 
 
 class _Block(NamedTuple):
-    """Where an encoded block is in the scratch file."""
+    """The location of an encoded block in the scratch file."""
 
     index_at: int
     ids_at: int
@@ -126,7 +126,7 @@ class _EncodedPart:
     scratch: TaskScratch
     range_bytes: int
     held: list[_native.EncodedBlock] | None = None
-    """Encoded blocks in memory, as long as they are less than the text they were made of."""
+    """Encoded blocks in memory, as long as they are smaller than their text."""
     room_bytes: int = 0
     blocks: list[_Block] = field(default_factory=list)
     report: Report = field(default_factory=Report)
@@ -136,7 +136,7 @@ class _EncodedPart:
 
     @cached_property
     def all_lines(self) -> bool:
-        """Lines with unknown characters cannot be decoded from the ids: all hashes are kept."""
+        """True if all hashes are stored, because the ids cannot be decoded to the text."""
         return bool(self.job.unknown_notices)
 
     @cached_property
@@ -150,7 +150,7 @@ class _EncodedPart:
         return self.scratch.create_file("blocks")
 
     def read(self, index: int, tally: Tally, duplicates: list[PartitionDuplicates]) -> None:
-        """Clean and encode every block into the scratch file."""
+        """Clean and encode all blocks into the scratch file."""
         first, end = tally.first_blocks[index], tally.first_blocks[index + 1]
         room = self.job.limits.places_bytes
         lines = PartDuplicates(duplicates, index, self.scratch, room_bytes=room)
@@ -176,7 +176,7 @@ class _EncodedPart:
         first: int,
         document: OpenDocument,
     ) -> None:
-        """Encode clean blocks, from number `first` of the corpus on, into the scratch file."""
+        """Encode clean blocks, from index `first` of the corpus on, into the scratch file."""
         for number, (block, cleaned) in enumerate(blocks):
             encoded = encode_block(
                 self.coding,
@@ -204,7 +204,7 @@ class _EncodedPart:
             )
 
     def _hold(self, encoded: _native.EncodedBlock, text_bytes: int) -> None:
-        """Keep an encoded block in memory, or write it and all before it to the scratch file."""
+        """Keep an encoded block in memory, or write it and all earlier ones to the scratch file."""
         if self.held is None:
             return self._write_block(encoded)
         rows = encoded.index.nbytes // ENCODED_ROW_BYTES * _ROW_BYTES_HELD
@@ -223,11 +223,11 @@ class _EncodedPart:
         self.file.write(encoded.ids)
 
     def facts(self) -> dict[str, Any]:
-        """What a record has of a part."""
+        """The facts of a part for its record."""
         return {"tokens": self.num_tokens, "documents": self.num_documents}
 
     def write(self, output: OutputWriter) -> dict[str, Any]:
-        """Write ids and rows by key, and what was counted."""
+        """Write ids and rows by key, and the counts."""
         counts = _Counts(self._num_buckets, val_limit(self.job.settings.val_fraction))
         index = self.scratch.hold(_ROOM_BYTES)
         output.begin("ids")
@@ -247,11 +247,11 @@ class _EncodedPart:
 
     @property
     def _num_buckets(self) -> int:
-        """Without the shuffle a part is one range, as its documents follow each other."""
+        """One without the shuffle, since documents then keep their order."""
         return self.job.sizes.num_buckets if self.job.settings.shuffle else 1
 
     def _iter_ranges(self) -> Iterator[tuple[int, int]]:
-        """First and last key of ranges whose rows fit `range_bytes`."""
+        """First and last key of each range whose rows fit in `range_bytes`."""
         wanted = -(-self.num_documents * _ROW_BYTES_HELD // self.range_bytes)
         count = min(max(wanted, 1), 1 << 16) if self.job.settings.shuffle else 1
         width = (1 << 64) // count
@@ -290,7 +290,7 @@ class _EncodedPart:
 
 
 class _Counts:
-    """Rows and tokens of a part by bucket of keys, added range by range."""
+    """Counts of rows and tokens of a part by bucket of keys, added range by range."""
 
     def __init__(self, num_buckets: int, val_limit: int) -> None:
         shift = 64 - (num_buckets - 1).bit_length()
@@ -303,15 +303,15 @@ class _Counts:
 
     @property
     def documents(self) -> list[int]:
-        """How many there are in train and in val."""
+        """The number of documents in train and in val."""
         return self._counter.documents
 
     def row_ends(self) -> memoryview:
-        """Where the rows of each bucket end."""
+        """The end of each bucket's rows."""
         return self._counter.row_ends()
 
     def token_ends(self) -> memoryview:
-        """Where the tokens of each bucket end."""
+        """The end of each bucket's tokens."""
         return self._counter.token_ends()
 
     def split_tokens(self) -> bytes:
@@ -320,7 +320,7 @@ class _Counts:
 
 
 def _iter_contents(job: StagedJob, part: int) -> Iterator[tuple[int, str]]:
-    """What the hash stage read of each input in a part."""
+    """The hash of each input's text in a part, from the hash stage."""
     rows = job.records.open(Task(HASH_STAGE, part)).read("contents")
     for number, digest in CONTENT_ROW.iter_unpack(rows):
         yield number, digest.hex()

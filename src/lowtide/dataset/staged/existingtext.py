@@ -47,7 +47,7 @@ __all__ = ["DocumentRuns", "ExistingStage", "ShardRuns"]
 
 @dataclass(frozen=True)
 class ShardRuns:
-    """Shards in order, cut into runs of about `run_tokens`."""
+    """Shards in order, divided into runs of about `run_tokens`."""
 
     grown: GrownDataset
     shards: Sequence[layout.ShardInfo]
@@ -56,7 +56,7 @@ class ShardRuns:
 
     @cached_property
     def firsts(self) -> Sequence[int]:
-        """The first shard of each run, and how many shards there are."""
+        """The first shard of each run, and the number of shards."""
         firsts, held = array("q", [0]), 0
         for number, shard in enumerate(self.shards):
             if held >= self.run_tokens:
@@ -71,7 +71,7 @@ class ShardRuns:
         return len(self.firsts) - 1
 
     def find_start(self, run: int) -> tuple[int, int]:
-        """Where the first document of a run begins: a shard, and a token there."""
+        """The beginning of a run's first document: a shard, and a token in it."""
         shard = self.firsts[run]
         if shard == len(self.shards):
             return shard, 0
@@ -103,7 +103,7 @@ class ShardRuns:
 
 @dataclass(frozen=True)
 class _CleanExisting:
-    """Cleans blocks of the dataset's own text, which stays as it is."""
+    """Cleans blocks of the dataset's own text, which is kept unchanged."""
 
     job: StagedJob
     dedup: bool
@@ -117,7 +117,7 @@ class _CleanExisting:
 
 
 class ExistingStage:
-    """A task for each run of shards, then one for each stretch of the hashes that are kept."""
+    """A task for each run of shards, then one for each range of the stored hashes."""
 
     name = EXISTING_STAGE
 
@@ -128,7 +128,7 @@ class ExistingStage:
         ours = [shard for shard in shards if shard.checksum is not None]
         moved = shards[len(ours) :]
         total = sum(shard.num_tokens for shard in moved)
-        # Of shards that somebody moved in the ends of documents may be unknown: one task.
+        # The ends of documents may be unknown in shards that a user moved in: one task.
         self._runs = [
             ShardRuns(grown, shards, tokens, job.reading.block_bytes)
             for shards, tokens in ((ours, run_tokens), (moved, total + 1))
@@ -138,18 +138,18 @@ class ExistingStage:
 
     @cached_property
     def _seen(self) -> list[tuple[dict[str, Any], int]]:
-        """Each stretch of the kept hashes: its row of metadata, and where it begins there."""
+        """Each range of the stored hashes: its row of metadata, and its beginning there."""
         step = self._job.limits.seen_rows
         return [(row, begin) for row in self._grown.seen for begin in range(0, row["rows"], step)]
 
     def count_tasks(self) -> int:
-        """As many as the dataset has runs, none where duplicates stay."""
+        """As many as the dataset has runs and ranges of hashes; none if duplicates are kept."""
         if not self._job.settings.dedup:
             return 0
         return sum(map(len, self._runs)) + len(self._seen)
 
     def run(self, index: int) -> Uncommitted:
-        """Hash a run of shards, or take a stretch of hashes."""
+        """Hash a run of shards, or copy a range of stored hashes."""
         records = self._job.records
         with records.scratch() as scratch:
             borders = self._job.sizes.partition_borders()
@@ -164,7 +164,7 @@ class ExistingStage:
             return records.write(Task(self.name, index), write)
 
     def _iter_hashes(self, index: int) -> Iterator[tuple[memoryview, memoryview]]:
-        """The hashes of each block, sorted by their first bytes, and where these end."""
+        """The hashes of each block, sorted by first byte, and the end of each first byte's."""
         for runs, whole in zip(self._runs, self._whole, strict=True):
             if index < len(runs):
                 make = block_of_documents if whole else block_of_lines
@@ -184,7 +184,7 @@ class ExistingStage:
 
 
 class DocumentRuns:
-    """The dataset's documents as parts of a corpus that near copies are looked for in."""
+    """The dataset's documents as parts of a corpus, for the search for near copies."""
 
     def __init__(self, job: StagedJob, grown: GrownDataset, run_tokens: int) -> None:
         self._cleaning = _CleanExisting(job, dedup=False)
@@ -196,7 +196,7 @@ class DocumentRuns:
 
     @cached_property
     def _counts(self) -> Sequence[int]:
-        """How many documents end before each shard."""
+        """The number of documents that end before each shard."""
         grown = self._runs.grown
         ends = (
             count_documents(shard, grown.info.dtype, grown.tokenizer) for shard in self._runs.shards
@@ -204,8 +204,8 @@ class DocumentRuns:
         return array("q", itertools.accumulate(ends, initial=0))
 
     def iter_part(self, part: int) -> Iterator[Callable[[], BlockText]]:
-        """The blocks of a run; each document has the number that it has in the dataset."""
-        # A run begins right after a document's end: in the shard before, or in its own first one.
+        """The blocks of a run; each document has its number in the dataset."""
+        # A run begins right after a document's end: in the shard before, or in its own first shard.
         number, token = self._runs.find_start(part)
         first = self._counts[number] + (1 if token else 0)
         for block, (texts, _) in enumerate(self._runs.iter_texts(part, cut_long=False)):

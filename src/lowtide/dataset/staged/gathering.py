@@ -49,11 +49,11 @@ CUT_STAGE = "cut"
 GATHER_STAGE = "gather"
 _READ_SECTIONS = ("ids", "index", "row_ends", "token_ends")
 _PARTS_AT_ONCE = 1024
-"""Parts that native code goes through in one call, without the interpreter."""
+"""Parts that native code processes in one call, without the interpreter."""
 
 
 def add_contents(job: StagedJob) -> InputHashes:
-    """The hash of every input, from the parts' files."""
+    """The hash of every input, from the files of the parts."""
     contents = InputHashes()
     for part in range(len(job.parts)):
         rows = job.records.open(Task(HASH_STAGE, part)).read("contents")
@@ -62,7 +62,7 @@ def add_contents(job: StagedJob) -> InputHashes:
 
 
 def make_shard_job(job: StagedJob, root: Path, tokenizer: Tokenizer, tag: str = "") -> ShardJob:
-    """What shards depend on; they are written into `root`."""
+    """The settings of shards, which are written into `root`."""
     settings, grown = job.settings, job.grown
     return ShardJob(
         root=root,
@@ -91,7 +91,7 @@ class CutStage:
         return 1
 
     def run(self, index: int) -> None:
-        """Commit where every shard begins and ends."""
+        """Commit the begin and end of every shard."""
         job, tokenizer = self._job, self._load_tokenizer()
         tag = _find_tag(job, tokenizer)
         group_tokens = job.sizes.group_bytes // id_bytes(tokenizer.vocab_size)
@@ -126,7 +126,7 @@ def _find_tag(job: StagedJob, tokenizer: Tokenizer) -> str:
 
 
 def _group(plan: ShardPlan, group_tokens: int) -> list[int]:
-    """Where each group of shards ends."""
+    """The end of each group of shards."""
     ends: list[int] = []
     held = 0
     for number, shard in enumerate(plan.shards, 1):
@@ -140,10 +140,10 @@ def _group(plan: ShardPlan, group_tokens: int) -> list[int]:
 def _count_ranges(
     job: StagedJob, group_tokens: int
 ) -> tuple[array[int], list[list[int]], list[int]]:
-    """First keys of ranges, tokens (train, val) of each, and documents of both splits.
+    """First keys of ranges, tokens (train, val) of each, and documents in both splits.
 
-    A task checks all ids of every range that it writes some of, so a range is no more than about a
-    group of shards, however long documents are.
+    A task checks all ids of every range that it writes a part of, so a range is at most about as
+    large as a group of shards, however long documents are.
     """
     documents = [0, 0]
     by_part: list[Sequence[int]] = []
@@ -153,7 +153,7 @@ def _count_ranges(
         documents = [a + b for a, b in zip(documents, output.header["documents"], strict=True)]
         tokens = output.read("split_tokens")
         if job.settings.shuffle:
-            # All counts at once: as digits of one number, none of which comes near 2^64.
+            # All counts at once, as digits of one number, each far below 2^64.
             packed += int.from_bytes(tokens, "little")
         else:
             by_part.append(tokens.cast("q"))
@@ -196,7 +196,7 @@ class Cut(NamedTuple):
 
 
 def load_cut(job: StagedJob) -> Cut:
-    """Read where the shards begin and end, once that is decided."""
+    """Read the result of the cut stage."""
     output = job.records.open(Task(CUT_STAGE, 0))
     header = output.header
     starts: dict[str, Sequence[int]] = {
@@ -225,7 +225,7 @@ class GatherStage:
         return len(self._cut.groups)
 
     def run(self, index: int) -> Uncommitted:
-        """Write the shards of a group; they get their names, and the group its record, later."""
+        """Write the shards of a group; their names, and the group's record, follow in `commit`."""
         cut, job = self._cut, self._job
         rows: list[dict[str, Any]] = []
         steps: list[Callable[[], None]] = []
@@ -254,7 +254,7 @@ class GatherStage:
             return Uncommitted(steps, stack.pop_all())
 
     def list_shards(self, root: Path) -> dict[str, list[layout.ShardInfo]]:
-        """All shards, from the records of all groups, as if they lay in `root`."""
+        """All shards, from the records of all groups, with paths in `root`."""
         shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
         for index in range(self.count_tasks()):
             for row in self._job.records.read(Task(self.name, index))["facts"]["shards"]:
@@ -263,7 +263,7 @@ class GatherStage:
 
 
 class _PartRanges:
-    """Ranges of documents, read from the files of all parts; the last one is kept."""
+    """Ranges of documents, read from the files of all parts; the last range is cached."""
 
     def __init__(
         self, job: StagedJob, shard_job: ShardJob, plan: ShardPlan, copies: LocalCopies
@@ -286,7 +286,7 @@ class _PartRanges:
 
     @contextlib.contextmanager
     def naming_damage(self) -> Generator[None]:
-        """Turn what native code says of a damaged page into an error that names it."""
+        """Turn native code's error for a damaged page into one that names the page."""
         try:
             yield
         except ValueError:
@@ -310,7 +310,7 @@ class _PartRanges:
             val_limit=self._shard_job.val_limit,
         )
         rows = _native.RangeRows()
-        if not self._shard_job.shuffle:  # a range is a part
+        if not self._shard_job.shuffle:  # then a range is a part
             output = self._open(number)
             num_rows = output.size("index") // ENCODED_ROW_BYTES
             self._add(rows, output, _Stretch(0, num_rows, 0, None), chosen)
@@ -329,7 +329,7 @@ class _PartRanges:
     def _add(
         self, rows: _native.RangeRows, output: Output, found: _Stretch, chosen: _Chosen
     ) -> None:
-        """Add a stretch of a part."""
+        """Add a range of rows of a part."""
         begin, end, token, last_token = found
         if begin == end:
             return
@@ -345,7 +345,7 @@ class _PartRanges:
     def _add_outputs(
         self, rows: _native.RangeRows, outputs: Sequence[Output], chosen: _Chosen
     ) -> None:
-        """Add the buckets of a range of some parts, which lie on a disk."""
+        """Add the buckets of a range of some parts that are on a disk."""
         num_buckets = self._job.sizes.num_buckets
         first, last = chosen.find_buckets(num_buckets)
         damaged = rows.add_outputs(
@@ -362,13 +362,13 @@ class _PartRanges:
 
 
 def _describe(output: Output) -> tuple[bytes, int, int, int, int, int]:
-    """Where native code finds an output and its sections."""
+    """The location of an output and its sections, for native code."""
     ids, index, row_ends, token_ends = map(output.find, _READ_SECTIONS)
     return os.fsencode(output.path), output.num_bytes, ids, index, row_ends, token_ends
 
 
 class _Chosen(NamedTuple):
-    """Which documents are read: keys from `low` to `high`, of one split or of both."""
+    """The documents to read: keys from `low` to `high`, of one split or of both."""
 
     low: int
     high: int
@@ -383,7 +383,7 @@ class _Chosen(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """Where the rows of a part and their tokens begin and end."""
+    """The range of the rows of a part, and of their tokens."""
 
     row: int
     row_end: int
@@ -392,7 +392,7 @@ class _Stretch(NamedTuple):
 
 
 def _find_rows(output: Output, chosen: _Chosen, num_buckets: int) -> _Stretch:
-    """Where the rows of the keys are in a part."""
+    """Find the range of the keys in a part."""
     first, last = chosen.find_buckets(num_buckets)
     with output.path.open("rb", buffering=0) as file:
 

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["CONTENT_ROW", "HASH_SECTIONS", "HASH_STAGE", "HashStage", "advance"]
 
 CONTENT_ROW = struct.Struct("<Q16s")
-"""An input's number, and the hash of a stretch of it."""
+"""An input's index, and the hash of a range of it."""
 HASH_SECTIONS = PartitionSections("hashes", "ends", HASH_ROW_BYTES)
 
 
 def advance(
     document: OpenDocument, block: TextBlock, cleaned: _native.CleanedBlock
 ) -> Identity | None:
-    """Return the document that a block's first one is a part of, if it began earlier."""
+    """The document that continues into a block from an earlier one, if any."""
     if not (block.continues or block.continued):
         return None
     documents = cleaned.documents
@@ -68,7 +68,7 @@ class HashStage:
         return len(self._job.parts)
 
     def run(self, index: int) -> Uncommitted:
-        """Clean a part and write its hashes; first its ids, where all parts before are known."""
+        """Clean a part and write its hashes; if all earlier parts are known, first its ids."""
         records = self._job.records
         with records.scratch() as scratch, self._hold(index) as held:
             part = _HashedPart(self._job, index, scratch, held)
@@ -78,7 +78,7 @@ class HashStage:
             encoded = None
             if self._ahead is not None and held is not None:
                 encoded = self._ahead.encode(index, held, facts)
-            # The ids are committed first: once the hashes are, others may begin to encode the part.
+            # The ids are committed first: once the hashes are, others may start to encode the part.
             task = Task(self.name, index)
             return records.write(task, part.write, facts=lambda: facts, after=encoded)
 
@@ -86,7 +86,7 @@ class HashStage:
         return contextlib.nullcontext() if self._ahead is None else self._ahead.hold(index)
 
     def _require_scored(self, index: int, contents: bytes) -> None:
-        """Refuse a part whose content has changed since its scores were ranked."""
+        """Raise an error if a part's content has changed since it was scored."""
         job = self._job
         if job.settings.keep_top is None or job.grown is not None:
             return
@@ -96,7 +96,7 @@ class HashStage:
 
 
 class _HashedPart:
-    """The hashes of one part: they wait by block, and are by partition in the result."""
+    """The hashes of one part: kept by block until the end, then written by partition."""
 
     def __init__(
         self, job: StagedJob, index: int, scratch: TaskScratch, held: HeldPart | None
@@ -151,11 +151,11 @@ class _HashedPart:
 
     @property
     def contents(self) -> bytes:
-        """The hashes of what was read of each input."""
+        """The hashes of the text read from each input."""
         return bytes(self._contents)
 
     def facts(self) -> dict[str, Any]:
-        """What the tally needs of a part; its record has them."""
+        """The facts of a part that the tally needs, for its record."""
         return {"blocks": self._num_blocks, "open_document": self._document.identity}
 
     def write(self, output: OutputWriter) -> dict[str, Any]:

@@ -53,28 +53,28 @@ TOP_STAGE = "top"
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """How much a worker keeps of other tasks' results, and reads at a time.
+    """How much of other tasks' results a worker caches, and reads at a time.
 
-    The result does not depend on it; the same numbers everywhere make the same work files.
+    The result does not depend on these; the same values everywhere make the same work files.
     """
 
     places_kept: int = 4096
-    """Where the sections of so many tasks' files begin; about 4 MB."""
+    """Number of tasks' files whose section offsets are cached; about 4 MB."""
     starts_bytes: int = 4 << 20
-    """Where the lines of each part begin in the results of all partitions."""
+    """Memory for the offsets of each part's lines in the results of all partitions."""
     places_bytes: int = 4 << 20
-    """Of a part's lines that go, what is sorted in memory."""
+    """Memory to sort the removed lines of a part."""
     cut_range_bytes: int = 16 << 20
-    """Rows of the documents that are sorted together."""
+    """Bytes of document rows that are sorted together."""
     seen_rows: int = 1 << 22
-    """Kept hashes of a dataset's documents that are one task."""
+    """Stored hashes of a dataset's documents per task."""
     seen_step: int = 1 << 16
-    """Of these, what is read at a time."""
+    """Number of these that are read at a time."""
 
 
 @dataclass(frozen=True)
 class StagedJob:
-    """A preparation as one worker sees it."""
+    """A preparation, for one worker."""
 
     settings: PrepareSettings
     inputs: InputList
@@ -82,16 +82,16 @@ class StagedJob:
     sizes: Sizes
     records: Records
     table_bytes: int
-    """What a task may hold of hashes."""
+    """Memory of a task for hashes."""
     range_bytes: int
-    """What a task may hold of documents' rows."""
+    """Memory of a task for documents' rows."""
     grown: GrownDataset | None = None
-    """The dataset that the text is added to; None where one is made."""
+    """The dataset that text is appended to; None if a new one is made."""
     limits: WorkerLimits = WorkerLimits()
 
     @cached_property
     def destination(self) -> Destination:
-        """Where the dataset goes; new shards of one that is there wait aside until all are done."""
+        """The location of the dataset; of an append, that of new shards until all are done."""
         if self.grown is None:
             return open_destination(self.settings.out_dir)
         return open_destination(find_waiting(self.grown.root, self.records))
@@ -103,7 +103,7 @@ class StagedJob:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The corpus, by task."""
+        """The parts of the corpus, one per task."""
         return cut_parts(self.streams, self.reading, self.sizes.part_bytes)
 
     @cached_property
@@ -111,7 +111,7 @@ class StagedJob:
         return {}
 
     def native_options(self, collect_characters: bool, scores: bool) -> _native.CleanOptions:
-        """The options of cleaning as the native core takes them, made once for all parts."""
+        """The options of cleaning for the native core, made once for all parts."""
         key = (collect_characters, scores)
         if key not in self._native_options:
             self._native_options[key] = native_options(
@@ -124,19 +124,19 @@ class StagedJob:
 
     @property
     def first_index(self) -> int:
-        """The number of the first input."""
+        """The index of the first input."""
         return 0 if self.grown is None else self.grown.first_input
 
     @property
     def collects_characters(self) -> bool:
-        """Whether the characters of the text decide something."""
+        """True if the result depends on the characters of the text."""
         if self.grown is not None:
             return self.grown.tokenizer.kind == "char"
         return self.settings.tokenization == "char"
 
     @cached_property
     def characters(self) -> list[int]:
-        """The code points of the text, once it was hashed, where they are collected."""
+        """The code points of the text, after the hash stage, if they are collected."""
         found = 0
         for part in range(len(self.parts)):
             data = self.records.open(Task(HASH_STAGE, part)).read("characters")
@@ -145,7 +145,7 @@ class StagedJob:
 
     @cached_property
     def unknown_notices(self) -> list[str]:
-        """Which characters of the text the dataset's tokenizer does not know."""
+        """Notices of characters in the text that the dataset's tokenizer does not know."""
         if self.grown is None or not self.collects_characters:
             return []
         from lowtide.dataset.grown import unknown_characters  # imported only if it is used
@@ -154,7 +154,7 @@ class StagedJob:
 
     @cached_property
     def cut(self) -> ScoreCut | None:
-        """Which scores stay, once that stage is done; None unless a share was asked for."""
+        """The range of scores to keep, known after the score stages; None if all are kept."""
         if self.grown is not None:
             return self.grown.cut
         if self.settings.keep_top is None:
@@ -163,7 +163,7 @@ class StagedJob:
 
     @cached_property
     def near(self) -> NearRemovals | None:
-        """The near copies that go, once that is decided; None where they stay."""
+        """The near copies to remove, once they are known; None if they are kept."""
         options = self.settings.near
         if options is None:
             return None
@@ -173,7 +173,7 @@ class StagedJob:
         return NearRemovals(self.records, options, first_block=first_block)
 
     def _count_existing_blocks(self) -> int:
-        """How many blocks of the dataset's documents were compared: all but those of the text."""
+        """The number of blocks of the dataset's documents that were compared."""
         from lowtide.dataset.near.deciding import DECIDE_STAGE
         from lowtide.dataset.staged.duplicates import Tally
 
@@ -182,7 +182,7 @@ class StagedJob:
 
     @cached_property
     def contamination_job(self) -> ContaminationJob | None:
-        """What looks for evaluation items in the hash stage's results; None where nobody asked."""
+        """The search for evaluation items in the hash stage's results; None if not requested."""
         settings = self.settings
         if not settings.decontaminate:
             return None
@@ -198,7 +198,7 @@ class StagedJob:
         )
 
     def _counts_before(self) -> Path | None:
-        """What the dataset counted of evaluation items."""
+        """The dataset's stored counts of evaluation items."""
         if self.grown is None:
             return None
         from lowtide.dataset.addedtext import read_stored_counts
@@ -207,7 +207,7 @@ class StagedJob:
 
     @cached_property
     def contamination(self) -> Contamination | None:
-        """The text of evaluation items that was found, once that is judged."""
+        """The text of evaluation items that was found, after the judge stage."""
         job = self.contamination_job
         if job is None:
             return None
@@ -222,11 +222,11 @@ class StagedJob:
 
     @cached_property
     def paths(self) -> StreamPaths:
-        """Where the inputs are, for messages."""
+        """The paths of the inputs, for messages."""
         return StreamPaths(self.streams)
 
     def first_input(self, part: int) -> int:
-        """The number of a part's first input."""
+        """The index of a part's first input."""
         return self.streams[self.parts[part].first].inputs[0].index
 
     def changed_between_passes(self, input_index: int) -> DataError:
@@ -239,7 +239,7 @@ class StagedJob:
 
 
 class CleanPart:
-    """Reads and cleans a part, block by block; what it noticed is complete at the end."""
+    """Reads and cleans a part, block by block; its notices are complete at the end."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class CleanPart:
         self.block_notices: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[TextBlock, _native.CleanedBlock, list[tuple[int, str]]]]:
-        """Blocks with what is left of them, and the hashes of what was read of each input."""
+        """Blocks with their clean text, and the hashes of the text read from each input."""
         job = self._job
         reading = job.reading.noticing(self.block_notices.append)
         cleaning = job.settings.cleaning
@@ -283,6 +283,6 @@ class CleanPart:
 
 
 def iter_part_texts(job: StagedJob, part: int) -> Iterator[Callable[[], BlockText]]:
-    """The clean blocks of a part, as the search for near copies takes them."""
+    """The clean blocks of a part, in the form that the search for near copies expects."""
     for _, cleaned, _ in CleanPart(job, part):
         yield lambda cleaned=cleaned: (cleaned.text, cleaned.documents)

@@ -1,7 +1,7 @@
 """The stages of `append` that find near copies among new documents and those of the dataset.
 
 In:      documents of the dataset, decoded, then parts of the new text
-Out:     the near copies to remove, only new ones: nothing in a dataset is ever moved
+Out:     the near copies to remove, only new ones: existing documents are never removed
 Memory:  one block; `table_bytes` of rows
 
 A separate stage computes the signatures, first those of the dataset's shards.
@@ -27,7 +27,7 @@ __all__ = ["iter_near_stages"]
 
 
 def iter_near_stages(job: StagedJob, grown: GrownDataset, run_tokens: int) -> Iterator[Stage]:
-    """Sign everything, then find pairs and compare them."""
+    """Compute all signatures, then find pairs and compare them."""
     runs = DocumentRuns(job, grown, run_tokens)
     options = job.settings.near
     assert options is not None
@@ -50,12 +50,12 @@ def iter_near_stages(job: StagedJob, grown: GrownDataset, run_tokens: int) -> It
         iter_part=iter_part,
     )
     yield SignStage(make_job(), job.sizes.partition_borders())
-    first_block = _count_blocks(job, len(runs))[-1]  # known once that stage is done
+    first_block = _count_blocks(job, len(runs))[-1]  # known after the signature stage
     yield from list_near_stages(make_job(first_block=first_block))
 
 
 def _count_blocks(job: StagedJob, num_parts: int) -> Sequence[int]:
-    """The number of each part's first block, and of all blocks."""
+    """The index of each part's first block, and the number of all blocks."""
     counts = (
         count_blocks(job.records.open(Task(SIGN_STAGE, part)), NEAR_SECTIONS)
         for part in range(num_parts)

@@ -20,16 +20,16 @@ __all__ = ["append_on_ray", "prepare_on_ray"]
 
 
 def prepare_on_ray(settings: PrepareSettings) -> StagedResult:
-    """Let a worker on every node of a Ray cluster work on a preparation until it is done."""
+    """Run a worker on every node of a Ray cluster until the preparation is done."""
     memory = find_memory(settings)
-    with Progress("prepare") as progress:  # the budget is each worker's, who measures itself
+    with Progress("prepare") as progress:  # without a budget: each worker measures its own
         peak = run_workers(settings, work_folder(settings), _prepare, progress)
         reading = settings.reading(budget_bytes=memory)
         return StagedResult(reading, progress.seconds, peak, memory)
 
 
 def append_on_ray(settings: AppendSettings) -> AppendResult:
-    """Let a worker on every node of a Ray cluster work on an append until it is done."""
+    """Run a worker on every node of a Ray cluster until the append is done."""
     root = settings.dataset_dir
     before = len(read_any_metadata(root).get("appended", []))
     with Progress("append") as progress:

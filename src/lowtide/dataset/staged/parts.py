@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 
 def cut_parts(streams: Sequence[Stream], options: ReadingSettings, part_bytes: int) -> list[Part]:
-    """Cut streams into parts of about `part_bytes`; none that is read in order is cut."""
+    """Divide streams into parts of about `part_bytes`; streams read in order are not divided."""
     blocks_in_part = max(part_bytes // options.block_bytes, 1)
     parts: list[Part] = []
     waiting: list[int] = []
@@ -68,7 +68,7 @@ def iter_part(
     on_stream_notice: Callable[[str], None],
     on_block_notice: Callable[[str], None],
 ) -> Iterator[TextBlock]:
-    """Read the blocks of a part in order; one whose text a neighbour holds comes empty."""
+    """Read the blocks of a part in order; a block is empty if its text is in another block."""
     for place in range(part.first, part.last):
         stream = streams[place]
         if not stream.random_access:

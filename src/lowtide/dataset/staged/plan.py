@@ -5,7 +5,7 @@ Out:     canonical JSON, created once in the work folder; a worker with a differ
 Memory:  a few numbers
 
 Every number here follows from the bytes of the inputs, never from workers or memory, so that all
-workers make the same files.
+workers write the same files.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MOST_SMALL_PARTITIONS = 256
 _SMALL_PARTITION_TEXT_BYTES = 64 << 20
 _MOST_PARTITIONS = 8192
 _PARTITION_TEXT_BYTES = 32 << 30
-"""Of English these are 89 million hashes, a table of 1.6 GiB."""
-_KEY_VALUES = 1 << 16  # partitions are told apart by the first 16 bits of a hash
+"""32 GiB of English are 89 million hashes, a table of 1.6 GiB."""
+_KEY_VALUES = 1 << 16  # partitions are divided by the first 16 bits of a hash
 _LEAST_GROUP_BYTES = 16 << 20
 _MIB = 1 << 20
 
@@ -38,20 +38,20 @@ class Sizes:
     """The numbers that shape work files and tasks."""
 
     part_bytes: int
-    """About so much of the inputs, as stored, is one task."""
+    """Approximate stored bytes of the inputs per task."""
     num_partitions: int
-    """Hashes are compared in so many tasks, by their first bits."""
+    """Hashes are compared in this many tasks, divided by their first bits."""
     num_buckets: int = 4096
-    """Documents are counted by so many ranges of their place in the shuffle."""
+    """Number of ranges of shuffle keys by which documents are counted."""
     group_bytes: int = 256 << 20
-    """Shards of about so many bytes together are written by one task."""
+    """Approximate bytes of the shards that one task writes."""
 
     @classmethod
     def of(cls, total_bytes: int, *, is_stored: bool = False) -> Sizes:
-        """Choose sizes for inputs of so many bytes.
+        """Choose sizes for inputs of this many bytes.
 
-        Where workers meet in a store, everything is larger: what a task of one stage reads of a
-        task of another is some requests, and each is waited and paid for.
+        With a work folder in a store, all sizes are larger: what a task reads from a task of
+        another stage takes several requests, each of which costs time and money.
 
         >>> Sizes.of(1 << 40).part_bytes >> 20, Sizes.of(5 << 20).num_partitions
         (35, 1)
@@ -62,7 +62,7 @@ class Sizes:
         >>> [Sizes.of(size << 40).num_partitions for size in (1, 8, 100, 1000)]
         [256, 256, 3072, 8192]
         """
-        # As many for each first byte, so that none has rows of two of them.
+        # The same number for each first byte, so that no partition has rows of two.
         large = min(total_bytes // _PARTITION_TEXT_BYTES, _MOST_PARTITIONS) // 256 * 256
         if is_stored:
             part = max(32 * _MIB, -(-total_bytes // _MOST_STORED_PARTS // _MIB) * _MIB)
@@ -77,7 +77,7 @@ class Sizes:
     def partition_borders(self) -> list[tuple[int, int]]:
         """First and last + 1 of the first 16 bits of each partition's hashes.
 
-        Up to 256 partitions have whole first bytes, which is how blocks sort their rows.
+        Up to 256 partitions consist of whole first bytes, by which blocks sort their rows.
 
         >>> Sizes(1, 3).partition_borders()
         [(0, 21760), (21760, 43520), (43520, 65536)]
@@ -89,24 +89,24 @@ class Sizes:
 
     @property
     def shared_bits(self) -> int:
-        """First bits that hashes of one partition have in common, or nearly so."""
+        """First bits that the hashes of one partition share, or nearly so."""
         return self.num_partitions.bit_length() - 1
 
 
 class PreparePlan(NamedTuple):
-    """What all workers on a preparation agree on."""
+    """The data that all workers on a preparation agree on."""
 
     verb: str
     version: str
     settings: dict[str, Any]
     tokenizer: str | None
-    """Its fingerprint; None where it is made from the corpus (char)."""
+    """Its fingerprint; None if it is made from the corpus (char)."""
     block_bytes: int
     sizes: dict[str, int]
     num_inputs: int
     input_bytes: int
     inputs: str
-    """A hash of every input's path, size and time."""
+    """A hash of all inputs' paths, sizes and times."""
 
     @classmethod
     def of(

@@ -64,7 +64,7 @@ _LIMITS = WorkerLimits()
 
 
 class StagedResult(NamedTuple):
-    """What a worker can say at the end."""
+    """The result that a worker returns."""
 
     reading: ReadingSettings
     seconds: float
@@ -73,7 +73,7 @@ class StagedResult(NamedTuple):
 
 
 def work_folder(settings: PrepareSettings) -> Path:
-    """The folder where workers meet: as given, or beside the output."""
+    """The shared work folder: the given one, or one beside the output."""
     return settings.work_dir or settings.out_dir.with_name(settings.out_dir.name + WORK_NAME)
 
 
@@ -87,7 +87,7 @@ def prepare_shared(
 ) -> StagedResult:
     """Work on a preparation until it is done, by this worker or by others.
 
-    The tokenizer is that of `loading`, if it has been asked for already.
+    The tokenizer is that of `loading`, if that has been used already.
     """
     found = find_inputs(settings)
     shares, budget_bytes = found.shares, found.budget.total_bytes
@@ -111,20 +111,20 @@ def prepare_shared(
         job.records.place.prepare()
         job.destination.prepare()
         try:
-            # What other workers have read stays: the change may only be visible from here.
+            # Other workers' results are kept: the change may only be visible on this machine.
             again = f"remove {work_dir}, and give the command again when nothing writes to it"
             with noticing_changes(inputs, next_step=again):
                 run.run(lease_seconds)
         finally:
             _native.keep_freed_memory(False)
             stop_steps()
-        # The last worker to end removes what others wrote while the first one was removing.
+        # Again by the last worker: others may have written files while the first one removed them.
         job.records.remove(run.stage_names)
         return StagedResult(reading, progress.seconds, progress.peak_bytes, budget_bytes)
 
 
 def _refuse_strangers(job: StagedJob) -> None:
-    """Refuse a folder with shards, a tokenizer or work that no worker of ours made."""
+    """Raise an error for a folder with shards, a tokenizer or work that no worker of ours made."""
     root = job.settings.out_dir
     named = job.settings.tokenization
     stranger = job.destination.find_taken(tokenizer=not is_tokenizer_of(named, root))
@@ -138,8 +138,8 @@ def _refuse_strangers(job: StagedJob) -> None:
 
 
 def finish_removal(settings: PrepareSettings) -> None:
-    """Remove the work of a finished dataset, where a kill came while its worker removed it."""
-    # A folder of another job is left alone, and so is one that nothing can be written to.
+    """Remove the work of a finished dataset, if its worker was killed during the removal."""
+    # A folder of another job is kept, and so is an unwritable one.
     with contextlib.suppress(DataError, UsageError, OSError):
         if read_plan(Records(work_folder(settings))) is not None:
             prepare_shared(settings)
@@ -165,7 +165,7 @@ class _SharedPreparation:
         self._lock = threading.Lock()
 
     def run(self, lease_seconds: float) -> None:
-        """Do tasks until there is a dataset."""
+        """Do tasks until the dataset is complete."""
         job = self._job
         is_char = job.settings.tokenization == "char"
         plan = PreparePlan.of(
@@ -177,7 +177,7 @@ class _SharedPreparation:
         )
         try:
             commit_plan(plan.as_json(), job.records)
-        except DataError:  # what a slow worker wrote after the others had ended
+        except DataError:  # left by a slow worker after the others had ended
             if is_finished(job.settings.out_dir):
                 return
             raise
@@ -193,7 +193,7 @@ class _SharedPreparation:
 
     @property
     def stage_names(self) -> list[str]:
-        """The folders that stages have in the work folder."""
+        """The names of the stages' folders in the work folder."""
         return [stage.name for stage in self.stages()]
 
     def stages(self) -> list[Stage]:
@@ -214,7 +214,7 @@ class _SharedPreparation:
         ]
 
     def _plan_ahead(self) -> EncodingAhead | None:
-        """What encodes parts as they are hashed; None where more than lines depends on all text."""
+        """The encoder of parts right after hashing; None if more than lines depends on all text."""
         job, shares = self._job, self._shares
         if job.settings.keeps_text or job.settings.tokenization == "char":
             return None
@@ -226,7 +226,7 @@ class _SharedPreparation:
         )
 
     def _iter_stages(self) -> Iterator[Stage]:
-        """All stages, in order, but for duplicates that nobody will ask for."""
+        """All stages, in order, except the duplicates stage if its result is not needed."""
         for stage in self.stages():
             if stage.name == DUPLICATE_STAGE and self._is_encoded():
                 continue
@@ -238,7 +238,7 @@ class _SharedPreparation:
         return len(self._job.records.list_done(ENCODE_STAGE)) == len(self._job.parts)
 
     def _score_stages(self) -> list[Stage]:
-        """The stages that find the best share of documents, where only that is kept."""
+        """The stages that find the best share of documents, if only that is kept."""
         job, share = self._job, self._job.settings.keep_top
         if share is None:
             return []
@@ -247,7 +247,7 @@ class _SharedPreparation:
         return [ScoreStage(job), top_stage(job, share)]
 
     def _judge_stages(self) -> list[Stage]:
-        """The stage that judges what was found of evaluation items, where they are looked for."""
+        """The stage that judges found evaluation items, if they are searched for."""
         if self._job.contamination_job is None:
             return []
         from lowtide.dataset.contamination import judge_stage
@@ -255,7 +255,7 @@ class _SharedPreparation:
         return [judge_stage(self._job.contamination_job)]
 
     def _near_stages(self) -> list[Stage]:
-        """The stages that find near copies, where they are looked for."""
+        """The stages that find near copies, if they are searched for."""
         job, options = self._job, self._job.settings.near
         if options is None:
             return []
@@ -292,7 +292,7 @@ class _SharedPreparation:
         return Tokenizer.from_characters(map(chr, codes))
 
     def encode_job(self) -> EncodeJob:
-        """How blocks become ids; one encoder for all threads."""
+        """The settings for encoding blocks; one encoder for all threads."""
         tokenizer = self.tokenizer()
         with self._lock:
             if self._coding is None:
@@ -301,7 +301,7 @@ class _SharedPreparation:
 
 
 class _FinishStage:
-    """One task: the tokenizer, hashes for `append`, and the metadata, which comes last."""
+    """One task: writes the tokenizer, hashes for `append`, and last the metadata."""
 
     name = FINISH_STAGE
 
@@ -317,7 +317,7 @@ class _FinishStage:
         return 1
 
     def run(self, index: int) -> None:
-        """Write what is left of the dataset."""
+        """Write the remaining files of the dataset."""
         job, tokenizer = self._job, self._load_tokenizer()
         with job.destination.stage(locked=True) as root:
             if not is_finished(job.settings.out_dir):
@@ -333,7 +333,7 @@ class _FinishStage:
         job.records.commit_record(Task(self.name, index), facts={})
 
     def _keep_only(self, names: list[Path]) -> None:
-        """Refuse to finish a dataset whose shards went to another place, or are gone."""
+        """Raise an error for a dataset whose shards are in another location, or missing."""
         missing = self._job.destination.keep_only(names)
         if missing is not None:
             raise DataError(
@@ -344,7 +344,7 @@ class _FinishStage:
             )
 
     def _collect(self, root: Path, shards: dict[str, list[layout.ShardInfo]]) -> Made:
-        """What this preparation made."""
+        """The results of this preparation."""
         job, totals = self._job, add_up(self._job)
         return Made(
             split_mode=load_cut(job).plan.split_mode,

@@ -54,7 +54,7 @@ class ScoreStage:
 
 
 def top_stage(job: StagedJob, share: float) -> OneTask:
-    """One task: finds the cut among the keys of all parts."""
+    """One task: finds the threshold from the keys of all parts."""
     return OneTask(
         TOP_STAGE, job.records, lambda _: find_cut(partial(_iter_keys, job), share).as_json()
     )

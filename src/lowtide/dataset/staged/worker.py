@@ -53,26 +53,26 @@ def run_stages(
 def _give_back(budget_bytes: int | None) -> None:
     """Return memory freed by an earlier stage to the system, if it is much.
 
-    Blocks come and go in every task, and the next stage takes their memory. Given back before each
-    stage it took 6,000 page faults more for 120 MB, a fifth of all.
+    Every task allocates and frees blocks, and the next stage reuses their memory. Returning it
+    before every stage cost 6,000 more page faults for 120 MB, a fifth of all.
     """
     if budget_bytes is not None and resident_bytes() > budget_bytes // 2:
         _native.keep_freed_memory(True)
 
 
 def make_encode_job(job: StagedJob, tokenizer: Tokenizer, end_id: int | None) -> EncodeJob:
-    """How blocks become ids; one encoder for all threads."""
+    """The settings for encoding blocks; one encoder for all threads."""
     return EncodeJob(
         cleaning=job.settings.cleaning,
         coder=Coder(tokenizer, end_id=end_id),
         shuffle=job.settings.shuffle,
         seed=job.settings.seed,
-        folder=Path(),  # tasks commit what they make themselves
+        folder=Path(),  # unused: tasks commit their own results
     )
 
 
 class Totals(NamedTuple):
-    """What all parts counted."""
+    """The counts of all parts."""
 
     report: Report
     sources: SourceCounts
@@ -80,7 +80,7 @@ class Totals(NamedTuple):
 
 
 def add_up(job: StagedJob) -> Totals:
-    """Add up what all parts counted, in the order of the corpus."""
+    """Sum the counts of all parts, in the order of the corpus."""
     report, sources = Report(), SourceCounts(len(job.inputs), first_index=job.first_index)
     report.cut = job.cut
     stream_notices: list[str] = []
@@ -98,7 +98,7 @@ def add_up(job: StagedJob) -> Totals:
 
 
 def iter_seen_rows(job: StagedJob) -> Iterator[memoryview]:
-    """The hashes that later appends need of all parts, a little at a time."""
+    """The hashes of all parts that later appends need, a chunk at a time."""
     for part in range(len(job.parts)):
         output = job.records.open(Task(ENCODE_STAGE, part))
         for begin in range(0, output.size("seen"), _STEP_BYTES):
