@@ -29,7 +29,7 @@ from lowtide.flags import (
     stray_word,
 )
 from lowtide.flatsettings import groups_of, note_left_out, setting_fields
-from lowtide.settings import nearest_name, read_config_file, read_preset
+from lowtide.settings import is_built_in, nearest_name, read_config_file, read_preset
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -56,15 +56,19 @@ def parse_settings(
     if hasattr(cls, "presets_dir"):
         preset, words = _take_word(words, "--preset")
         options = {} if preset is None else read_preset(preset, for_settings=cls)
+    supplied = {*options}
     if config_path is not None:
-        options |= read_config_file(Path(config_path), for_settings=cls)
+        config = read_config_file(Path(config_path), for_settings=cls)
+        supplied = supplied | {*config} if is_built_in(config_path, cls) else supplied - {*config}
+        options |= config
     settings = read_plain_flags(cls, words) if not options else None
     if settings is not None:
         return settings
     _refuse_stray_word(cls, words, options, program=program)
     _refuse_misspelt(cls, words, options)
     settings = _parse_by_tyro(cls, words, options, program=program, summary=summary)
-    return note_left_out(settings, {*options, *_named(words, names)})
+    named = _named(words, names)
+    return note_left_out(settings, {*options, *named}, supplied=supplied - named)
 
 
 def _print_help(

@@ -73,8 +73,12 @@ def write_flags(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def settings_as_flags(settings: Any, *, leave_out: Collection[str] = ()) -> list[str]:
+def settings_as_flags(
+    settings: Any, *, leave_out: Collection[str] = (), spell_out: Collection[str] = ()
+) -> list[str]:
     """The command-line words for these settings, without those that have default values.
+
+    Those of `spell_out` are there whatever they are: a resumed run does not have defaults.
 
     >>> @dataclass
     ... class Settings:
@@ -87,7 +91,7 @@ def settings_as_flags(settings: Any, *, leave_out: Collection[str] = ()) -> list
     fields = setting_fields(type(settings))
     for name, value in setting_values(settings).items():
         field = fields[name]
-        if value == field.default or name in leave_out:
+        if name in leave_out or (value == field.default and name not in spell_out):
             continue
         if _REPEATED in str(field.type):
             words += [word for item in value for word in write_flags({name: item})]

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 __all__ = [
+    "fill_left_out",
     "from_flat",
     "group_classes",
     "groups_of",
@@ -32,6 +33,7 @@ SettingsT = TypeVar("SettingsT")
 
 _LIMIT = "limit"
 _LEFT_OUT = "left_out"
+_SUPPLIED = "supplied"
 
 
 def limit(default: Any) -> Any:
@@ -118,18 +120,30 @@ def replace_settings(settings: SettingsT, **changes: Any) -> SettingsT:
     Settings(batch=Batch(rows=4))
     """
     changed = from_flat(type(settings), {**setting_values(settings), **changes})
-    return note_left_out(changed, {*named_settings(settings), *changes})
+    supplied = getattr(settings, _SUPPLIED, frozenset()) - {*changes}
+    return note_left_out(changed, {*named_settings(settings), *changes}, supplied=supplied)
 
 
-def note_left_out(settings: SettingsT, named: Iterable[str]) -> SettingsT:
+def note_left_out(
+    settings: SettingsT, named: Iterable[str], *, supplied: Iterable[str] = ()
+) -> SettingsT:
     """The same settings, with a record that all but the `named` ones were left out.
 
-    This needs a field `left_out` of the class, which callers cannot set.
+    Of the named ones, `supplied` are those that only a preset or a config file of the package has.
+    This needs the fields `left_out` and `supplied` of the class, which callers cannot set.
     """
     if hasattr(settings, _LEFT_OUT):
         names = frozenset(setting_fields(type(settings)).keys() - {*named})
         object.__setattr__(settings, _LEFT_OUT, names)
+        object.__setattr__(settings, _SUPPLIED, frozenset(supplied))
     return settings
+
+
+def fill_left_out(settings: SettingsT, values: Mapping[str, Any]) -> SettingsT:
+    """A copy with some settings changed, which still counts the same ones as given."""
+    changed = from_flat(type(settings), {**setting_values(settings), **values})
+    supplied = getattr(settings, _SUPPLIED, frozenset[str]())
+    return note_left_out(changed, named_settings(settings), supplied=supplied)
 
 
 def named_settings(settings: Any) -> set[str]:

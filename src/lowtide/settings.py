@@ -20,12 +20,19 @@ from lowtide.aliases import other_way, own_name
 from lowtide.configfiles import find_config_file, load_config_file
 from lowtide.counts import LARGEST_INT, read_int
 from lowtide.errors import UsageError
-from lowtide.flatsettings import from_flat, setting_fields, setting_types, setting_values
+from lowtide.flatsettings import (
+    from_flat,
+    note_left_out,
+    setting_fields,
+    setting_types,
+    setting_values,
+)
 
 __all__ = [
     "build_settings",
     "convert_options",
     "import_when_used",
+    "is_built_in",
     "nearest_name",
     "read_config_file",
     "read_preset",
@@ -72,10 +79,16 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     """
     fields = setting_fields(cls)
     options = _by_own_names(options, fields)
+    supplied: set[str] = set()
     if "config_file" in options and "config_file" not in fields:
-        options = {**read_config_file(options.pop("config_file"), for_settings=cls), **options}
+        path = options.pop("config_file")
+        config = read_config_file(path, for_settings=cls)
+        supplied = {*config} - {*options} if is_built_in(path, cls) else set()
+        options = {**config, **options}
     if "preset" in options and hasattr(cls, "presets_dir"):
-        options = {**read_preset(options.pop("preset"), for_settings=cls), **options}
+        preset = read_preset(options.pop("preset"), for_settings=cls)
+        supplied |= {*preset} - {*options}
+        options = {**preset, **options}
     values = convert_options(cls, options)
     missing = [
         name
@@ -86,7 +99,7 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     ]
     if missing:
         raise UsageError(f"missing setting: {', '.join(missing)}")
-    return from_flat(cls, values)
+    return note_left_out(from_flat(cls, values), values, supplied=supplied)
 
 
 def require(
@@ -256,6 +269,12 @@ def read_config_file(path: str | Path, *, for_settings: type[Any] | None = None)
         return convert_options(for_settings, options)
     except UsageError as error:
         raise UsageError(error.message, path=path, next_step="correct the config file") from None
+
+
+def is_built_in(path: str | Path, cls: type[Any]) -> bool:
+    """True if a config file, by its path or name, is one that comes with the package."""
+    folder: Path | None = getattr(cls, "configs_dir", None)
+    return folder is not None and find_config_file(path, folder=folder).is_relative_to(folder)
 
 
 def read_preset(name: str, *, for_settings: type[Any]) -> dict[str, Any]:

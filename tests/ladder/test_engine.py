@@ -147,7 +147,7 @@ def test_moments_of_the_other_kind_are_refused(
 
 
 def test_cautious_decay_without_muon_is_refused(text_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cautious decay is Muon's"):
+    with pytest.raises(UsageError, match="cautious_decay is True, expected --optimizer muon"):
         _train(text_file, tmp_path, "run", offload="packed", optimizer="adamw", cautious_decay=True)
 
 

@@ -124,6 +124,84 @@ def test_what_is_left_out_is_the_runs_where_it_has_a_default_too(tmp_path):
             continued_settings(tmp_path, train_settings(**{name: value}))
 
 
+def test_what_applies_is_the_runs_too_where_it_is_left_out(tmp_path):
+    """A run went on with defaults in place of its own rate, batch, decay and schedule."""
+    run = {
+        "learning_rate": 0.01, "batch_size": 8, "weight_decay": 0.5, "dropout": 0.2,
+        "schedule": "linear-decay", "decay_fraction": 0.8, "grad_clip": 0.0, "beta1": 0.8,
+        "eval_dataset_dir": ("general=d",), "stop_on_forgetting": True, "max_iters": 9,
+    }  # fmt: skip
+    (tmp_path / "settings.json").write_text(json.dumps(run))
+    kept = setting_values(continued_settings(tmp_path, train_settings(momentum=0.9)))
+    assert {name: kept[name] for name in run} == run and kept["momentum"] == 0.9
+    now = setting_values(continued_settings(tmp_path, train_settings(batch_size=32, dropout=0.0)))
+    assert (now["batch_size"], now["dropout"], now["beta1"]) == (32, 0.0, 0.8)
+    # All of a TrainSettings that is made directly is given.
+    direct = setting_values(continued_settings(tmp_path, TrainSettings()))
+    assert (direct["batch_size"], direct["max_iters"]) == (32, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "length"),
+    [
+        ({"max_iters": 9}, {}, (9, None, None)),
+        ({"max_iters": 9}, {"epochs": 2.0}, (None, 2.0, None)),
+        ({"epochs": 2.0, "max_hours": 1.0}, {"max_iters": 9}, (9, None, None)),
+        ({"epochs": 2.0, "max_hours": 1.0}, {}, (None, 2.0, 1.0)),
+        ({"max_iters": 9}, {"tokens_per_param": 5.0}, (None, None, None)),
+    ],
+)
+def test_a_length_that_is_given_replaces_all_of_the_runs(tmp_path, before, now, length):
+    (tmp_path / "settings.json").write_text(json.dumps(before))
+    kept = continued_settings(tmp_path, train_settings(**now)).length
+    assert (kept.max_iters, kept.epochs, kept.max_hours) == length
+
+
+@pytest.mark.parametrize(
+    ("now", "precision"),
+    [
+        ({}, "fp16"),
+        ({"use_mixed_precision": True}, "fp16"),
+        ({"use_mixed_precision": False}, None),
+        ({"precision": "bf16", "use_mixed_precision": True}, "bf16"),
+    ],
+)
+def test_half_precision_is_switched_off_with_its_format(tmp_path, now, precision):
+    before = {"use_mixed_precision": True, "precision": "fp16"}
+    (tmp_path / "settings.json").write_text(json.dumps(before))
+    kept = continued_settings(tmp_path, train_settings(**now)).computing
+    assert (kept.precision, kept.use_mixed_precision) == (precision, precision is not None)
+
+
+def test_a_preset_of_another_version_changes_no_run(tmp_path):
+    """Its values are for new runs; with a flag they are applied, or refused."""
+    run = {"learning_rate": 0.5, "embedding_rate": 3.0, "width": 64, "seed": 7, "compile": False}
+    (tmp_path / "settings.json").write_text(json.dumps(run))
+    notes = []
+    given = train_settings(preset="h100", warmup=9)
+    kept = continued_settings(tmp_path, given, note=notes.append)
+    values = setting_values(kept)
+    assert values["learning_rate"] == 0.5 and values["width"] == 64 and values["warmup"] == 9
+    assert values["compile"]  # how numbers are computed is as given now
+    assert values["batch_size"] == 64  # which this run does not know
+    assert notes == [
+        "the run keeps its own values where the preset has others: "
+        "width 64 (not 768), learning_rate 0.5 (not 0.002)"
+    ]
+    assert continued_settings(tmp_path, kept, note=notes.append) == kept and len(notes) == 1
+    applied = train_settings(preset="h100", learning_rate=0.002)
+    assert continued_settings(tmp_path, applied).learning.learning_rate == 0.002
+    with pytest.raises(UsageError, match="width is 768, this run has 64"):
+        continued_settings(tmp_path, train_settings(preset="h100", width=768))
+    own = tmp_path / "own.json"
+    own.write_text('{"learning_rate": 0.1}')  # the user's own counts as given
+    assert (
+        continued_settings(tmp_path, train_settings(config_file=own)).learning.learning_rate == 0.1
+    )
+    built_in = train_settings(config_file="150M")
+    assert continued_settings(tmp_path, built_in).learning.learning_rate == 0.5
+
+
 def test_runs_keep_what_newer_versions_would_choose_otherwise(tmp_path):
     def kept(before, **now):
         (tmp_path / "settings.json").write_text(json.dumps({"model_name": "run", **before}))

@@ -1,5 +1,6 @@
 """The SLURM script: it trains with the run's flags, saves on the warning, requeues, goes on."""
 
+import shlex
 import shutil
 import subprocess
 
@@ -9,6 +10,8 @@ from lowtide.cli import main
 from lowtide.flags import settings_as_flags
 from lowtide.training.settings import train_settings
 from lowtide.training.slurm import write_slurm_script
+from lowtide.training.unusedsettings import refuse_unread
+from lowtide.verbs import VERBS
 
 
 @pytest.fixture
@@ -33,6 +36,30 @@ def test_flags_make_the_same_settings_again(script):
 def test_only_what_differs_from_the_default_is_written():
     settings = train_settings(compile=True, resume=False, learning_rate=3e-4)
     assert settings_as_flags(settings) == ["--no-resume", "--learning-rate", "0.0003", "--compile"]
+
+
+def written_flags(path):
+    line = next(line for line in path.read_text().splitlines() if "python -m lowtide train" in line)
+    return shlex.split(line.partition(" train ")[2])[:-1]
+
+
+def test_a_default_that_was_given_is_written_for_a_run_that_has_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--dataset-dir", "d", "--weight-decay", "0.1", "--no-use-mixed-precision"]
+    assert main(["train", "--slurm", *words]) == 0
+    assert written_flags(tmp_path / "checkpoints" / "model" / "train.slurm") == [
+        *("--dataset-dir", "d", "--weight-decay", "0.1", "--no-use-mixed-precision"),
+    ]
+
+
+def test_what_a_preset_gives_in_vain_is_not_written(tmp_path):
+    """As flags they would be refused."""
+    options = {"dataset_dir": "d", "optimizer": "adamw", "schedule": "cosine"}
+    settings = train_settings(preset="small-data", checkpoints_dir=tmp_path, **options)
+    flags = written_flags(write_slurm_script(settings))
+    assert "--beta2" in flags
+    assert not {"--momentum-warmup", "--cautious-decay", "--decay-fraction"} & {*flags}
+    refuse_unread(VERBS["train"].parse("train", flags))
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

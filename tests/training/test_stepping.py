@@ -139,7 +139,7 @@ def test_clipping_bounds_the_step_and_not_the_norm_that_is_told(make_stepper, ba
 
     moved = {}
     for clip in (0.0, 1e-3):
-        stepper = make_stepper(given=sgd, grad_clip=clip)
+        stepper = make_stepper(given=sgd, grad_clip=clip, learning_rate=1.0)
         before = weights(stepper)
         norm, _ = stepper.update(stepper.compute(*batch), 1.0)
         after = weights(stepper)

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from lowtide.dataset.pretokenization import pretokenize_file
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError
 from lowtide.loader.texts import FileTexts, Text
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import texttokens
-from lowtide.training.admission import admit
 from lowtide.training.settings import train_settings
-from lowtide.training.start import train
-from lowtide.training.texttokens import count_vocabulary, find_text_tokens, refuse_unread
+from lowtide.training.texttokens import count_vocabulary, find_text_tokens
 
 TEXT = "Ebbe und Flut.<|endoftext|>\r\nZwei Tage, three days; 潮が引く。\n" * 50
 
@@ -51,53 +49,6 @@ def test_ids_are_those_of_pretokenize_and_made_once(
     monkeypatch.setattr(texttokens, "pretokenize_file", None)
     monkeypatch.setattr(texttokens, "train_tokenizer", None)
     assert find_text_tokens(chosen, notes.append, None) == path
-
-
-@pytest.mark.parametrize(
-    ("given", "refused"),
-    [
-        ({"dataset_dir": "d", "max_examples": 5}, "--max-examples 5"),
-        ({"dataset_dir": "d", "vocab_size": 300}, "--vocab-size 300"),
-        ({"train_data_path": "a.npy", "text_field": "body"}, "--text-field body"),
-        ({"train_data_path": "a.npy", "shuffle_buffer_size": 5}, "--shuffle-buffer-size 5"),
-        ({"input_file": "a.txt", "split": "test"}, "--split test"),
-        ({"input_file": "a.txt", "use_streaming": False}, "--no-use-streaming"),
-        ({"input_file": "a.txt", "vocab_size": 300, "text_field": "body"}, None),
-        ({"dataset_id": "a.txt", "vocab_size": 300, "max_examples": 5, "split": "test"}, None),
-        ({"dataset_dir": "d", "max_examples": None, "split": "train"}, None),
-        ({"max_examples": 5}, None),  # that no data is given is said elsewhere
-    ],
-)
-def test_settings_of_text_are_refused_where_none_of_it_is_read(tmp_path, given, refused):
-    """They were taken, and all of the data was trained on."""
-    settings = train_settings(checkpoints_dir=tmp_path, device="cpu", max_iters=1, **given)
-    if refused is None:
-        refuse_unread(settings)
-        return
-    for begin in (admit, train):
-        with pytest.raises(UsageError, match=f"^{refused} is for "):
-            begin(settings)
-
-
-@pytest.mark.parametrize(
-    ("given", "refused"),
-    [
-        ({"stop_on_forgetting": True}, "stop_on_forgetting is True, expected --eval-dataset-dir"),
-        ({"stop_on_forgetting": True, "eval_dataset_dir": "d"}, None),
-        ({"replay_fraction": 0.5}, "replay_fraction is 0.5, expected --replay-dataset-dir"),
-        ({"replay_fraction": 0.1}, None),
-        ({"replay_fraction": 0.5, "replay_dataset_dir": "d"}, None),
-    ],
-)
-def test_settings_of_other_data_are_refused_where_there_is_none(given, refused):
-    """A run that should have stopped at forgetting did not look for it."""
-    settings = train_settings(dataset_dir="a", device="cpu", **given)
-    if refused is None:
-        refuse_unread(settings)
-        return
-    for begin in (admit, train):
-        with pytest.raises(UsageError, match=refused):
-            begin(settings)
 
 
 def test_a_sample_has_no_long_stretch_without_a_place_to_cut(settings, notes, tmp_path):

@@ -204,7 +204,7 @@ def test_a_run_is_begun_or_gone_on_with(
         return
     expected += [("require_same_model", trainer.run, trainer.model)] * (kind == "again")
     expected += [("optimizer_of", "numbers")]
-    expected += [("continued_settings", root, before, {"optimizer": "muon"})]
+    expected += [("continued_settings", root, before, {"optimizer": "muon", "note": say})]
     assert calls[:-1] == expected
     name, own, other, folder = calls[-1]
     assert (name, own, folder) == ("require_own_tokenizer", trainer.tokenizer, root)
@@ -230,7 +230,8 @@ def test_a_run_that_may_not_go_on_is_refused_and_a_given_optimizer_is_not_named(
     trainer.run, trainer._given_optimizer = run, "given"
     settings = trainer.settings
     trainer._claim(make_group(calls))
-    assert calls[-1] == ("continued", run.root, settings, {"optimizer": None})
+    options = {"optimizer": None, "note": trainer._tell}
+    assert calls[-1] == ("continued", run.root, settings, options)
     assert "numbers" not in calls.names
 
 

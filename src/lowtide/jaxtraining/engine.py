@@ -34,12 +34,12 @@ from lowtide.training.choosing import (
     choose_optimizer,
     embedding_rate,
     peak_learning_rate,
-    require_muons,
 )
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
+from lowtide.training.unusedsettings import refuse_unused_by
 
 __all__ = ["Counters", "JaxEngine", "compute_gradients", "gradients_on"]
 
@@ -154,7 +154,7 @@ class JaxEngine:
             grad_clip=learning.grad_clip,
             half=half_precision(group.platform),
         )
-        require_muons(optimizer, cautious_decay=learning.cautious_decay)
+        refuse_unused_by(optimizer, settings)
         dtype = "bfloat16" if computing.use_mixed_precision else "float32"
         self.form = Form(
             config.replace(dropout=0.0),

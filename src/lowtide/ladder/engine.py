@@ -34,7 +34,6 @@ from lowtide.training.choosing import (
     choose_optimizer,
     embedding_rate,
     peak_learning_rate,
-    require_muons,
 )
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.evaluation import LossSums, token_byte_counts
@@ -43,6 +42,7 @@ from lowtide.training.offloading import GPU_CHUNK_TOKENS
 from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
+from lowtide.training.unusedsettings import refuse_unused_by
 
 __all__ = ["LadderEngine"]
 
@@ -68,7 +68,7 @@ class LadderEngine:
         self._exact = ExactSums(group.device, note)
         half = settings.computing.use_mixed_precision
         optimizer = choose_optimizer(settings.learning, model.config, settings.tokens_per_step)
-        require_muons(optimizer, cautious_decay=settings.learning.cautious_decay)
+        refuse_unused_by(optimizer, settings)
         self._kinds = _KINDS[optimizer]
         rung: Rung = settings.machine.offload  # pyright: ignore[reportAssignmentType]
         model.settle(

@@ -46,9 +46,9 @@ from lowtide.training.texttokens import (
     count_vocabulary,
     find_stream_tokenizer,
     find_text_tokens,
-    refuse_unread,
     require_local_text,
 )
+from lowtide.training.unusedsettings import refuse_unread
 
 __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hopeless"]
 
@@ -56,15 +56,18 @@ __all__ = ["admit", "expected_shape", "fit_context", "known_shape", "refuse_hope
 def admit(settings: TrainSettings) -> None:
     """Do all work that needs no torch; training itself reports other errors in the settings."""
     _require_packages(settings)
-    refuse_unread(settings)
+    goes_on = any((settings.run.folder / "steps").glob("step_*"))
+    continues = goes_on and settings.run.resume and not settings.run.overwrite
+    if not continues:  # else it matters what the run has
+        refuse_unread(settings)
     if ranks.is_launched():  # with several processes the first tokenizes while the others wait
         return
     require_local_text(settings.data)  # before an error about the budget, which would not help
     require_own_run(settings.run.folder)
     settings = fit_context(settings, known_shape(settings.run))
-    goes_on = any((settings.run.folder / "steps").glob("step_*"))
-    if goes_on and settings.run.resume and not settings.run.overwrite:
+    if continues:
         settings = continued_settings(settings.run.folder, settings)
+        refuse_unread(settings)
     if settings.run.add_tokens is not None and not goes_on:
         find_base(settings)
     refuse_hopeless(settings)

@@ -23,7 +23,12 @@ from lowtide.filenames import (
     WEIGHTS_NAME,
 )
 from lowtide.files import atomic_file, read_json, write_json
-from lowtide.flatsettings import replace_settings, setting_fields, setting_values
+from lowtide.flatsettings import (
+    fill_left_out,
+    replace_settings,
+    setting_fields,
+    setting_values,
+)
 from lowtide.freenames import require_free_names
 from lowtide.model.companions import COMPANIONS
 from lowtide.model.config import GPTConfig
@@ -101,6 +106,8 @@ _ANY: dict[str, str | None] = {
     "beta2": None,
 }
 _CHOSEN_ONCE = [name for name in _ANY if RESUME_RULES[name] == "refused"]
+# The length of a run: those that are given replace all of them.
+_LENGTH = ("max_iters", "epochs", "max_hours", "tokens_per_param")
 # Settings that may change, and that decide the effective rates.
 _OF_RATES = (
     *("learning_rate", "embedding_rate", "embedding_decay", "weight_decay", "beta2"),
@@ -157,11 +164,16 @@ def require_own_tokenizer(given: Tokenizer, own: Tokenizer, root: Path) -> None:
 
 
 def continued_settings(
-    root: Path, settings: TrainSettings, *, optimizer: str | None = None
+    root: Path,
+    settings: TrainSettings,
+    *,
+    optimizer: str | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> TrainSettings:
     """The settings to resume with: omitted ones are the run's, forbidden changes are refused.
 
-    `optimizer` is the one whose moments the run has, if known.
+    `optimizer` is the one whose moments the run has, if known. `note` is told what a preset or a
+    built-in config file gives and the run has otherwise.
     """
     old = _read_settings(root)
     if old:  # the first versions had no choice
@@ -170,20 +182,42 @@ def continued_settings(
         old["optimizer"] = optimizer
     kept: dict[str, Any] = {}
     given = setting_values(settings)
+    open_to_run = _left_to_the_run(settings)
     for name, rule in RESUME_RULES.items():
-        if name not in old or (rule != "refused" and name not in _ANY):
+        if name not in old or rule == "free":
             continue
         now, before, anything = given[name], old[name], _ANY.get(name)
-        if rule == "applied" and now is not None:
-            continue
-        if now == anything or name in settings.left_out:
+        if name in open_to_run or (now == anything and (rule == "refused" or name in _ANY)):
             kept[name] = before
+        elif rule == "applied":
+            continue
         elif before == anything and (name in SHAPE_FIELDS or anything is not None):
             continue  # the run chose it: its shape and its moments are compared instead
         elif now != before:
             there = "was started without it" if before is None else f"has {before}"
             raise another_run(f"{name} is {now}, this run {there}", path=root)
-    return replace_settings(settings, **kept)
+    instead = [
+        f"{name} {_plain(value)} (not {_plain(given[name])})"
+        for name, value in kept.items()
+        if name in settings.supplied and given[name] != value
+    ]
+    if instead and note is not None:
+        note(f"the run keeps its own values where the preset has others: {', '.join(instead)}")
+    return fill_left_out(settings, kept)
+
+
+def _left_to_the_run(settings: TrainSettings) -> set[str]:
+    """The settings that a resumed run has its own values for.
+
+    What a preset or a built-in config file gives is for new runs, like defaults: a later version
+    with other values neither changes nor stops a run.
+    """
+    names = {*settings.left_out, *settings.supplied}
+    if not names.issuperset(_LENGTH):  # one of them is given, and is the whole length
+        names -= {*_LENGTH}
+    if "use_mixed_precision" not in names and not settings.computing.use_mixed_precision:
+        names -= {"precision"}  # the format of half precision, which no flag takes back by itself
+    return names
 
 
 def change_settings(

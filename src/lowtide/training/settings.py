@@ -79,6 +79,8 @@ class TrainSettings:
 
     left_out: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
     """Names of settings that were not given; a resumed run uses its own values for them."""
+    supplied: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
+    """Names of settings that only a preset or a built-in config file gives: for new runs too."""
 
     def __post_init__(self) -> None:
         queued = self.output.slurm and self.run.overwrite

@@ -13,8 +13,10 @@ from pathlib import Path
 from lowtide.errors import UsageError
 from lowtide.files import read_whole, write_bytes
 from lowtide.flags import settings_as_flags
+from lowtide.flatsettings import named_settings
 from lowtide.memory import default_budget_bytes, parse_size
 from lowtide.training.settings import TrainSettings
+from lowtide.training.unusedsettings import supplied_in_vain
 
 __all__ = ["write_slurm_script"]
 
@@ -89,12 +91,15 @@ def write_slurm_script(
             next_step="choose another --model-name or --checkpoints-dir",
         )
     run_dir.mkdir(parents=True, exist_ok=True)
+    given = named_settings(settings) if settings.left_out else set[str]()
+    vain = supplied_in_vain(settings)
+    words = settings_as_flags(settings, leave_out=("slurm", *vain), spell_out=given)
     script = _SCRIPT.format(
         name=shlex.quote(settings.run.model_name),
         run_dir=run_dir,
         folder=shlex.quote(str(Path.cwd())),
         python=shlex.quote(sys.executable),
-        words=shlex.join(settings_as_flags(settings, leave_out=("slurm",))),
+        words=shlex.join(words),
         cores=cores,
         memory_mib=-(-budget * 11 // 10 // (1 << 20)),
         time=time,

@@ -39,8 +39,8 @@ from lowtide.training.rungs import choose_rung
 from lowtide.training.runidentity import optimizer_of
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
-from lowtide.training.texttokens import refuse_unread
 from lowtide.training.trainer import Trainer, TrainResult
+from lowtide.training.unusedsettings import refuse_unread
 from lowtide.waiting import sleep_while_waiting
 
 __all__ = ["train"]
@@ -88,10 +88,12 @@ def train(settings: TrainSettings) -> TrainResult:
     require(
         not settings.output.slurm, "slurm", True, "false here; write_slurm_script writes the script"
     )
-    refuse_unread(settings)
     run = RunFolder(settings.run.folder, keep=settings.saving.keep_checkpoints)
+    goes_on = run.exists() and not settings.run.overwrite
+    if not goes_on:  # else it matters what the run has
+        refuse_unread(settings)
     require_own_run(run.root)
-    if run.exists() and not settings.run.resume and not settings.run.overwrite:
+    if goes_on and not settings.run.resume:
         raise run_exists(run.root)
     settings = _with_rung(settings, run)
     # One meter for everything: tokenizing text before the first step counts too.
@@ -176,7 +178,8 @@ def _as_the_run_has_them(
     settings = fit_context(settings, shape)
     if run.exists():
         known = optimizer_of(run.load_numbers())
-        settings = continued_settings(run.root, settings, optimizer=known)
+        settings = continued_settings(run.root, settings, optimizer=known, note=note)
+        refuse_unread(settings)
     if shape is not None and settings.model.seq_len == shape.context_length < asked:
         root = run.root if run.exists() else base_dir
         note(f"rows of {shape.context_length} tokens: the context of {root}")

@@ -48,6 +48,7 @@ from lowtide.training.schedule import momentum_at
 from lowtide.training.settings import TrainSettings
 from lowtide.training.sharedrows import SharedRows
 from lowtide.training.state import RunState
+from lowtide.training.unusedsettings import refuse_unused_by
 
 __all__ = ["Stepper"]
 
@@ -98,6 +99,7 @@ class Stepper:
             has_matrices=bool(inner_matrices(own)),
         )
         self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
+        refuse_unused_by(optimizer if given is None else given, settings)
         self.optimizers = (
             OptimizerSet([given], model=own, decay_power=_decay_power(learning))
             if given is not None
@@ -210,7 +212,7 @@ class Stepper:
             betas=adam_betas(self._settings, self.model.config, name),
             use_8bit=learning.use_8bit_optimizer,
             momentum=learning.momentum,
-            cautious_decay=learning.cautious_decay,
+            cautious_decay=learning.cautious_decay and name == "muon",  # a preset may give it
             embedding_rate=embedding_rate(self._settings, self.model.config, name),
             embedding_decay=learning.embedding_decay,
             decays_to_first=learning.embedding_decay_to == "first",

@@ -29,13 +29,10 @@ from lowtide.dataset.provenance import (
 from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
-from lowtide.flags import write_flags
-from lowtide.flatsettings import setting_fields
 from lowtide.loader.texts import FileTexts, HubTexts, TextSource
 from lowtide.memory import MemoryBudget
 from lowtide.model.config import padded_vocab_size
 from lowtide.progress import Progress
-from lowtide.settings import require
 from lowtide.stores.urls import store_url
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.scanning import scan_characters
@@ -51,7 +48,6 @@ __all__ = [
     "count_vocabulary",
     "find_stream_tokenizer",
     "find_text_tokens",
-    "refuse_unread",
     "require_local_text",
 ]
 
@@ -73,40 +69,6 @@ def require_local_text(data: DataSettings) -> None:
         f"--input-file {url} lies in an object store, which is not read as one file",
         next_step=f"--dataset-id {url} reads it as it trains, lowtide prepare makes a dataset",
     )
-
-
-def refuse_unread(settings: TrainSettings) -> None:
-    """Refuse settings of data that is not there: they would do nothing."""
-    _refuse_unread_text(settings.data)
-    evaluation, replay = settings.evaluation, settings.replay
-    stops = evaluation.stop_on_forgetting and not evaluation.eval_dataset_dir
-    expected = "--eval-dataset-dir beside it: the data that may be forgotten"
-    require(not stops, "stop_on_forgetting", True, expected)
-    share = replay.replay_fraction
-    is_mixed = replay.replay_dataset_dir is not None or share == type(replay).replay_fraction
-    require(is_mixed, "replay_fraction", share, "--replay-dataset-dir beside it")
-
-
-def _refuse_unread_text(data: DataSettings) -> None:
-    """Refuse settings of how text is read where there is none, or another kind."""
-    if data.dataset_id is not None or not (
-        data.dataset_dir or data.train_data_path or data.input_file
-    ):
-        return
-    fields = setting_fields(DataSettings)
-    unread = ["split", "use_streaming", "shuffle_buffer_size", "max_examples"]
-    if data.input_file is None:
-        unread += ["text_field", "vocab_size"]
-    for name in unread:
-        value = getattr(data, name)
-        if value != fields[name].default:
-            kind = "--dataset-id" if name in unread[:4] else "text that is yet to be tokenized"
-            flag = " ".join(write_flags({name: value}))
-            raise UsageError(
-                f"{flag} is for {kind}, and the data is another one",
-                next_step="leave it out; lowtide prepare takes a part of the text, or another "
-                "vocabulary",
-            )
 
 
 def find_text_tokens(

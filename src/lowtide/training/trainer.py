@@ -58,6 +58,7 @@ from lowtide.training.settings import TrainSettings
 from lowtide.training.signals import StopSignals
 from lowtide.training.state import RunState
 from lowtide.training.steps import Steps
+from lowtide.training.unusedsettings import refuse_unused
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -128,14 +129,12 @@ class Trainer:
             for name, other in (eval_data or {}).items()
         }
         self.tokenizer = tokenizer
-        # Measured before the data was opened, whose memory is counted separately.
-        self.program: Program | None = None
+        self.program: Program | None = None  # measured before the data was opened
         self.run = RunFolder(self.settings.run.folder, keep=self.settings.saving.keep_checkpoints)
         self._notify = notify
         self._callbacks = Callbacks(on_step, on_evaluation, on_checkpoint)
         self._note: Callable[[str], None] = notify or _to_stderr
-        # Whether the run's own weights are used, whatever weights the model has.
-        self.goes_on = settings is not None or options.get("resume") is True
+        self.goes_on = settings is not None or options.get("resume") is True  # the run's weights
         self._has_fitted = self._is_divided = False
 
     def fit(self) -> TrainResult:
@@ -144,6 +143,7 @@ class Trainer:
             budget = host_budget_bytes(self.settings.machine, on_gpu=not group.on_cpu)
             stack.enter_context(self.run.locked(wanted=group.is_first))
             identity = self._claim(group)
+            refuse_unused(self.settings, watches=bool(self.eval_data))
             where = Diagnostics(watch=self.settings.output.debug)
             rows = rows_on_device(  # before anything of it is allocated
                 self.model, self.settings, on_cpu=group.on_cpu, host_bytes=budget
@@ -357,7 +357,7 @@ class Trainer:
         if not self.goes_on:
             require_same_model(run, self.model)
         known = None if self._given_optimizer else optimizer_of(run.load_numbers())
-        self.settings = continued_settings(run.root, settings, optimizer=known)
+        self.settings = continued_settings(run.root, settings, optimizer=known, note=self._tell)
         self._require_tokenizer(run)
         return {}
 
