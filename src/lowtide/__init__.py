@@ -160,13 +160,13 @@ def __getattr__(name: str) -> Any:
         from lowtide.signatures import describe
 
         describe(value)
-    globals()[name] = value  # found directly from now on
+    globals()[name] = value  # cached for later accesses
     return value
 
 
 def __dir__() -> list[str]:
-    # pydoc loads whatever is listed to sort and print it: help(lowtide) would wait for torch, and
-    # bury the contents above under every signature there is.
+    # pydoc imports every listed name to sort and print it: help(lowtide) would import torch, and
+    # print all signatures after the contents above.
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__") == "inspect":
         frame = frame.f_back

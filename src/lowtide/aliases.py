@@ -111,7 +111,7 @@ def other_way(name: str, known: Container[str]) -> str | None:
 
 
 def takes_second_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of the library take the second names of its keywords too.
+    """Let a function of the library also accept the aliases of its keywords.
 
     >>> @takes_second_names
     ... def show(*, seq_len: int) -> int:

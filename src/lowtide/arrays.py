@@ -18,7 +18,7 @@ else:
             import numpy
 
             value = getattr(numpy, name)
-            setattr(self, name, value)  # found directly from now on
+            setattr(self, name, value)  # cached for later accesses
             return value
 
     np = _NumPy()

@@ -51,7 +51,7 @@ def headroom_bytes(root: Path = Path("/")) -> int | None:
     headroom: list[int] = []
     for version, folder in _folders("memory", root):
         if version == 2:
-            # Above memory.high the kernel slows a group down to nearly nothing: as hard as a limit.
+            # Above memory.high the kernel slows a group down to nearly nothing: in effect a limit.
             limits = [_read_number(folder / name) for name in ("memory.max", "memory.high")]
             used = _read_number(folder / "memory.current")
         else:

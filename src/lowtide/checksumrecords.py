@@ -23,7 +23,7 @@ RECORD_VERSION = 1
 
 
 def verify_folder(folder: str | Path, *, only: Iterable[str] | None = None) -> None:
-    """Compare the files of a folder with its record; without a record there is nothing to do."""
+    """Compare the files of a folder with its record; does nothing without a record."""
     folder = Path(folder)
     files = read_record(folder)
     if files is None:
@@ -64,7 +64,7 @@ def read_record(folder: Path) -> dict[str, list[str]] | None:
 
 
 def _damaged(path: Path, what: str) -> DataError:
-    """The error for a record that says nothing of the files beside it, which may be whole."""
+    """The error for an unusable record; the files beside it may be intact."""
     unchecked = "remove it: the files beside it are then used without being compared"
     step = f"bring it back from a copy, or {unchecked}"
     if (path.parent / "steps").is_dir():

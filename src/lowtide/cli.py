@@ -53,12 +53,12 @@ def run() -> NoReturn:
     """Run the command line and end the process; the entry point of `lowtide`."""
     outlive_readers()
     code = main(whole_process=True)
-    for number in (signal.SIGTERM, signal.SIGINT):  # done: a signal now just ends us
+    for number in (signal.SIGTERM, signal.SIGINT):  # done: a signal now just ends the process
         signal.signal(number, signal.SIG_DFL)
     # All files are closed by now. os._exit skips the interpreter's own teardown, which takes as
     # long as the imports did: 0.05 to 0.09 s. With CUDA's torch it takes 1.5 s, and it touches 110
     # MiB of libraries that the work did not need, after the peak was reported. Threads are joined
-    # first, as the interpreter does it: thread pools that a library left open (torch.compile does)
+    # first, as the interpreter does: thread pools that a library left open (torch.compile does)
     # are then told that there is no more work.
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
@@ -71,8 +71,8 @@ def run() -> NoReturn:
 def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False) -> int:
     """Run the command line and return its exit code.
 
-    With `whole_process` the peak held against the budget is that of the process since it started;
-    else, for a program that runs commands inside itself, since this call.
+    With `whole_process`, the peak compared with the budget is that of the process since it started;
+    otherwise since this call, for a program that runs commands inside itself.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -81,13 +81,13 @@ def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False)
             if meter.excess_bytes:
                 passed = _tell(_budget_passed(meter))
                 code = code or passed
-    except KeyboardInterrupt:  # a second signal, while the first was being reported
+    except KeyboardInterrupt:  # a second signal, while the first one is reported
         return _tell_interrupted()
     return code
 
 
 def _budget_passed(meter: PeakMeter) -> BudgetPassedError:
-    """The error for a command that passed its budget; its output is whole nevertheless."""
+    """The error for a command that exceeded its budget; its output is complete."""
     return BudgetPassedError(
         f"peak memory {format_size(meter.peak_bytes)} passed the budget of "
         f"{format_size(meter.budget_bytes or 0)} by {format_size(meter.excess_bytes)}",
@@ -100,7 +100,7 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
     debug = "--debug" in words
     sleep_while_waiting()
     if words and _name(words[0]) in _TEXT_VERBS:
-        # NumPy's linear algebra begins with a thread for each core, which spin for nothing.
+        # NumPy's linear algebra starts a thread for each core, and these spin without work.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stop = _StopRequest()
     try:
@@ -108,34 +108,34 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
         with naming_missing_packages(f"lowtide {words[0] if words else ''}"):
             _dispatch(words)
         sys.stdout.flush()
-    except SystemExit as end:  # tyro: 0 after help, 2 after a usage error it has printed
+    except SystemExit as end:  # tyro: 0 after help, 2 after it has printed a usage error
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         return _tell(LowtideError(str(end.code)))
     except KeyboardInterrupt:
         return _tell_interrupted()
     except Exception as error:
-        if stop.asked:  # a signal can surface as another error, as inside an import
+        if stop.asked:  # a signal can surface as another error, for example inside an import
             return _tell_interrupted()
         if debug:
             traceback.print_exc()
-        if isinstance(error, BudgetError):  # one message on the budget is enough
+        if isinstance(error, BudgetError):  # one message about the budget is enough
             meter.budget_bytes = None
         return _tell(error)
     return 0
 
 
 class _StopRequest:
-    """Whether this process was asked to end; SIGTERM (SLURM, docker stop) counts as a Ctrl-C."""
+    """Whether this process was asked to end; SIGTERM (SLURM, docker stop) counts as Ctrl-C."""
 
     def __init__(self) -> None:
         self.asked = False
         self._owner = os.getpid()
 
     def heed_signals(self) -> None:
-        """From now on SIGTERM and SIGINT raise KeyboardInterrupt in this process."""
+        """Let SIGTERM and SIGINT raise KeyboardInterrupt in this process."""
         if threading.current_thread() is not threading.main_thread():
-            return  # Python allows it nowhere else
+            return  # Python allows this only in the main thread
         signal.signal(signal.SIGTERM, self._interrupt)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
@@ -144,7 +144,7 @@ class _StopRequest:
         if os.getpid() == self._owner:
             self.asked = True
             raise KeyboardInterrupt
-        # A forked worker: it ends at once, without a message.
+        # A forked worker ends at once, without a message.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -155,7 +155,7 @@ def _tell_interrupted() -> int:
 
 
 def _tell(error: Exception) -> int:
-    """Print what went wrong and what to do next; return the exit code."""
+    """Print the error and the next step; return the exit code."""
     if isinstance(error, OSError):
         error = from_os_error(error)
     elif isinstance(error, MemoryError):
@@ -197,7 +197,7 @@ def _dispatch(words: list[str]) -> None:
     settings = verb.parse(name, given)
     memory = setting_values(settings).get("memory")
     if memory is not None:
-        parse_size(memory)  # refused now, not after a minute of work
+        parse_size(memory)  # reject a malformed size before any work starts
     remove_leftovers()
     with shown_as(as_json="--json" in words, quiet="--quiet" in words):
         answer = verb.run(settings)

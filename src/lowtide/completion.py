@@ -26,7 +26,7 @@ else:
 __all__ = ["COMMON_FLAGS", "CompletionSettings", "completion_script", "shell_completion"]
 
 COMMON_FLAGS = ("--config-file", "--debug", "--help", "--help-all", "--json", "--quiet")
-"""What every verb takes beside its settings."""
+"""The flags of every verb besides its settings."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def completion_script(shell: str, verbs: Mapping[str, tuple[str, type[Any]]]) ->
 
 
 def _presets(cls: type[Any]) -> list[Flag]:
-    """The flag that names a preset, where the verb has any."""
+    """The flag that names a preset, if the verb has one."""
     if not hasattr(cls, "presets_dir"):
         return []
     names = sorted(path.stem for path in cls.presets_dir.glob("*.json"))

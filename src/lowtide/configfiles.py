@@ -28,12 +28,12 @@ def config_names(folder: Path) -> list[str]:
 
 
 def find_config_file(given: str | Path, *, folder: Path | None = None) -> Path:
-    """Return the file that is named: an existing path, else one of `folder` by its name.
+    """Return the file of this name: an existing path, else one in `folder`.
 
-    150M, 150M.json and configs/150M.json name the same one, from any working directory.
+    150M, 150M.json and configs/150M.json name the same file, from any working directory.
     """
     path = Path(given)
-    if path.is_file():  # opening a pipe would block for ever
+    if path.is_file():  # opening a pipe would block forever
         return path
     if folder is not None and path.parent in _USUAL_FOLDERS:
         name = path.name.removesuffix(".json")

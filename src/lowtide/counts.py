@@ -15,7 +15,7 @@ _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
 def read_int(word: str) -> int:
-    """Return a whole number, also as people write large ones: 1_000_000, 1e6, 32k, 1.5B.
+    """Return a whole number, also in the usual notations for large ones: 1_000_000, 1e6, 32k, 1.5B.
 
     >>> read_int("32k"), read_int("1.5B"), read_int("1e6")
     (32000, 1500000000, 1000000)
@@ -36,7 +36,7 @@ def _read_large(word: str) -> int | None:
     try:
         number = float(word if unit is None else word[:-1]) * (unit or 1)
         nearest = round(number)
-    except (ValueError, OverflowError):  # no number, or infinite
+    except (ValueError, OverflowError):  # not a number, or infinite
         return None
     # 1.1M times a million is 1100000.0000000002 in floating point.
     exact = number == nearest if unit is None else abs(number - nearest) <= 1e-9 * abs(number)
@@ -44,7 +44,7 @@ def _read_large(word: str) -> int | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things in words.
+    """Return a count with its noun.
 
     >>> counted(1, "file"), counted(1000, "file")
     ('1 file', '1,000 files')

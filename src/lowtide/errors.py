@@ -34,7 +34,8 @@ __all__ = [
     "warn",
 ]
 
-# What a terminal would act on: the control characters of ASCII and Latin-1, except newline and tab.
+# Characters that a terminal interprets: control characters of ASCII and Latin-1, except newline
+# and tab.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _PRINTABLE = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 
@@ -42,12 +43,12 @@ _PRINTABLE = {code: text for code, text in _CONTROLS.items() if chr(code) not in
 def printable(text: str) -> str:
     """Text that is safe to show on a terminal: control characters are escaped.
 
-    Everything that comes from files, names and texts goes through here on its way to a terminal.
+    All text from files, file names and settings is escaped here before it is printed.
 
     >>> print(printable("red: \\x1b[31m"))
     red: \\x1b[31m
     """
-    # Python holds names that are not UTF-8 as lone surrogates, which cannot be encoded.
+    # Python represents names that are not UTF-8 with lone surrogates, which cannot be encoded.
     return text.translate(_PRINTABLE).encode("utf-8", "backslashreplace").decode()
 
 
@@ -57,7 +58,7 @@ def warn(text: str) -> None:
 
 
 class LowtideError(Exception):
-    """Something the user can act on; `str()` gives the message the command line shows."""
+    """An error that the user can resolve; `str()` gives the message that the command line shows."""
 
     exit_code = 1
 
@@ -83,12 +84,12 @@ class LowtideError(Exception):
         return "\n".join(lines)
 
     def usual_step(self) -> str | None:
-        """The advice for errors that bring none of their own."""
+        """The next step for errors raised without one."""
         return None
 
 
 class UsageError(LowtideError):
-    """A setting that is wrong whatever the data is."""
+    """A setting that is invalid with any data."""
 
     exit_code = 2
 
@@ -107,7 +108,7 @@ class DataError(LowtideError):
     """Input or stored data that is missing, damaged, or of another kind than expected."""
 
     def usual_step(self) -> str | None:
-        """How to get a file of this name back."""
+        """How to restore a file of this name."""
         if self.path is None:
             return None
         name = PurePath(self.path).name
@@ -172,7 +173,7 @@ _OS_USUAL = "see to the disk or the folder, then give the same command again"
 
 
 def from_os_error(error: OSError) -> LowtideError:
-    """Turn an error of the operating system into one that says what to do about it."""
+    """Turn an error of the operating system into one that names the next step."""
     what, next_step = _OS_ADVICE.get(error.errno or 0, (error.strerror or str(error), _OS_USUAL))
     if isinstance(error, FullScratchError):
         what += ", and temporary files need more of it"
@@ -184,9 +185,9 @@ def from_os_error(error: OSError) -> LowtideError:
 
 
 def from_device_error(error: Exception) -> LowtideError | None:
-    """Turn an error of a GPU without room for more into one that says what to do.
+    """Turn an out-of-memory error of a GPU into one that names the next step.
 
-    None for others. It goes by torch's name for it and by JAX's word, as neither is imported here.
+    None for other errors. It is recognized by its names in torch and JAX; neither is imported here.
     """
     if type(error).__name__ != "OutOfMemoryError" and "RESOURCE_EXHAUSTED" not in str(error):
         return None

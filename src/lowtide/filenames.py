@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 # In every output folder.
-WORK_NAME = ".work"  # unfinished work, which the same command goes on with
+WORK_NAME = ".work"  # unfinished work, which the same command resumes
 LOCK_NAME = ".lock"
 METRICS_NAME = "metrics.jsonl"
 
 METADATA_NAME = "dataset_metadata.json"  # of a dataset
-CLASSIFIER_NAME = "classifier.json"  # how a classifier was learned
+CLASSIFIER_NAME = "classifier.json"  # settings and measurements of a classifier
 CLASSIFIER_MODEL_NAME = "model.bin"
 
 # Of a tokenizer: ours and Hugging Face's file, GPT-2's two, and how ours was learned.

@@ -54,7 +54,7 @@ __all__ = [
 
 PathLike = str | os.PathLike[str]
 Publisher = Callable[[Path, Path], None]
-"""Takes a finished file and the name it is to have."""
+"""Called with a finished file and its final path."""
 _BUFFER_BYTES = 1 << 20
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 _MOST_WHOLE_BYTES = 1 << 30
@@ -62,13 +62,13 @@ _ADDRESS = re.compile(r"(?:^|/)(s3a?|gs|az|azure|abfss?):/+(.*)")
 
 
 def create_file(path: PathLike) -> int:
-    """Create a file that is not there yet, and return its descriptor; no link is followed."""
+    """Create a file that does not exist yet, and return its descriptor; links are not followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o666)
 
 
 def flush_file(path: PathLike) -> None:
-    """Flush a file that is closed, or a folder's entries, to the disk."""
+    """Flush a closed file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -77,18 +77,18 @@ def flush_file(path: PathLike) -> None:
 
 
 def sync_directory(path: PathLike) -> None:
-    """Flush a folder's entries, so that a rename inside it survives a power cut."""
+    """Flush a folder's entries, so that a rename in it survives a power cut."""
     try:
         flush_file(path)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot do it
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support it
             raise
 
 
 def publish(partial: Path, path: Path, *, sync_folder: bool = True) -> None:
     """Flush a finished file and give it its final name.
 
-    Without `sync_folder` a power cut may undo the renaming, until the folder is flushed.
+    Without `sync_folder`, a power cut may undo the rename until the folder is flushed.
     """
     flush_file(partial)
     partial.replace(path)
@@ -97,7 +97,7 @@ def publish(partial: Path, path: Path, *, sync_folder: bool = True) -> None:
 
 
 def require_local(path: PathLike) -> None:
-    """Refuse an address as an output: it would become a folder called "s3:" on this machine."""
+    """Raise an error for a URL as an output, which would become a folder called "s3:"."""
     if found := _ADDRESS.search(os.fspath(path)):
         raise UsageError(
             f"{found[1]}://{found[2]} is an address, and what lowtide writes goes to a disk",
@@ -112,13 +112,13 @@ def hold_lock(
     create_folder: bool = False,
     on_notice: Callable[[str], None] | None = None,
 ) -> Generator[None]:
-    """Lock an output, a folder or a file; another command is refused as long as the lock is held.
+    """Lock an output, a folder or a file; other commands get an error while the lock is held.
 
-    With `create_folder` the output is a folder: made here, and removed again if it stays empty.
+    With `create_folder` the output is a folder: created here, and removed again if it stays empty.
 
-    The system releases the lock when the process ends, in whatever way. It is a file, not the
-    folder, because network disks lock only files that can be written; on a disk without locks
-    `on_notice` (stderr by default) is told that the output is not locked.
+    The system releases the lock when the process ends, however it ends. The lock is a file, not
+    the folder, because network disks lock only files that can be written; on a disk without locks
+    `on_notice` (stderr by default) is called to say that the output is not locked.
     """
     path = Path(path)
     require_local(path)
@@ -129,7 +129,7 @@ def hold_lock(
     lock = path / LOCK_NAME if path.is_dir() else path.with_name(f".{path.name}{LOCK_NAME}")
     if (descriptor := take_spare_lock(lock)) is None:
         descriptor = _open_lock(lock, path, on_notice or warn)
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without its owner's name
+        with contextlib.suppress(OSError):  # a full disk: the lock then lacks its owner's name
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(_describe_owner()).encode(), 0)
     try:
@@ -143,7 +143,7 @@ def hold_lock(
 
 
 def _open_lock(lock: Path, path: Path, on_notice: Callable[[str], None]) -> int:
-    """Open and lock `lock`, until the file that was locked is the one that has the name."""
+    """Open and lock `lock`, again until the locked file is the one of that name."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         try:
@@ -170,7 +170,7 @@ def _open_lock(lock: Path, path: Path, on_notice: Callable[[str], None]) -> int:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), lock.stat(follow_symlinks=False)):
                 return descriptor
-        os.close(descriptor)  # its owner ended and removed it just now
+        os.close(descriptor)  # its owner has just ended and removed it
 
 
 def _describe_owner() -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _describe_owner() -> dict[str, Any]:
 
 
 def _read_owner(descriptor: int) -> str:
-    """Who holds a lock, in words; its file may be empty for a moment, or for good."""
+    """Description of a lock's holder; the file may be empty, briefly or permanently."""
     try:
         owner = json.loads(os.pread(descriptor, 1 << 16, 0))
         text = (
@@ -201,7 +201,7 @@ def _read_owner(descriptor: int) -> str:
 def atomic_path(
     path: PathLike, *, sync_folder: bool = True, publisher: Publisher | None = None
 ) -> Generator[Path]:
-    """A new, empty file to write to by name; renamed to `path` at the end, or by `publisher`."""
+    """A new, empty file to write by name; then renamed to `path`, or passed to `publisher`."""
     path = Path(path)
     partial = unused_name(path, "partial")
     descriptor = -1
@@ -228,7 +228,7 @@ def atomic_path(
 def atomic_file(
     path: PathLike, *, sync_folder: bool = True, publisher: Publisher | None = None
 ) -> Generator[IO[bytes]]:
-    """Open `path` for writing; it appears under its name only if the block ends well.
+    """Open `path` for writing; it appears under its name only if the block ends without an error.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "numbers.bin"
@@ -245,9 +245,9 @@ def atomic_file(
 
 
 def _named(error: OSError, partial: Path, path: Path) -> OSError:
-    """Return an error that names the file meant: write() names none, open() the hidden one."""
+    """An error that names the intended file: write() names none, open() the hidden one."""
     if error.errno is None and free_disk_bytes(path) < _BUFFER_BYTES:
-        # NumPy says only how many items it could not write.
+        # NumPy reports only how many items it could not write.
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if error.errno is not None and error.filename in (None, str(partial)):
         error.filename = str(path)
@@ -261,7 +261,7 @@ def write_bytes(path: PathLike, data: bytes, *, sync_folder: bool = True) -> Non
 
 
 def json_bytes(value: Any) -> bytes:
-    """What `write_json` writes for `value`."""
+    """The bytes that `write_json` writes for `value`."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     # A file's name may not be UTF-8; Python's lone surrogates for such bytes are valid JSON
     # escapes.
@@ -274,7 +274,7 @@ def write_json(path: PathLike, value: Any) -> None:
 
 
 def open_file(path: PathLike) -> io.FileIO:
-    """Open a file for reading, without a buffer; a pipe, which could block for ever, is refused."""
+    """Open a file for reading, without a buffer; a pipe, which could block forever, is an error."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _require_regular(os.fstat(descriptor), path)
@@ -285,7 +285,7 @@ def open_file(path: PathLike) -> io.FileIO:
 
 
 def read_whole(path: PathLike, *, most_bytes: int = _MOST_WHOLE_BYTES) -> bytes:
-    """Read a file that is small by its nature; a pipe, which may never end, is refused."""
+    """Read a whole file that should be small; a pipe is an error, since it may never end."""
     with open_file(path) as file:
         status = os.fstat(file.fileno())
         if status.st_size > most_bytes:
@@ -296,7 +296,7 @@ def read_whole(path: PathLike, *, most_bytes: int = _MOST_WHOLE_BYTES) -> bytes:
 
 
 def require_file(path: PathLike) -> None:
-    """Refuse a path that exists but is not a file: opening a pipe would block for ever."""
+    """Raise an error for an existing path that is no file: opening a pipe would block forever."""
     _require_regular(os.stat(path), path)  # noqa: PTH116
 
 
@@ -307,14 +307,14 @@ def _require_regular(status: os.stat_result, path: PathLike) -> None:
 
 
 def read_json(path: PathLike) -> Any:
-    """Read JSON, with an error that names the file when it is missing or damaged."""
+    """Read JSON; the error for a missing or damaged file names it."""
     try:
         return json.loads(read_whole(path))
     except FileNotFoundError:
         raise DataError("file not found", path=path) from None
     except RecursionError:
         raise DataError("not JSON: lists within lists, thousands deep", path=path) from None
-    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
+    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
         raise DataError(f"not JSON: {error}", path=path) from None
 
 
@@ -326,7 +326,7 @@ def checksum_bytes(data: bytes) -> str:
 def checksum_file(path: PathLike, *, on_read: Callable[[int], None] | None = None) -> str:
     """Return the xxh3-128 of a file in hexadecimal, read through one small buffer.
 
-    `on_read` is called with the bytes of each piece.
+    `on_read` is called with the number of bytes of each read.
     """
     digest = xxhash.xxh3_128()
     buffer = bytearray(_BUFFER_BYTES)
@@ -340,7 +340,7 @@ def checksum_file(path: PathLike, *, on_read: Callable[[int], None] | None = Non
 
 
 def free_disk_bytes(path: PathLike) -> int:
-    """Return the free space where `path` is or will be."""
+    """Return the free space of the disk of `path`, which need not exist."""
     place = Path(path).absolute()
     while not place.exists():
         place = place.parent

@@ -3,7 +3,7 @@
 In:      a folder and the names that a command writes there, or one file
 Out:     UsageError that names the first existing file
 
-A command checks at its start: once it has written its own mark there (a record, a work folder),
+A command checks at its start. Once it has written its own mark there (a record, a work folder),
 these files are its own, and it resumes.
 """
 
@@ -22,7 +22,7 @@ _HEAD_BYTES = 1024
 
 
 def require_free_names(folder: Path, names: Iterable[str], *, next_step: str) -> None:
-    """Refuse a folder in which one of `names` exists, even as a dangling link.
+    """Raise an error if one of `names` exists in a folder, even as a dangling link.
 
     >>> require_free_names(Path("not-there"), ["config.json"], next_step="")
     """
@@ -36,7 +36,7 @@ def require_free_names(folder: Path, names: Iterable[str], *, next_step: str) ->
 
 
 def require_own_file(path: Path, mark: str, *, what: str, next_step: str) -> None:
-    """Refuse to replace a file that does not begin as lowtide's own do, with `mark` in it."""
+    """Raise an error for an existing file that does not begin as lowtide's own, with `mark`."""
     if not path.exists():
         return
     with open_file(path) as file:

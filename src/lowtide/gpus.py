@@ -1,6 +1,6 @@
 """GPUs as their drivers report them; no framework is imported.
 
-Out:     Gpu: name, memory, and how much of it is free (NVIDIA's); whether there is any at all
+Out:     Gpu: name, memory, and free memory (NVIDIA only); whether there is any accelerator
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CUDA_CONTEXT_BYTES", "Gpu", "find_gpu", "has_accelerator"]
 
 _OTHER_DEVICES = ("/dev/kfd", "/dev/accel0", "/dev/vfio/0")  # AMD's GPUs, TPUs
 CUDA_CONTEXT_BYTES = 600 << 20
-"""What a process holds on a GPU before its first tensor."""
+"""Memory of a process on a GPU before its first tensor."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Gpu:
 
 
 def find_gpu(number: int = 0) -> Gpu | None:
-    """Return a GPU by its number among those that CUDA may use; None where there is no such one."""
+    """Return a GPU by its number among those that CUDA may use; None if it does not exist."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -64,7 +64,7 @@ def has_more(cls: type[Any]) -> bool:
 def describe_verb(
     cls: type[Any], *, program: str, summary: str, examples: Sequence[str], also: str, whole: bool
 ) -> str:
-    """Return the help of a verb; `whole` shows the flags too that most people never need."""
+    """Return the help of a verb; with `whole`, including the flags that most users never need."""
     flags = list(flags_of(cls))
     common: Sequence[str] = getattr(cls, "common_flags", ())
     shown = [flag for flag in flags if whole or not common or flag.name in common]
@@ -149,13 +149,13 @@ def flags_of(cls: type[Any]) -> Iterator[Flag]:
 
 
 def _given_name(kind: Any) -> str | None:
-    """The name of a flag that its setting cannot have, such as `from`, a Python keyword."""
+    """The name of a flag that cannot be a setting's name, such as `from`, a Python keyword."""
     marks = (getattr(mark, "name", None) for mark in getattr(kind, "__metadata__", ()))
     return next((name for name in marks if isinstance(name, str)), None)
 
 
 def _describe_type(kind: Any) -> tuple[str, tuple[str, ...], bool]:
-    """The form of a value, its choices, and whether there may be several."""
+    """The form of a value, its choices, and whether several values are allowed."""
     if get_origin(kind) in (Union, types.UnionType):
         kinds = [one for one in get_args(kind) if one is not type(None)]
         kind = str if str in kinds else kinds[0]
@@ -169,7 +169,7 @@ def _describe_type(kind: Any) -> tuple[str, tuple[str, ...], bool]:
 
 
 def _read_source(cls: type[Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The docstrings of the fields, and the headings of groups that start at a field, by name."""
+    """The docstrings of fields, and the headings of groups by their first field's name."""
     texts: dict[str, str] = {}
     groups: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):

@@ -1,13 +1,12 @@
-"""How far a command had come when it was stopped: one small file that the same command resumes
-from.
+"""The state of a stopped command, in a small file from which the same command resumes.
 
-In:      the verb, what has to be the same to go on, and how far the work has come
+In:      the verb, what must be the same to resume, and the progress of the work
 Out:     a JSON file with version, verb, these notes, and a checksum of all before it
 Memory:  the notes, once as text
 
-Every verb that can resume after a kill keeps its place in such a file. It is replaced atomically,
-so it is always complete. Notes of another version or another verb, and damaged notes, are not used:
-the work starts over, and one line says so.
+Every verb that can resume after a kill stores its progress in such a file. It is replaced
+atomically, so it is always complete. Notes of another version or verb, and damaged notes, are not
+used: the work starts over, with one line that says so.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _TAIL_BYTES = 64
 
 @dataclass(frozen=True)
 class Journal:
-    """The file in which a verb keeps its place; `version` is the version of its notes.
+    """The file with a verb's progress; `version` is the version of its notes.
 
     >>> import tempfile
     >>> journal = Journal(Path(tempfile.mkdtemp()) / "place.json", verb="prepare", version=1)
@@ -50,7 +49,7 @@ class Journal:
         write_notes(self.path, {"version": self.version, "verb": self.verb, **notes})
 
     def read(self, *, on_notice: Callable[[str], None]) -> dict[str, Any] | None:
-        """The notes; None, with a notice, if there are none that can be used."""
+        """The notes; None, with a notice, if there are none or they cannot be used."""
         try:
             notes = read_notes(self.path)
         except DataError as error:
@@ -65,7 +64,7 @@ class Journal:
         return notes
 
     def remove(self) -> None:
-        """Forget the place."""
+        """Remove the file."""
         self.path.unlink(missing_ok=True)
 
 
@@ -80,7 +79,7 @@ def write_notes(path: Path, notes: Mapping[str, Any]) -> None:
 
 
 def read_notes(path: Path) -> dict[str, Any] | None:
-    """The notes of a file with all their keys; None where there is no file.
+    """The notes of a file with all their keys; None if there is no file.
 
     Notes without a checksum are those of an earlier version. Damaged ones are an error.
     """

@@ -98,8 +98,8 @@ def _settings_of(
 
 
 def _silenced(values: Iterator[Any], *, quiet: bool) -> Iterator[Any]:
-    """The same values, with progress shown or hidden while each of them is made. Other code may run
-    in between, with its own choice."""
+    """The same values, with progress shown or hidden only while each of them is computed: other
+    code may run in between, with its own setting."""
     while True:
         with shown_as(as_json=wants_json(), quiet=is_quiet() or quiet):
             try:

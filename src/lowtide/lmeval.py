@@ -7,8 +7,8 @@ Out:     log-likelihoods as `evaluate --tasks` computes them, text as `generate`
 Memory:  the model, and as many rows at once as the budget holds (`memory=2GiB` among the
          arguments); what the suite loads besides is its own
 
-Version 0.4.13 of the suite knows its own models only, so the launcher above makes lowtide's known
-and hands over to it.
+Version 0.4.13 of the suite knows only its own models, so the launcher above registers lowtide's
+and runs the suite's command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["NAME", "Scorer", "main", "model_class"]
 
 NAME = "lowtide"
 _USUAL_ROWS = 8
-_USUAL_TOKENS = 256  # of a text to write, where the suite does not say
+_USUAL_TOKENS = 256  # of a text to generate, if the suite does not say
 
 
 class Scorer:
@@ -58,7 +58,7 @@ class Scorer:
 
         run_dir = find_model_dir(pretrained, checkpoints_dir)
         folder = run_dir / "best" if best else run_dir
-        self._program = program_here(0, device=device or "auto")  # the tokenizer is counted beside
+        self._program = program_here(0, device=device or "auto")  # without the tokenizer
         self._tokenizer_bytes = vocabulary_bytes(folder)
         self.tokenizer: Tokenizer = Tokenizer.load(folder)
         self.config = load_config(folder)
@@ -73,11 +73,11 @@ class Scorer:
 
     @property
     def prefix_id(self) -> int:
-        """The id that stands before a text without a context."""
+        """The id that is put before a text without a context."""
         return self.tokenizer.end_of_text_id or 0
 
     def fit(self, tokens: int, *, generates: bool = False) -> int:
-        """Return how many rows of so many tokens are computed, or written, at once."""
+        """Return how many rows of this many tokens are computed, or generated, at once."""
         from lowtide.generation.settings import MOST_TEXTS
         from lowtide.model.inference import fit_rows
 
@@ -95,9 +95,9 @@ class Scorer:
         )
 
     def score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
-        """Return (log-likelihood, whether greedy) of each continuation behind its context, in ids.
+        """Return (log-likelihood, whether greedy) of each continuation after its context, in ids.
 
-        A context that is too long loses its beginning.
+        A context that is too long is truncated at its beginning.
         """
         from lowtide.training.evaluation import score_rows
         from lowtide.training.likelihood import score_ids
@@ -137,13 +137,13 @@ class Scorer:
 
 @functools.cache
 def model_class() -> type[Any]:
-    """Make the suite's class for models of lowtide, and make it known to the suite as `lowtide`."""
+    """Create the suite's class for lowtide models, and register it as `lowtide`."""
     suite = import_package("lm_eval.api.model", "the evaluation suite")
     registry = import_package("lm_eval.api.registry", "the evaluation suite")
     utils = import_package("lm_eval.utils", "the evaluation suite")
 
     class LowtideLM(suite.TemplateLM):
-        """What the suite calls; every method but these is its own."""
+        """Implements the suite's interface; all other methods are inherited."""
 
         def __init__(self, pretrained: str, **options: Any) -> None:
             super().__init__()
@@ -197,7 +197,7 @@ def _in_groups(
     requests: Iterable[tuple[str, dict[str, Any]]],
     write: Callable[[list[str], dict[str, Any]], list[str]],
 ) -> list[str]:
-    """Write texts that are asked for in the same way together."""
+    """Generate together the texts that are requested with the same options."""
     texts: list[str] = []
     for _, group in itertools.groupby(requests, key=lambda request: sorted(request[1].items())):
         rows = list(group)
@@ -206,7 +206,7 @@ def _in_groups(
 
 
 def main() -> None:
-    """Run the suite's own command with lowtide's models known to it."""
+    """Run the suite's own command with lowtide's models registered."""
     try:
         model_class()
         import_package("lm_eval.__main__", "the evaluation suite").cli_evaluate()

@@ -1,12 +1,12 @@
 """JSON files with long lists of rows, written and read a row at a time.
 
 In:      values with lists of any length in them (Rows); files that lowtide wrote
-Out:     the bytes that `files.write_json` writes; values whose long lists stay in the file
+Out:     the bytes that `files.write_json` writes; values whose long lists are read from the file
 Memory:  one row, and a buffer of 256 KiB
 
-A list in a file is found by how lowtide writes JSON: a member of the outermost object begins with
-two blanks, its rows with four; where these are objects, their members begin with six, and the rows
-of those with eight. A file that is short, or written otherwise, is read whole.
+A list in a file is found by lowtide's JSON layout: a member of the outermost object is indented by
+two spaces, its rows by four; if these are objects, their members by six, and the rows of those by
+eight. A short file, or one in another layout, is read whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 class Rows(Sequence[Any]):
-    """A list whose rows are made when they are asked for.
+    """A list whose rows are generated on access.
 
     >>> list(Rows(2, lambda: iter(["a", "b"])))
     ['a', 'b']
@@ -52,7 +52,7 @@ class Rows(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        """One row, or some, which are looked for from the beginning."""
+        """One row, or a slice, found by iterating from the beginning."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
@@ -70,11 +70,11 @@ class Rows(Sequence[Any]):
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (list, (list(self),))  # to another process they go as they are
+        return (list, (list(self),))  # pickled as a plain list
 
 
 class StoredRows(Rows):
-    """Rows that lie in a file, which stays open: another one in its place changes nothing."""
+    """Rows in a file, which stays open: replacing the file changes nothing."""
 
     def __init__(
         self, path: Path, file: int, begin: int, end: int, count: int, *, indent: int = 2
@@ -82,7 +82,7 @@ class StoredRows(Rows):
         super().__init__(count, self._read)
         self._path = path
         self._place = slice(indent + 2, indent + 3)
-        """Of a line, where a row begins."""
+        """The column of a line that shows where a row begins."""
         self._begin = begin
         self._end = end
         self._file = os.dup(file)
@@ -92,7 +92,7 @@ class StoredRows(Rows):
         row: list[bytes] = []
         for line in self._lines():
             row.append(line)
-            # The last line of a row is indented as its first one and opens no bracket.
+            # The last line of a row is indented like its first one, and opens no bracket.
             if line[self._place] != b" " and not line.rstrip().endswith((b"{", b"[")):
                 yield self._parse(b"".join(row))
                 row = []
@@ -129,10 +129,10 @@ def write_long_json(path: files.PathLike, value: Any) -> None:
 
 
 def _iter_text(value: Any, depth: int) -> Iterator[str]:
-    """What json writes with indents, without its own loop over rows.
+    """The output of json with indents, without its own iteration over rows.
 
-    That leaves functions in a circle behind at every call, 1 KiB of each row, until the garbage is
-    collected: the memory it takes would be a matter of when that happens.
+    That leaves functions in a reference cycle at every call, 1 KiB for each row, until garbage
+    collection: peak memory would depend on when that runs.
     """
     is_object = isinstance(value, dict)
     if not is_object and not isinstance(value, list | tuple | Rows):
@@ -161,12 +161,12 @@ def read_long_json(path: Path, keys: Sequence[str]) -> Any:
             files.require_file(path)
             return _read_parts(path, keys)
     except (ValueError, OSError):
-        pass  # in another layout, or damaged: reading it whole reports what is wrong
+        pass  # another layout, or damaged: reading it whole reports the error
     return files.read_json(path)
 
 
 def _read_parts(path: Path, keys: Sequence[str]) -> Any:
-    """Read all but the lists; ValueError where they do not lie as lowtide writes them."""
+    """Read all but the lists; ValueError if the layout is not lowtide's."""
     short: list[bytes] = []
     lists: list[StoredRows] = []
     with path.open("rb") as file:
@@ -196,7 +196,7 @@ def _read_parts(path: Path, keys: Sequence[str]) -> Any:
 
 
 def _skip_rows(file: Any, blanks: bytes) -> tuple[int, int, bytes]:
-    """Pass by the rows of a list: how many, where they end, and the line that closes the list."""
+    """Skip the rows of a list: their number, their end, and the line that closes the list."""
     count, place = 0, slice(len(blanks) + 2, len(blanks) + 3)
     end = file.tell()
     while line := file.readline():

@@ -1,6 +1,6 @@
-"""Memory: sizes as people write them, what there is, what is used, and a budget of named shares.
+"""Memory: sizes as text, available and used memory, and a budget of named shares.
 
-Out:     MemoryBudget (named shares of one number), PeakMeter (what was really used)
+Out:     MemoryBudget (named shares of one number), PeakMeter (measured use)
 Memory:  a few hundred bytes
 """
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 MIB = 1 << 20
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # for glibc's mallopt
 _SAMPLE_SECONDS = 0.05
 
 _UNITS = {
@@ -52,7 +52,7 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
 def parse_size(text: str | int) -> int:
-    """Return the bytes of a size as people write it.
+    """Return the bytes of a size in the usual notation.
 
     >>> parse_size("2GiB"), parse_size("500MB"), parse_size(4096)
     (2147483648, 500000000, 4096)
@@ -77,7 +77,7 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(size: float) -> str:
-    """Return bytes as people read them.
+    """Return bytes in a readable unit.
 
     >>> format_size(1536), format_size(3 << 30)
     ('1.5 KiB', '3.0 GiB')
@@ -90,7 +90,7 @@ def format_size(size: float) -> str:
 
 
 def available_bytes() -> int:
-    """Return the memory this process can still take: the machine's, or its cgroup's if less."""
+    """Return the memory that this process can still use: the machine's, or its cgroup's if less."""
     machine = _machine_available_bytes()
     headroom = headroom_bytes()
     return machine if headroom is None else min(machine, headroom)
@@ -107,7 +107,7 @@ def _machine_available_bytes() -> int:
 
 
 def default_budget_bytes() -> int:
-    """Return the budget used when none is named: half of what is available."""
+    """Return the default budget: half of what is available."""
     return available_bytes() // 2
 
 
@@ -121,10 +121,10 @@ def _status_kib(field: bytes, pid: int | str = "self") -> int:
 
 
 def _has_children() -> bool:
-    """Return whether this process has any child, running or not yet waited for.
+    """True if this process has any child, running or not yet waited for.
 
-    One system call: looking through the lists of 100 threads takes 2000 times as long, and most
-    jobs have threads and no children.
+    One system call: reading the lists of 100 threads takes 2000 times as long, and most jobs have
+    threads and no children.
     """
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return True
@@ -138,21 +138,21 @@ def _has_children() -> bool:
 def _child_pids(pid: int | str = "self") -> list[int]:
     """Return the direct children of a process.
 
-    The kernel lists them per thread; psutil reads every process of the machine instead, too much
-    for 20 samples a second, and is asked only where the kernel keeps no list.
+    The kernel lists them per thread. psutil reads all processes of the machine instead, too slow
+    for 20 samples a second, so it is used only if the kernel has no list.
     """
     children: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             children += map(int, (task / "children").read_text().split())
-    except FileNotFoundError:  # the process, one of its threads, or the kernel's list is not there
+    except FileNotFoundError:  # no such process, thread, or list in the kernel
         import psutil
 
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(None if pid == "self" else int(pid))
             children = [child.pid for child in process.children()]
     except OSError:
-        pass  # gone while we looked
+        pass  # it ended meanwhile
     return children
 
 
@@ -173,10 +173,10 @@ _KCMP_VM = 1
 
 
 def _is_in_same_memory(parent: int, pid: int) -> bool:
-    """True for a child that has not started its program yet and still runs in its parent's memory.
+    """True for a child that has not started its program yet and still shares its parent's memory.
 
-    Programs are started this way (vfork); counted by itself, such a child would double the peak of
-    a large process for the moment that starting another one takes.
+    Programs are started this way (vfork); counted separately, such a child would double the peak of
+    a large process for the moment that it takes to start another one.
     """
     number = _KCMP.get(os.uname().machine)
     if number is None or _status_kib(b"VmSize", pid) != _status_kib(b"VmSize", parent):
@@ -187,16 +187,16 @@ def _is_in_same_memory(parent: int, pid: int) -> bool:
 
 
 def tree_resident_bytes() -> int:
-    """Return the resident memory of this process and everything it started, mapped pages included.
+    """Return the resident memory of this process and its descendants, including mapped pages.
 
-    Pages that several of them share are counted for each, so this is never too little.
+    Pages that several processes share are counted for each, so the result is never too small.
     """
     pids: list[int | str] = ["self", *(_descendant_pids() if _has_children() else ())]
     return sum(map(resident_bytes, pids))
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """Return the resident memory of one process; 0 where the system does not say."""
+    """Return the resident memory of one process; 0 if the system does not report it."""
     if sys.platform == "linux":
         return _status_kib(b"VmRSS", pid) * 1024
     import psutil
@@ -208,7 +208,7 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 
 def release_free_memory() -> None:
-    """Return to the system what the C library, and pyarrow if loaded, keep of freed blocks."""
+    """Return to the system the freed blocks kept by the C library, and by pyarrow if loaded."""
     import ctypes  # 4 ms, and most commands do not ask
 
     if (arrow := sys.modules.get("pyarrow")) is not None:
@@ -219,10 +219,10 @@ def release_free_memory() -> None:
 
 
 def return_large_blocks() -> None:
-    """Have the C library return blocks of a megabyte and more when they are freed.
+    """Make the C library return blocks of a megabyte and more when they are freed.
 
-    It begins to keep them once some were freed, up to 32 MiB each, for the next time: memory that
-    a budget has to hold beside what is used.
+    After the first are freed, it begins to keep them for reuse, up to 32 MiB each: memory that a
+    budget has to include in addition to what is used.
     """
     import ctypes
 
@@ -233,7 +233,7 @@ def return_large_blocks() -> None:
 
 
 def process_peak_bytes() -> int:
-    """Return the largest resident memory this process alone ever had, as the kernel counted it."""
+    """Return the largest resident memory of this process alone, as the kernel counted it."""
     if sys.platform == "linux":
         return _status_kib(b"VmHWM") * 1024
     import resource
@@ -242,7 +242,7 @@ def process_peak_bytes() -> int:
 
 
 def reset_process_peak() -> None:
-    """Reset the kernel's peak, so that a later stage is not charged with an earlier one's."""
+    """Reset the kernel's peak, so that a later stage does not include an earlier one's."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -256,9 +256,9 @@ class PeakMeter:
     where that would take more than a hundredth of a core (hundreds of threads or processes).
 
     Meters nest: an inner one reads the outermost, so that a job of several parts (text tokenized
-    before training) has one peak, that of all of it. A command's meter is opened with
-    `whole_process` and covers the process from its first instruction. Called from Python, a job
-    has no process of its own, and its base is where its outermost meter was opened.
+    before training) has one peak, that of all parts. A command's meter is opened with
+    `whole_process` and covers the process from its first instruction. A job called from Python
+    shares its process, so its peak is measured from when its outermost meter was opened.
     """
 
     _outermost: ClassVar[PeakMeter | None] = None
@@ -266,7 +266,7 @@ class PeakMeter:
 
     def __init__(self, *, whole_process: bool = False) -> None:
         self.budget_bytes: int | None = None
-        """The budget of the jobs measured, as the last of them that has one said it."""
+        """The budget of the jobs measured, from the last job that set one."""
         self._whole_process = whole_process
         self._lead = self
         self._num_users = 0
@@ -297,7 +297,7 @@ class PeakMeter:
         lead._thread.join()
 
     def set_budget(self, budget_bytes: int) -> None:
-        """Say which budget the peak is held against."""
+        """Set the budget that the peak is compared with."""
         self.budget_bytes = self._lead.budget_bytes = budget_bytes
 
     def _sample(self) -> None:
@@ -315,15 +315,15 @@ class PeakMeter:
 
     @property
     def excess_bytes(self) -> int:
-        """By how much the peak has passed the budget; 0 where it was kept, or there is none."""
+        """By how much the peak exceeds the budget; 0 if it does not, or without a budget."""
         budget = self.budget_bytes
         return 0 if budget is None else max(0, self.peak_bytes - budget)
 
 
 class MemoryBudget:
-    """One number of bytes, handed out in named shares; what does not fit is refused at the start.
+    """A number of bytes, reserved in named shares; what does not fit is an error at the start.
 
-    What the process already holds (interpreter, libraries) is the first share.
+    The memory that the process already uses (interpreter, libraries) is the first share.
 
     >>> budget = MemoryBudget(1 << 30)
     >>> budget.reserve("read windows", wanted_bytes=8 << 20)
@@ -342,11 +342,11 @@ class MemoryBudget:
 
     @property
     def remaining_bytes(self) -> int:
-        """What no share has taken yet; negative when the program alone is over the budget."""
+        """The bytes not reserved yet; negative if the program alone exceeds the budget."""
         return self.total_bytes - sum(self.shares.values())
 
     def reserve(self, name: str, *, wanted_bytes: int, minimum_bytes: int | None = None) -> int:
-        """Take up to `wanted_bytes` under `name`, at least `minimum_bytes` (default: all of it)."""
+        """Reserve up to `wanted_bytes` for `name`, at least `minimum_bytes` (default: all)."""
         minimum = wanted_bytes if minimum_bytes is None else minimum_bytes
         self.require({name: minimum})
         given = min(wanted_bytes, self.remaining_bytes)
@@ -354,14 +354,14 @@ class MemoryBudget:
         return given
 
     def count(self, name: str, held_bytes: int) -> None:
-        """Count what is held in any case; the next `require` checks whether it fits.
+        """Count memory that is used in any case; the next `require` checks whether it fits.
 
-        Its message then names all of it, and the budget it advises is enough.
+        The error then names all shares, and the budget it suggests is sufficient.
         """
         self.shares[name] = self.shares.get(name, 0) + held_bytes
 
     def require(self, minimums: Mapping[str, int], *, remark: str = "") -> None:
-        """Refuse a budget that cannot hold `minimums`; the advice is the smallest, then `remark`.
+        """Raise an error if `minimums` do not fit; it names the smallest budget, then `remark`.
 
         >>> MemoryBudget(1 << 20, used_bytes=0).require({"table": 3 << 20, "cache": 4 << 20})
         Traceback (most recent call last):
@@ -381,20 +381,20 @@ class MemoryBudget:
         )
 
     def release(self, name: str) -> None:
-        """Free a share, when the phase that needed it is over."""
+        """Free a share at the end of the phase that needed it."""
         del self.shares[name]
 
 
 def round_up_mib(size: int) -> int:
-    """Return whole MiB above `size`, with a margin of one at least.
+    """Return whole MiB above `size`, with a margin of at least one.
 
-    What the interpreter and its libraries hold differs by up to a MiB from start to start.
+    The memory of the interpreter and its libraries varies by up to a MiB between starts.
     """
     return -(-(size + MIB) // (8 * MIB)) * 8
 
 
 def smallest_budget(needed_bytes: int) -> str:
-    """The advice to give at least so much.
+    """The next step that names a sufficient budget.
 
     >>> smallest_budget(63 << 20)
     'give at least --memory 64MiB'

@@ -80,7 +80,7 @@ def run_train(settings: TrainSettings) -> Answer | None:
 
     from lowtide.training.admission import admit
 
-    admit(settings)  # before torch is imported: a budget that is too small is refused without it
+    admit(settings)  # before torch is imported: reject a budget that is too small early
 
     from lowtide.training.start import train
 
@@ -121,7 +121,7 @@ def run_generate(settings: GenerateSettings) -> Answer:
 
 
 def _refuse_evaluation(settings: EvaluateSettings) -> None:
-    """Refuse a budget before torch is loaded, with what all questions need."""
+    """Reject an insufficient budget before torch is loaded, by what all questions need."""
     from lowtide.model.inference import LONGEST_USUAL, refuse_hopeless
     from lowtide.training.evaluating import fetched_bytes
     from lowtide.training.questions import held_text_bytes, longest_line
@@ -142,7 +142,7 @@ def _refuse_evaluation(settings: EvaluateSettings) -> None:
 
     try:
         refuse(settings.seq_len or (None if settings.dataset_dir else 1))
-    except BudgetError:  # a token has a byte at least, and the model's context is the most
+    except BudgetError:  # a token has at least one byte, and the model's context is the maximum
         longest = max(map(longest_line, settings.task_files().values()), default=0)
         most = min(longest, settings.seq_len or longest)
         if settings.dataset_dir:
@@ -158,7 +158,7 @@ def run_evaluate(settings: EvaluateSettings) -> Answer:
     lowtide evaluate --model-name books --dataset-dir data/books --dataset-dir general=data/wiki
     lowtide evaluate --model-name books --tasks arc_easy=tasks/ARC-Easy-Test.jsonl
     """
-    settings.chosen_backend()  # what is missing is named first
+    settings.chosen_backend()  # report a missing package first
     _refuse_evaluation(settings)
 
     from lowtide.training.evaluating import evaluate

@@ -1,4 +1,4 @@
-"""Results as notebooks show them: a small table in place of a long line.
+"""Results as notebooks show them: a small table instead of a long line.
 
 In:      results, which are dataclasses
 Out:     HTML for `_repr_html_`
@@ -26,7 +26,7 @@ _MOST_LETTERS = 300
 def shown_in_notebooks(
     facts: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Callable[[ClassT], ClassT]:
-    """Let notebooks show a class of results as HTML: `facts` of it, or else its fields.
+    """Make notebooks show a class of results as HTML: its `facts`, or else its fields.
 
     >>> @shown_in_notebooks()
     ... @dataclasses.dataclass
@@ -47,7 +47,7 @@ def shown_in_notebooks(
 
 
 class ResultList(list[ResultT]):
-    """Results one after the other; notebooks show them below each other."""
+    """Several results; notebooks show them below each other."""
 
     def _repr_html_(self) -> str:
         return "".join(table_of(_fields(result)) for result in self)
@@ -61,7 +61,7 @@ class ResultDict(dict[str, ResultT]):
 
 
 def table_of(rows: Mapping[str, Any], *, depth: int = 0) -> str:
-    """A table of names and values; values that are None or empty are left out."""
+    """A table of names and values, without values that are None or empty."""
     cells: list[str] = []
     for name, value in rows.items():
         if value is None or value == () or value == [] or value == {}:

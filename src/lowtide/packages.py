@@ -1,12 +1,12 @@
-"""Packages that not everyone has installed: which command installs each of them.
+"""Optional packages, and the commands that install them.
 
 In:      the name of a module
-Out:     the module, or MissingPackageError with the command to run
+Out:     the module, or MissingPackageError with the command to install it
 
-Every import of a package that `pip install lowtide` does not bring goes through here. Functions
+Every import of a package that `pip install lowtide` does not install goes through here. Functions
 call `import_package`. Modules that use a package throughout, as those of training use torch, import
-it at the top; code that imports such a module lazily does so inside `naming_missing_packages`, and
-the command line names whatever is left.
+it at the top; code that imports such a module lazily does so inside `naming_missing_packages`,
+and the command line reports all others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REQUIREMENTS = {
     "wandb": "lowtide[wandb]",
     "yaml": "lowtide[yaml]",
 }
-"""What `pip install` has to be given for a module to be there."""
+"""The argument of `pip install` for each module."""
 
 
 class MissingPackageError(UsageError, ImportError):
@@ -63,14 +63,14 @@ class MissingPackageError(UsageError, ImportError):
 
 
 def has_package(module: str) -> bool:
-    """Return whether a module is installed, without importing it."""
+    """True if a module is installed, without importing it."""
     if module in sys.modules:
         return True
     return importlib.util.find_spec(module) is not None
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a package, found without importing it; None where there is none."""
+    """The version of a package, found without importing it; None if it is not installed."""
     from importlib import metadata  # 10 ms, and most commands do not ask
 
     try:
@@ -91,7 +91,7 @@ def install_command(module: str) -> str:
 def missing_package(
     module: str, what: str, *, path: str | PathLike[str] | None = None
 ) -> MissingPackageError:
-    """Return the error for a module that is not there: `what` needs it, for the file `path`."""
+    """Return the error for a missing module: `what` needs it, for the file `path`."""
     return MissingPackageError(
         f"{what} needs the package {module}, which is not installed",
         path=path,
@@ -120,7 +120,7 @@ def require_package(module: str, what: str, *, path: str | PathLike[str] | None 
 
 
 def choose_backend(name: str, what: str) -> str:
-    """Return torch or jax: the one asked for, or with "auto" the one that is installed."""
+    """Return torch or jax: the requested one, or with "auto" the one that is installed."""
     if name == "auto":
         name = "jax" if has_package("jax") and not has_package("torch") else "torch"
     require_package(name, what if name == "torch" else f"{what} with --backend jax")

@@ -33,14 +33,14 @@ __all__ = ["Phase", "Progress", "format_count", "format_seconds", "run_metrics_p
 
 Poll = Callable[[], tuple[float, Mapping[str, float]]]
 DeviceMemory = Callable[[], tuple[int, int]]
-"""Returns the bytes a job holds on its GPU, and how many the GPU has."""
+"""Returns the bytes that a job uses on its GPU, and the GPU's total."""
 
 _BAR_CELLS = 20
 _LAST_ROW_BYTES = 4096  # read from the end of metrics; the last row takes under 300
 
 
 def format_count(count: float) -> str:
-    """Return a count in few characters.
+    """Return a count in a short form.
 
     >>> format_count(950), format_count(1_234_567)
     ('950', '1.23M')
@@ -68,7 +68,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def _ends_with_end(path: Path | None) -> bool:
-    """True if the last row of a metrics file is that of a finished job."""
+    """True if the last row of a metrics file marks a finished job."""
     if path is None or not path.is_file():
         return False
     try:
@@ -95,7 +95,7 @@ class Phase:
         self.total = total
         self.unit = unit
         self.doing = ""
-        """Other work between two steps of the count, such as an evaluation."""
+        """Other work between two updates of the count, such as an evaluation."""
         self.numbers: dict[str, float] = {}
         self._first = start
         self._done = start
@@ -103,17 +103,17 @@ class Phase:
         self.started = time.monotonic()
 
     def update(self, done: float, **numbers: float) -> None:
-        """Set how much is done in total, and any other numbers to show."""
+        """Set the total done, and any other numbers to show."""
         self._done = done
         self.numbers.update(numbers)
 
     def advance(self, count: float = 1, **numbers: float) -> None:
-        """Add `count` to what is done."""
+        """Add `count` to the total done."""
         self.update(self._done + count, **numbers)
 
     @property
     def done(self) -> float:
-        """How much is done."""
+        """The total done."""
         if self._poll is not None:
             self._done, numbers = self._poll()
             self.numbers.update(numbers)
@@ -187,15 +187,15 @@ class Progress:
 
     @property
     def peak_bytes(self) -> int:
-        """The largest resident memory of the process tree: of a command's whole process.
+        """The largest resident memory of the process tree, since the start of the process.
 
-        Called from Python: since the outermost job began (see PeakMeter).
+        If called from Python: since the outermost job began (see PeakMeter).
         """
         return self._meter.peak_bytes
 
     @property
     def seconds(self) -> float:
-        """How long the job has run."""
+        """Seconds since the job began."""
         return time.monotonic() - self._started
 
     def __enter__(self) -> Progress:
@@ -233,7 +233,7 @@ class Progress:
         row: dict[str, Any] = {"event": "end" if error is None else "stopped"}
         if self.budget_bytes is not None:
             row["over_budget_bytes"] = self._meter.excess_bytes
-        # A finished job that was started again did nothing: its metrics stay unchanged.
+        # A finished job that was started again did nothing: its metrics are left unchanged.
         if error is not None or self._has_written or not _ends_with_end(self.metrics_path):
             self.write_metrics(row)
         if error is None:
@@ -291,8 +291,8 @@ class Progress:
     def write_metrics(self, numbers: Mapping[str, Any]) -> None:
         """Append a row to metrics.jsonl, with the time and the memory.
 
-        Measurements never end a job: if they cannot be written (a full disk, a folder gone), one
-        note says so and the work goes on, to fail by itself if it must.
+        Metrics never stop a job: if they cannot be written (a full disk, a missing folder), one
+        note says so and the work continues; it may fail by the same cause later.
         """
         path = self.metrics_path
         if path is None:
@@ -318,7 +318,7 @@ class Progress:
         lines = "".join(json.dumps(row | memory) + "\n" for row in rows)
         try:
             # Opening a pipe must not block the job until there is a reader.
-            # Links are not followed: they lead to other people's files.
+            # Links are not followed: they may lead to other users' files.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             flags |= os.O_NOFOLLOW
             descriptor = os.open(path, flags, 0o666)
@@ -337,7 +337,7 @@ class Progress:
                 phase = self._phase
                 row = phase.snapshot() if phase is not None else {}
             now = time.monotonic()
-            if now - last_row >= intervals.metrics_seconds:  # between phases too: memory goes on
+            if now - last_row >= intervals.metrics_seconds:  # also between phases: memory changes
                 last_row = now
                 self.write_metrics(row)
             if phase is None:
@@ -360,7 +360,7 @@ class Progress:
 
     @staticmethod
     def _line(text: str) -> Text:
-        """Return the bar as one line, cut at the terminal's width: a wrapped one leaves traces."""
+        """Return the bar as one line, cut to the terminal's width: a wrapped one leaves remains."""
         from rich.text import Text
 
         return Text(printable(text), no_wrap=True, overflow="ellipsis")
@@ -403,7 +403,7 @@ def _json_number(value: Any) -> Any:
 
 
 def _share(done: float, total: float | None, unit: str) -> str:
-    """Progress in words: 3 of 8 texts, 1 of 1 text, 1.0 MiB of 2.0 MiB."""
+    """Progress as text: 3 of 8 texts, 1 of 1 text, 1.0 MiB of 2.0 MiB."""
     if not total:
         return _with_unit(done, unit)
     before = _with_unit(done, unit) if unit == "B" else format_count(done)

@@ -40,7 +40,7 @@ def dataclass(
     """
 
     def decorate(cls: ClassT) -> ClassT:
-        cls.__doc__ = cls.__doc__ or cls.__name__  # else a signature is made for it
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else it computes a signature for it
         find_fields = dataclasses.dataclass(
             init=False,
             repr=False,
@@ -88,7 +88,7 @@ def _methods(cls: type[Any], *, frozen: bool) -> dict[str, Any]:
 
 
 def _initializer(cls: type[Any]) -> Callable[..., None]:
-    """`__init__` of a class, by its fields."""
+    """The `__init__` of a class with these fields."""
     fields = dataclasses.fields(cls)
     options = frozenset(field.name for field in fields if field.init)
     places = tuple(field.name for field in fields if field.init and not field.kw_only)
@@ -138,7 +138,7 @@ def _refuse(self: Any, name: str, *_: Any) -> NoReturn:
 
 
 def _refuse_call(cls: type[Any], args: tuple[Any, ...], given: dict[str, Any]) -> NoReturn:
-    """Raise the TypeError of a call that does not fit the signature."""
+    """Raise the TypeError of a call that does not match the signature."""
     try:
         inspect.signature(cls).bind(*args, **given)
     except TypeError as error:

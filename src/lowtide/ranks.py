@@ -1,7 +1,7 @@
-"""The rank of this process among those that train together; without any settings, it is alone.
+"""The rank of this process in a group that trains together; 0 of 1 without any settings.
 
 In:      RANK, WORLD_SIZE and LOCAL_RANK in the environment, which torchrun sets; or JAX_PROCESS_ID
-         and JAX_NUM_PROCESSES, which whoever starts several processes of JAX sets (docs/jax.md)
+         and JAX_NUM_PROCESSES, which the user sets for several processes of JAX (docs/jax.md)
 Out:     numbers; an environment without them, for a subprocess that is not part of the group
 """
 
@@ -47,14 +47,14 @@ def is_first() -> bool:
 
 
 def world_size() -> int:
-    """How many processes there are, on all machines."""
+    """The number of processes, on all machines."""
     if by_torchrun():
         return int(os.environ.get("WORLD_SIZE", "1"))
     return _jax_number(JAX_NAMES[1], 1)
 
 
 def local_rank() -> int:
-    """The number of this process on its machine, which is that of its GPU."""
+    """The number of this process on its machine, and of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
@@ -65,6 +65,6 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _jax_number(name: str, otherwise: int) -> int:
-    """A number of the environment, or `otherwise`; a malformed one is refused by `join`."""
+    """A number from the environment, or `otherwise`; `join` rejects a malformed one."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else otherwise

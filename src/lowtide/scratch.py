@@ -1,13 +1,13 @@
-"""Temporary folders and files that a killed process does not leave behind for good.
+"""Temporary folders and files that are removed later if their process is killed.
 
 In:      a purpose, which becomes part of the name
-Out:     a folder of this process alone, in the temporary folder (TMPDIR) or where the caller says;
-         a file without a name; FullScratchError where there is no room for them
+Out:     a folder of this process alone, in the temporary folder (TMPDIR) or a given one; a file
+          without a name; FullScratchError if the disk is full
 Memory:  none
 
-A process holds a lock on its folder for as long as it lives; the system releases the lock when the
-process ends, in whatever way. So the next command, and the next process that makes a folder, sees
-which folders have no owner any more, and removes them.
+A process holds a lock on its folder while it lives; the system releases the lock when the process
+ends, however it ends. The next command, and the next process that creates a folder, removes all
+folders without an owner.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _OURS = re.compile(r"\.?lowtide\.[a-z-]+\.[a-z0-9_]{8}")
 
 
 def temporary_root() -> Path:
-    """The temporary folder: TMPDIR, or the first of the usual ones that can be written."""
+    """The temporary folder: TMPDIR, or the first writable one of the usual folders."""
     try:
         return Path(tempfile.gettempdir())
-    except FileNotFoundError:  # it tries each of them
+    except FileNotFoundError:  # from tempfile, which tries each of them
         raise DataError(
             "no folder for temporary files can be written",
             path=os.environ.get("TMPDIR", "/tmp"),
@@ -51,9 +51,9 @@ def temporary_root() -> Path:
 
 @contextlib.contextmanager
 def naming_full_disk(folder: Path | None = None) -> Generator[None]:
-    """Within this context a full disk is told as one of temporary files.
+    """Within this context, report a full disk as one that holds temporary files.
 
-    That is of errors that name no file, or one in `folder`.
+    This applies to errors that name no file, or one in `folder`.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def naming_full_disk(folder: Path | None = None) -> Generator[None]:
 
 
 class ScratchFolder:
-    """A folder that `remove` deletes; after a kill, the next process that makes a folder does."""
+    """A folder that `remove` deletes, or after a kill the next process that creates one."""
 
     def __init__(self, purpose: str, *, inside: Path | None = None) -> None:
         root = temporary_root() if inside is None else inside
@@ -83,7 +83,7 @@ class ScratchFolder:
             # Another process took it for a leftover before it was locked, and removes it.
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -92,7 +92,7 @@ class ScratchFolder:
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str, *, inside: Path | None = None) -> Generator[Path]:
-    """A folder for the block; in `inside` it is hidden.
+    """A folder for the block; hidden if it is in `inside`.
 
     >>> with scratch_folder("example") as folder:
     ...     _ = (folder / "a.txt").write_text("a")
@@ -115,9 +115,9 @@ def scratch_file() -> Generator[IO[bytes]]:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a folder that is there; None if it is not, or somebody else has it.
+    """Lock an existing folder; None if it does not exist or is locked by another process.
 
-    Where the disk has no locks a descriptor comes back all the same: nobody removes anything there.
+    On a disk without locks, a descriptor is returned anyway: nothing is ever removed there.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -138,13 +138,13 @@ def _lock(path: Path) -> int | None:
 
 
 def remove_leftovers(root: Path | None = None) -> None:
-    """Remove the folders of killed processes, in the temporary folder if nothing else is said."""
+    """Remove the folders of killed processes, by default in the temporary folder."""
     for path in _iter_ours(root):
         descriptor = _lock(path)
         if descriptor is None:
             continue
         with contextlib.suppress(OSError):
-            # Locked by us now. A disk without locks lets everybody through: leave things alone.
+            # Locked by us now. On a disk without locks anyone succeeds: remove nothing there.
             second = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +156,7 @@ def remove_leftovers(root: Path | None = None) -> None:
 
 
 def _iter_ours(root: Path | None) -> Iterator[Path]:
-    """Folders of this user that are named as ours are."""
+    """Folders of this user with a name in our format."""
     with contextlib.suppress(OSError), os.scandir(root or tempfile.gettempdir()) as entries:
         for entry in entries:
             if (

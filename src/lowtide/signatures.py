@@ -38,9 +38,9 @@ SETTINGS_OF = {
     "TrainKeywords": "lowtide.training.settings:TrainSettings",
     "GenerateKeywords": "lowtide.generation.settings:GenerateSettings",
 }
-"""The settings behind `**options: Unpack[NAME]` of functions that take other things too."""
+"""The settings behind `**options: Unpack[NAME]` of functions with other arguments too."""
 _USED = {"GenerateKeywords": "lowtide.generation.settings:WRITING_NAMES"}
-"""Where only some of the settings are used: which."""
+"""The names of the settings used, for functions that use only some."""
 
 # Texts that name files or folders, and so may be given as paths.
 _PATHS = {
@@ -149,7 +149,7 @@ def public_doc(function: Callable[..., Any]) -> str:
 
 
 def option_rows(options: list[Option]) -> list[str]:
-    """The lines about options of a docstring."""
+    """The lines of a docstring about options."""
     rows = ["Args:"]
     for option in options:
         needed = "Required. " if option.default is None else ""
@@ -174,7 +174,7 @@ def passed_options(name: str) -> list[Option]:
 
 
 def _named(place: str) -> Any:
-    """What a module has under a name; `place` is module:name."""
+    """The object at `place`, given as module:name."""
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
 
@@ -208,7 +208,7 @@ def describe(value: Any) -> None:
 
 
 def _describe_passed(function: Any) -> None:
-    """The same for `**options: Unpack[…]` among other arguments."""
+    """The same for functions with `**options: Unpack[...]` among other arguments."""
     kind = str(getattr(function, "__annotations__", {}).get("options", ""))
     name = kind.removeprefix("Unpack[").removesuffix("]")
     if name not in SETTINGS_OF or hasattr(function, "__signature__"):

@@ -1,6 +1,6 @@
-"""Reuse the file of a released lock for the next one, if many small files are locked in turn.
+"""Reuse the file of a released lock for the next lock, if many small files are locked in turn.
 
-Deleting a file makes ext4 slow to create others for some seconds: with a lock for each of 2,000
+Deleting a file makes ext4 slow at creating files for some seconds: with a lock for each of 2,000
 small files, that was half of the time.
 
 Memory:  a path and a descriptor for each released lock that is not reused yet
@@ -20,7 +20,7 @@ _spare: list[tuple[Path, int]] | None = None
 
 @contextlib.contextmanager
 def reusing_locks() -> Generator[None]:
-    """Inside this context, the file of a released lock becomes that of the next one."""
+    """Within this context, the file of a released lock is reused for the next one."""
     global _spare
     before, _spare = _spare, []
     try:
@@ -32,12 +32,12 @@ def reusing_locks() -> Generator[None]:
 
 
 def take_spare_lock(lock: Path) -> int | None:
-    """The descriptor of a released lock, renamed to this name; None without one."""
+    """The descriptor of a released lock, renamed to this name; None if there is none."""
     if not _spare:
         return None
     before, descriptor = _spare.pop()
     try:
-        os.link(before, lock, follow_symlinks=False)  # never over the lock of another command
+        os.link(before, lock, follow_symlinks=False)  # never replaces the lock of another command
         before.unlink()
     except OSError:
         _remove(before, descriptor)
@@ -55,5 +55,5 @@ def give_up_lock(lock: Path, descriptor: int) -> None:
 
 def _remove(lock: Path, descriptor: int) -> None:
     with contextlib.suppress(OSError):
-        lock.unlink()  # while locked, so that another process that opened it sees it is gone
+        lock.unlink()  # while locked: another process that has it open then sees that it is gone
     os.close(descriptor)

@@ -1,9 +1,9 @@
-"""stdout and stderr of a command, which works on when nobody reads them any more.
+"""stdout and stderr of a command that continues when nobody reads them any more.
 
 A pipe whose reader has ended (`lowtide inspect data | head`), a terminal that was closed (ssh lost
-its connection), a log on a full disk: none of them may end the work, and least of all as a success
-without a result. What cannot be written to stderr is dropped, and what nobody reads of stdout. A
-result that cannot be written, such as to a full disk, is an error as ever.
+its connection), a log on a full disk: none of these may stop the work, or make it exit as a success
+without a result. Output that cannot be written to stderr is dropped, and so is stdout without a
+reader. A result that cannot be written, for example to a full disk, is an error as usual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _lost = {"stdout": False}
 
 
 def outlive_readers() -> None:
-    """Let this process outlive the readers of its stdout and stderr."""
+    """Let this process continue after the readers of its stdout and stderr have ended."""
     sys.stdout = _outliving(sys.stdout, keeps_errors=True)
     sys.stderr = _outliving(sys.stderr, keeps_errors=False)
 
@@ -30,7 +30,7 @@ def is_stdout_read() -> bool:
 
 
 class _Outlet(io.RawIOBase):
-    """Writes to a descriptor as long as that is possible."""
+    """Writes to a descriptor while that is possible."""
 
     def __init__(self, descriptor: int, *, keeps_errors: bool) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Outlet(io.RawIOBase):
 
 
 def _outliving(stream: TextIO, *, keeps_errors: bool) -> TextIO:
-    """A stream to the same place; the stream itself where it is no file of the system."""
+    """A stream to the same file; the stream itself if it has no file descriptor."""
     try:
         outlet = _Outlet(stream.fileno(), keeps_errors=keeps_errors)
         stream.flush()
@@ -71,7 +71,7 @@ def _outliving(stream: TextIO, *, keeps_errors: bool) -> TextIO:
     return io.TextIOWrapper(
         outlet if unbuffered else io.BufferedWriter(outlet),  # pyright: ignore[reportArgumentType]
         encoding=stream.encoding,
-        errors="backslashreplace",  # text that the terminal cannot show is no error
+        errors="backslashreplace",  # text that the terminal cannot show is not an error
         line_buffering=not keeps_errors or outlet.isatty(),
         write_through=unbuffered,
     )

@@ -1,4 +1,4 @@
-"""Tables of text for people: columns as wide as their widest cell, two blanks apart."""
+"""Tables as text: columns as wide as their widest cell, separated by two spaces."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Unfinished files: their hidden names, and the removal of those that killed writers left.
 
 In:      the path of an output, a folder or a file
-Out:     names beside it; unfinished files removed, unless someone is writing them
+Out:     names beside it; unfinished files removed, unless a process is writing them
 Memory:  the names in one folder
 
-A writer holds a shared lock on its unfinished file; who wants to remove the file needs an exclusive
-one, which the system grants once the writer has closed it or is dead.
+A writer holds a shared lock on its unfinished file; removing it needs an exclusive lock, which the
+system grants once the writer has closed the file or is dead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _listed: dict[Path, dict[tuple[str, str], list[str]]] | None = None
 
 
 def unused_name(path: str | os.PathLike[str], suffix: str) -> Path:
-    """A hidden name beside `path` that nobody can guess.
+    """A hidden, unpredictable name beside `path`.
 
     >>> unused_name("a.npy", "partial").name.startswith(".a.npy.")
     True
@@ -43,13 +43,13 @@ def unused_name(path: str | os.PathLike[str], suffix: str) -> Path:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers left beside a file, or in a folder and its folders."""
+    """Remove unfinished files of killed writers beside a file, or in a folder and its folders."""
     for leftover in _iter_leftovers(path):
         _remove_unused(leftover)
 
 
 def _iter_leftovers(path: Path) -> Iterator[Path]:
-    """Unfinished files that a killed writer left beside a file, or in a folder and its folders."""
+    """Unfinished files of killed writers beside a file, or in a folder and its subfolders."""
     if not path.is_dir():
         yield from list_leftovers(path, "partial")
         return
@@ -59,7 +59,7 @@ def _iter_leftovers(path: Path) -> Iterator[Path]:
 
 
 def list_leftovers(path: Path, suffix: str) -> list[Path]:
-    """Hidden files beside `path` that an interrupted command left of it (see unused_name)."""
+    """Hidden files beside `path` that an interrupted command left (see unused_name)."""
     folder = path.parent
     names = None if _listed is None else _listed.get(folder)
     if names is None:
@@ -75,9 +75,9 @@ def list_leftovers(path: Path, suffix: str) -> list[Path]:
 
 @contextlib.contextmanager
 def listing_folders_once() -> Generator[None]:
-    """Inside this context a folder is listed once, however many of its files are written.
+    """Within this context, a folder is listed once, however many of its files are written.
 
-    Else a folder of 200,000 files would be listed 200,000 times.
+    Otherwise a folder of 200,000 files would be listed 200,000 times.
     """
     global _listed
     before, _listed = _listed, {}
@@ -92,7 +92,7 @@ def _is_plain_folder(path: Path) -> bool:
 
 
 def _remove_unused(path: Path) -> None:
-    """Remove an unfinished file, unless someone is writing it: a writer holds its lock."""
+    """Remove an unfinished file, unless a process holds its lock to write it."""
     if not _LEFTOVER.fullmatch(path.name):
         return
     with contextlib.suppress(OSError):
@@ -106,6 +106,6 @@ def _remove_unused(path: Path) -> None:
 
 
 def mark_used(descriptor: int) -> None:
-    """Lock an unfinished file, together with others: who wants to remove it needs it alone."""
+    """Lock an unfinished file with a shared lock; its removal needs an exclusive one."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

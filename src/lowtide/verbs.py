@@ -4,7 +4,7 @@ In:      a verb's name and the words after it
 Out:     its settings, and the Answer of its function, which cli prints
 
 To add a verb: a function in textverbs.py or modelverbs.py that takes the verb's settings, imports
-its stage inside itself (so that nobody else waits for it), calls it and returns the result as an
+its stage inside itself (so that other verbs start fast), calls it and returns the result as an
 Answer; the first line of its docstring is its line in `lowtide --help`, the other lines are
 examples in its own help. Then a row in VERBS, in the order of the stages. Help for the flags comes
 from the docstrings of the settings' fields.
@@ -41,11 +41,11 @@ class Verb:
 
     @property
     def examples(self) -> list[str]:
-        """The other lines of the docstring: commands to start from."""
+        """The other lines of the docstring: example commands."""
         return [line.strip() for line in (self.run.__doc__ or "").splitlines()[1:] if line.strip()]
 
     def parse(self, name: str, words: list[str]) -> Any:
-        """Make the verb's settings of the words after its name."""
+        """Parse the words after a verb's name into its settings."""
         return parse_settings(
             self.settings_class(),
             words,

@@ -1,8 +1,8 @@
-"""How the threads of OpenMP, which torch uses, wait for each other.
+"""How the OpenMP threads of torch wait for each other.
 
-Threads that wait by spinning starve each other as soon as anything else runs on the same cores.
-Thirty small steps beside ten other jobs took 22.1 s of processor time and 203 s by the clock, and
-with threads that sleep 3.9 s and 67 s (two cores, 17 November 2026).
+Threads that wait by spinning slow each other down as soon as anything else runs on the same cores.
+Thirty small steps beside ten other jobs took 22.1 s of processor time and 203 s of wall time; with
+threads that sleep, 3.9 s and 67 s (two cores, 17 November 2026).
 """
 
 from __future__ import annotations
