@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +54,45 @@ def test_places_to_cut(window, start, limit, cut):
 
 def test_without_a_separator_lines_decide():
     assert cut_text(b"ab--c\nd", 0, b"", 100) == (6, True)
+
+
+@pytest.mark.parametrize(
+    ("window", "start", "limit", "cut"),
+    [
+        (b"ab\r\n\r\ncd", 3, 100, (6, False)),
+        (b"ab\r\n\r\ncd", 5, 100, (6, False)),  # half of it is behind us
+        (b"ab\r\n\r\ncd", 6, 100, (6, True)),
+        (b"ab\r\n\r\ncd\n\n", 3, 100, (6, False)),  # the first, however it is written
+        (b"ab\n\ncd\r\n\r\n", 3, 100, (4, False)),
+        (b"ab\r\n\r\ncd", 3, 1, (3, True)),
+    ],
+)
+def test_line_ends_of_a_separator_may_be_those_of_windows(window, start, limit, cut):
+    assert cut_text(window, start, b"\n\n", limit) == cut
+
+
+def plain_cut(window: bytes, start: int, limit: int) -> int | None:
+    """Behind the first line end between two words, looked at one by one."""
+    for place in range(start, min(limit, len(window) - 1)):
+        around = window[max(place - 1, 0) : place], window[place + 1 : place + 2]
+        if window[place] == 10 and around[0].strip() and around[1].isalnum():
+            return place + 1
+    return None
+
+
+def test_a_line_end_between_two_words_is_the_first_choice():
+    chooser = random.Random(7)
+    found = 0
+    for _ in range(3000):
+        window = bytes(chooser.choices(b"\n\n\n \r\taZ9-\xc3", k=chooser.randrange(1, 30)))
+        start, limit = chooser.randrange(len(window)), chooser.randrange(30)
+        expected = plain_cut(window, start, limit)
+        if expected is not None:
+            found += 1
+            assert cut_text(window, start, b"", limit) == (expected, True)
+        elif (first := window.find(b"\n", start, limit)) >= 0:
+            assert cut_text(window, start, b"", limit) == (first + 1, True)
+    assert found > 100
 
 
 def find_in(tmp_path, data, nominal, kind="text", **limits):

@@ -223,6 +223,26 @@ def test_paragraphs_as_documents(tmp_path: Path, separator: str) -> None:
     assert sorted(found) == sorted(documents)
 
 
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_paragraphs_with_line_ends_of_windows(tmp_path: Path, suffix: str, normalize: bool) -> None:
+    """In one file and in many that share blocks, beside others with plain line ends."""
+    pack = gzip.compress if suffix == ".txt.gz" else bytes
+    documents = make_documents(240)
+    for number in range(24):
+        text = "\n\n".join(documents[number * 10 : number * 10 + 10]).encode()
+        text = text.replace(b"\n", b"\r\n") if number % 2 else text
+        (tmp_path / f"{number:02}{suffix}").write_bytes(pack(text))
+    whole = "\n\n".join(documents).encode().replace(b"\n", b"\r\n")
+    (tmp_path / f"whole{suffix}").write_bytes(pack(whole))
+    given: dict[str, Any] = {"document_separator": "\n\n", "normalize": normalize}
+    given |= {"shuffle": False, "val_fraction": 0, "dedup": False, "processes": 2}
+    prepare([tmp_path], tmp_path / "out", **given)
+    found = read_documents(tmp_path / "out", "train")
+    assert [text.replace("\r\n", "\n") for text in found] == documents * 2
+    assert normalize != ("\r\n" in "".join(found))
+
+
 def test_files_as_documents(tmp_path: Path) -> None:
     for number, text in enumerate(make_documents(120)):
         (tmp_path / f"{number}.txt").write_text(f"{text}\nwith {SEPARATOR} inside")

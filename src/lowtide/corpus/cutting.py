@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from io import FileIO
 from typing import BinaryIO
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.textblocks import ReadingSettings
+from lowtide.corpus.textblocks import ReadingSettings, separator_spellings
 
-__all__ = ["PROBE_BYTES", "cut_text", "find_cut", "read_at"]
+__all__ = ["PROBE_BYTES", "context_bytes", "cut_text", "find_cut", "read_at"]
 
 PROBE_BYTES = 64 << 10
-_LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
-_BLANKS = frozenset(b" \t\r\n\v\f")
+_BETWEEN_WORDS = re.compile(rb"(?<=[^ \t\r\n\v\f])\n(?=[A-Za-z0-9])")
+"""A line end between two words. Searched natively: there may be millions of empty lines."""
 
 
 def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
@@ -54,7 +55,7 @@ def find_cut(
         return source.size_bytes, False
     if source.format.block_kind == "jsonl":
         return _find_line_end(file, source, nominal, probe_bytes), False
-    back = max(len(options.separator) - 1, 1)
+    back = context_bytes(options.separator)
     wanted = min(probe_bytes, options.window_bytes)
     while True:  # a border is usually near: search a small window first, then all of it
         window = read_at(file, nominal - back, back + wanted + back)
@@ -67,6 +68,11 @@ def find_cut(
         elif wanted >= options.window_bytes:
             return nominal - back + (cut[0] if cut is not None else len(window)), True
         wanted = min(wanted * 8, options.window_bytes)
+
+
+def context_bytes(separator: bytes) -> int:
+    """Bytes before a place that a search for a border there has to see."""
+    return max(1, max(map(len, separator_spellings(separator))) - 1)
 
 
 def _find_line_end(file: BinaryIO, source: InputFile, nominal: int, probe_bytes: int) -> int:
@@ -89,18 +95,20 @@ def cut_text(window: bytes, start: int, separator: bytes, limit: int) -> tuple[i
     pre-tokenization pattern cuts anyway; else any line border, any blank, any character.
     """
     if separator:
-        found = window.find(separator, start - len(separator) + 1)
-        if 0 <= found <= limit:
-            return found + len(separator), False
+        found = [
+            (place, place + len(mark))
+            for mark in separator_spellings(separator)
+            if 0 <= (place := window.find(mark, max(start - len(mark) + 1, 0))) <= limit
+        ]
+        if found:
+            return min(found)[1], False
     if start >= len(window):
         return None
+    between = _BETWEEN_WORDS.search(window, start, limit + 1)
+    if between is not None:
+        return between.end(), True
     position = window.find(b"\n", start)
     first_line = position + 1 if 0 <= position < limit else 0
-    while 0 <= position < min(limit, len(window) - 1):
-        before, after = window[position - 1] if position else 10, window[position + 1]
-        if before not in _BLANKS and after in _LETTERS:
-            return position + 1, True
-        position = window.find(b"\n", position + 1)
     if first_line:
         return first_line, True
     position = window.find(b" ", start)

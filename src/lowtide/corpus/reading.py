@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowtide import files
-from lowtide.corpus.cutting import PROBE_BYTES, cut_text, find_cut, read_at
+from lowtide.corpus.cutting import PROBE_BYTES, context_bytes, cut_text, find_cut, read_at
 from lowtide.corpus.decompression import open_stream
 from lowtide.corpus.grouping import (
     is_plain_text,
@@ -39,6 +39,7 @@ from lowtide.corpus.textblocks import (
     Stream,
     StreamPaths,
     TextBlock,
+    iter_separated,
 )
 from lowtide.errors import DataError, LowtideError, from_os_error
 from lowtide.quickclasses import dataclass
@@ -239,7 +240,7 @@ def _tell_damage(source: InputFile, options: ReadingSettings, error: LowtideErro
 
 def _iter_stream(stream: int, source: InputFile, options: ReadingSettings) -> Iterator[TextBlock]:
     """Cut a compressed or re-encoded file into blocks, by the same rule as a plain one."""
-    back = max(len(options.separator) - 1, 1)
+    back = context_bytes(options.separator)
     held = bytearray()
     base = number = stored = 0
     inside = ended = False
@@ -285,7 +286,7 @@ def _cut_stream(
     held: bytearray, nominal: int, ended: bool, options: ReadingSettings
 ) -> tuple[int, bool]:
     """Return (end, inside a document) for the block that should end at `nominal`."""
-    back = max(len(options.separator) - 1, 1)
+    back = context_bytes(options.separator)
     window = bytes(held[max(nominal - back, 0) : nominal + options.window_bytes + back])
     start = min(nominal, back)
     cut = cut_text(window, start, options.separator, len(window) - back)
@@ -345,20 +346,12 @@ def block_documents(block: TextBlock, options: ReadingSettings, paths: Paths) ->
 
 def _text_documents(block: TextBlock, options: ReadingSettings) -> Iterator[Document]:
     for segment in block.segments:
-        begin = segment.begin
-        while begin <= segment.end:
-            found = (
-                block.data.find(options.separator, begin, segment.end) if options.separator else -1
-            )
-            end = found if found >= 0 else segment.end
+        for begin, end, is_last in iter_separated(block.data, segment, options.separators):
             first = not (block.continues and begin == 0)
-            last = not (block.continued and end == len(block.data) and found < 0)
+            last = not (block.continued and end == len(block.data) and is_last)
             if end > begin:
                 ordinal = segment.offset + begin - segment.begin
                 yield Document(segment.input_index, ordinal, block.data[begin:end], first, last)
-            if found < 0:
-                break
-            begin = end + len(options.separator)
 
 
 def _jsonl_documents(

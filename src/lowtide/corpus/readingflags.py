@@ -28,8 +28,8 @@ class ReadingFlags:
 
     # Reading
     document_separator: str = DEFAULT_SEPARATOR
-    """Separator between documents in text files; may contain \\n and \\t; "" makes each file one
-    document."""
+    """Separator between documents in text files; may contain \\n (which is also found as
+    \\r\\n) and \\t; "" makes each file one document."""
     text_field: str = "text"
     """Field of jsonl rows, or column of parquet files, that holds the text."""
     encoding: str = "utf-8"

@@ -5,9 +5,10 @@ Memory:  a block holds its bytes; everything else is a few numbers
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -30,10 +31,23 @@ __all__ = [
     "Stream",
     "StreamPaths",
     "TextBlock",
+    "iter_separated",
+    "separator_spellings",
 ]
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
 BLOCK_BYTES = 4 << 20
+
+
+def separator_spellings(separator: bytes) -> tuple[bytes, ...]:
+    r"""A separator, and where it contains line ends also with those of Windows.
+
+    >>> separator_spellings(b"\n\n"), separator_spellings(b"--")
+    ((b'\n\n', b'\r\n\r\n'), (b'--',))
+    """
+    if b"\n" not in separator or b"\r" in separator:
+        return (separator,)
+    return separator, separator.replace(b"\n", b"\r\n")
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,11 @@ class ReadingSettings:
         return other
 
     @property
+    def separators(self) -> tuple[bytes, ...]:
+        """How the separator may be written in a text."""
+        return separator_spellings(self.separator)
+
+    @property
     def window_bytes(self) -> int:
         """How far past its nominal end a document border is searched for."""
         return self.block_bytes // 2
@@ -90,6 +109,18 @@ class Segment:
     """Where in the (decompressed) input it starts: a byte, or a row of a parquet file."""
     begin: int
     end: int
+
+
+def iter_separated(
+    data: bytes, segment: Segment, separators: Sequence[bytes]
+) -> Iterator[tuple[int, int, bool]]:
+    """Begin and end of each document of a segment, and whether no separator ends it."""
+    begin = segment.begin
+    marks = b"|".join(map(re.escape, filter(None, separators)))
+    for found in re.compile(marks).finditer(data, begin, segment.end) if marks else ():
+        yield begin, found.start(), False
+        begin = found.end()
+    yield begin, segment.end, True
 
 
 @dataclass(frozen=True)
