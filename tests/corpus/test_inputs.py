@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,44 @@ def test_files_folders_and_globs(tmp_path: Path) -> None:
     assert notices == [f"{tmp_path}: 1 file of other kinds ignored"]
     assert names(expand_inputs([str(tmp_path / "*.txt")])) == ["b.txt"]
     assert expand_inputs([tmp_path / "image.png"])[0].kind == "text"
+
+
+ROWS = '{"text": "one", "id": 1}\n{"text": "two"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (ROWS, "jsonl"),
+        ("\ufeff\n" + ROWS.replace("\n", "\r\n\r\n"), "jsonl"),
+        (ROWS.split("\n")[0] + "\n", "text"),  # one object: settings, say
+        ('{\n  "text": "one"\n}\n{\n}', "text"),
+        (f"[{ROWS.strip()}]", "text"),
+        ("[1]\n{}", "text"),
+        ("{}\nwords", "text"),
+        ("words", "text"),
+        ("", "text"),
+        ("[" * 100_000 + "\n{", "text"),
+        ("1" * 5000 + "\n{", "text"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".json", ".JSON.gz"])
+def test_json_is_rows_if_its_first_lines_are(
+    tmp_path: Path, text: str, kind: str, suffix: str
+) -> None:
+    """As C4 and other datasets have them; their JSON would be learned as text."""
+    path = tmp_path / f"a{suffix}"
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
+    assert expand_inputs([path])[0].kind == kind
+    assert expand_inputs([str(tmp_path / "a*")])[0].kind == kind
+    (tmp_path / "b.txt").write_text("x")
+    assert names(expand_inputs([tmp_path])) == ["b.txt"]  # a folder has settings beside its texts
+
+
+def test_json_that_cannot_be_read_is_reported_by_reading_it(tmp_path: Path) -> None:
+    (tmp_path / "a.json.gz").write_bytes(b"no archive")
+    assert expand_inputs([tmp_path / "a.json.gz"])[0].kind == "text"
 
 
 def test_order_is_as_given(tmp_path: Path) -> None:

@@ -74,6 +74,21 @@ def test_what_a_url_names_is_found_in_order(texts: Path, server: Any) -> None:
     assert str(pickle.loads(pickle.dumps(twice[0])).path) == "s3://bucket/texts/a.txt"
 
 
+def test_json_of_rows_is_jsonl_where_it_is_named(server: Any, tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"text": some_text(seed, 3)}) + "\n" for seed in range(9))
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(rows.encode()))
+    (tmp_path / "b.json").write_text('{"one": "object"}')
+    (tmp_path / "c.txt").write_text(some_text(1, 3))
+    server.upload(tmp_path, "json")
+    found = expand_inputs(["s3://bucket/json/*.json*", "s3://bucket/json"])
+    assert [(row.path.name, row.kind) for row in found] == [
+        ("a.json.gz", "jsonl"),
+        ("b.json", "text"),
+        ("c.txt", "text"),
+    ]
+    assert expand_inputs(["s3://bucket/json/a.json.gz"])[0].kind == "jsonl"
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

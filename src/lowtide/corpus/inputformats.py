@@ -27,6 +27,7 @@ __all__ = [
     "InputFormat",
     "classify",
     "is_known",
+    "may_hold_rows",
 ]
 
 
@@ -86,7 +87,7 @@ def _iter_hub_rows(source: InputFile, options: ReadingSettings) -> Iterator[tupl
 
 FORMATS = {
     "text": InputFormat((".txt", ".text", ".md"), "text"),
-    "jsonl": InputFormat((".jsonl", ".ndjson"), "jsonl"),
+    "jsonl": InputFormat((".jsonl", ".ndjson", ".jsonlines"), "jsonl"),
     "parquet": InputFormat(
         (".parquet",), "rows", _iter_parquet_rows, reader_bytes=_parquet_bytes, expansion=3.0
     ),
@@ -111,6 +112,12 @@ def classify(path: Path) -> tuple[str, str | None]:
     """
     suffixes, compression = _split_suffixes(path)
     return (_KINDS.get(suffixes[-1], "text") if suffixes else "text"), compression
+
+
+def may_hold_rows(path: Path) -> bool:
+    """True for .json: its text decides whether it is a JSON object a line, as jsonl."""
+    suffixes, _ = _split_suffixes(path)
+    return suffixes[-1:] == [".json"]
 
 
 def is_known(path: Path) -> bool:

@@ -23,9 +23,10 @@ from lowtide.corpus.inputformats import (
     COMPRESSIONS,
     FORMATS,
     InputFormat,
-    classify,
     is_known,
+    may_hold_rows,
 )
+from lowtide.corpus.jsonlines import classify_file
 from lowtide.counts import counted
 from lowtide.errors import DataError, from_os_error
 from lowtide.filenames import MERGES_NAME, METRICS_NAME
@@ -235,7 +236,7 @@ def expand_inputs(
                 notice(f"{path} is the same file as {inputs[seen[identity]].path}: read once")
                 continue
             seen[identity] = len(inputs)
-            kind, compression = classify(path)
+            kind, compression = classify_file(path)
             inputs.append(
                 InputFile(
                     index=len(inputs),
@@ -257,10 +258,12 @@ def _add_objects(
 ) -> None:
     """Add the objects of a URL: a single one, those under a prefix, or matches of a pattern."""
     ignored = matched = 0
+    is_pattern = any(sign in url.key for sign in "*?[")
     for info in find_objects(url):
         path = StorePath(str(info.url))
         named = info.url == url
-        if not named and (not is_known(path) or info.url.name.startswith(".")):
+        known = is_known(path) or (is_pattern and may_hold_rows(path))
+        if not named and (not known or info.url.name.startswith(".")):
             ignored += 1
             continue
         identity = xxhash.xxh3_128_intdigest(str(info.url).encode())
@@ -269,7 +272,7 @@ def _add_objects(
             notice(f"{info.url} is named twice: read once")
             continue
         seen[identity] = len(inputs)
-        kind, compression = classify(path)
+        kind, compression = classify_file(path)
         number = tag_number(info)
         inputs.append(InputFile(len(inputs), path, kind, compression, info.size, number, number))
     if ignored:
@@ -277,7 +280,7 @@ def _add_objects(
     if not matched:
         raise DataError(
             "no object matches this pattern"
-            if any(sign in url.key for sign in "*?[")
+            if is_pattern
             else "no text under this prefix (txt, md, jsonl, parquet, plain or compressed)",
             path=str(url),
             next_step="check the URL for typing errors",
