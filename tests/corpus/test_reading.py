@@ -150,14 +150,40 @@ def test_parquet(tmp_path: Path) -> None:
     assert sorted({d.ordinal for d in documents}) == [0, 2, 3]
     with pytest.raises(DataError, match="no column 'body'; there are text, id"):
         list(reading.iter_documents([path], reading.ReadingSettings(text_field="body")))
-    with pytest.raises(DataError, match="column 'id' holds int64, expected text"):
+    with pytest.raises(DataError, match="column 'id' holds int64, expected text") as wrong:
         list(reading.iter_documents([path], reading.ReadingSettings(text_field="id")))
+    assert "the columns are text, id" in wrong.value.message
+    assert wrong.value.next_step == "name the column of text with --text-field"
     for kind in (pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()):
         pq.write_table(pa.table({"text": pa.array(["eins", None, "zwei"], kind)}), path)
         assert [document.text for document in reading.iter_documents([path])] == [b"eins", b"zwei"]
     path.write_bytes(b"PAR1 nonsense")
     with pytest.raises(DataError, match="not a parquet file"):
         list(reading.iter_documents([path]))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["a.b", "a.b"]),
+        pa.table({"a": [{"b": "a field"}], "a.b": ["a column"]}),
+    ],
+)
+def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path, table: Any) -> None:
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"2 columns are called 'a\.b'\n"):
+        list(
+            reading.iter_documents(
+                [tmp_path / "a.parquet"], reading.ReadingSettings(text_field="a.b")
+            )
+        )
+
+
+def test_a_parquet_column_whose_name_has_dots_is_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a.b": ["other"], "a": ["this"]}), tmp_path / "a.parquet")
+    for name, text in (("a", b"this"), ("a.b", b"other")):
+        options = reading.ReadingSettings(text_field=name)
+        assert [d.text for d in reading.iter_documents([tmp_path / "a.parquet"], options)] == [text]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 HUB_PREFIX = "hf://"
+_NAME_COLUMN = "name the column of text with --text-field, in training with --text-column"
 
 
 def hub_name(given: str | Path) -> str | None:
@@ -97,11 +98,13 @@ def hub_text(row: dict[str, Any], *, name: str, number: int, text_field: str) ->
         raise DataError(
             f"row {number} has no column {text_field!r}; there are {', '.join(row)}",
             path=f"{HUB_PREFIX}{name}",
-            next_step="name the column of text with --text-field, in training with --text-column",
+            next_step=_NAME_COLUMN,
         )
     if text is not None and not isinstance(text, str):
         raise DataError(
-            f"column {text_field!r} holds {type(text).__name__}, expected text",
+            f"column {text_field!r} holds {type(text).__name__}, expected text; the columns are "
+            f"{', '.join(row)}",
             path=f"{HUB_PREFIX}{name}",
+            next_step=_NAME_COLUMN,
         )
     return (text or "").encode("utf-8", "replace")

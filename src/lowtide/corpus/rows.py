@@ -43,6 +43,7 @@ _BATCH_BYTES = 2 << 20
 _ROW_GROUPS_PLANNED = 256
 _ROW_BYTES = 64
 """The minimum bytes counted for a row, so that millions of empty rows fill a block too."""
+_NAME_COLUMN = "name the column of text with --text-field"
 _SHORT_BYTES = 1 << 10
 _FEWEST_ROWS = 16
 
@@ -191,7 +192,7 @@ def _opened(source: InputFile, options: ReadingSettings) -> Generator[tuple[Any,
                 f"not a parquet file: {error}", path=source.path, next_step="fetch the file again"
             ) from None
         file = stack.enter_context(opened)
-        _check_column(file.schema_arrow, source.path, options.text_field)
+        _check_column(file, source.path, options.text_field)
         yield file, cast("BinaryIO", stored)
 
 
@@ -220,20 +221,34 @@ def _unpacked(source: InputFile, options: ReadingSettings) -> Generator[IO[bytes
         yield copy
 
 
-def _check_column(schema: Any, path: Path, name: str) -> None:
+def _check_column(file: Any, path: Path, name: str) -> None:
     pa = _import_pyarrow(path)
+    schema = file.schema_arrow
     if name not in schema.names:
         raise DataError(
             f"no column {name!r}; there are {', '.join(schema.names)}",
             path=path,
-            next_step="name the column of text with --text-field",
+            next_step=_NAME_COLUMN,
+        )
+    # A field `b` of a column `a` has the path `a.b`, which may be a column's name as well.
+    paths = [file.schema.column(place).path for place in range(len(file.schema))]
+    if schema.names.count(name) > 1 or paths.count(name) > 1:
+        raise DataError(
+            f"{max(schema.names.count(name), paths.count(name))} columns are called {name!r}",
+            path=path,
+            next_step="write the file again with another name for each column",
         )
     kind = schema.field(name).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     kinds = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary())
-    if kind not in kinds:  # binary: some programs write text without declaring it as such
-        raise DataError(f"column {name!r} holds {kind}, expected text", path=path)
+    if kind not in kinds:  # binary: some programs write text without saying that it is
+        raise DataError(
+            f"column {name!r} holds {kind}, expected text; the columns are "
+            f"{', '.join(schema.names)}",
+            path=path,
+            next_step=_NAME_COLUMN,
+        )
 
 
 def _rows_block(
