@@ -1,4 +1,4 @@
-"""Pretokenizing: the ids of the whole file, whatever it is stored in, in a real .npy."""
+"""Pretokenizing: the ids of the whole file, in any format, in a valid .npy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def take_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interrupt_after_three_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Begin a file in small steps; where each ended, of this run and of those that follow."""
+    """Begin a file in small steps; where each ended, in this run and the following ones."""
     take_small_steps(monkeypatch)
     real = Journal.write
     steps: list[int] = []
@@ -73,10 +73,23 @@ def interrupt_after_three_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return steps
 
 
+@pytest.mark.parametrize("folder", [".", "/", "made", "made/.."])
+def test_a_folder_is_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "a.txt").write_text("some text")
+    with pytest.raises(UsageError, match="--out-path is a folder") as wrong:
+        pretokenize_file(file="a.txt", out_path=folder)
+    assert wrong.value.next_step == f"--out-path {Path(folder, 'a.npy')}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "made"]
+
+
 def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
     steps = interrupt_after_three_steps(path, monkeypatch)
-    assert not (tmp_path / "a.npy").exists()
+    The journal has the checksums of the ids and of their text.
     pretokenize_file(file=path)
     assert len(steps) == len(set(steps)) and steps == sorted(steps), "something was done twice"
     expected = Tokenizer.load("gpt2").encode(path.read_text(), special="allow")

@@ -129,6 +129,12 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
             f"--out-path is one file, and {len(sources)} are read",
             next_step="leave --out-path out: each .npy goes beside its text",
         )
+    if settings.out_path is not None and settings.out_path.is_dir():
+        raise UsageError(
+            "--out-path is a folder, expected the path of a file",
+            path=settings.out_path,
+            next_step=f"--out-path {settings.out_path / npy_path(sources[0].path).name}",
+        )
     if settings.out_path is None and any(is_stored(source.path) for source in sources):
         raise UsageError(
             f"{sources[0].path} lies in an object store, where no .npy is written",
