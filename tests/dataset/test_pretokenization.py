@@ -1,4 +1,4 @@
-"""Pretokenizing: the ids of the whole file, in any format, in a valid .npy."""
+"""Pretokenizing: the ids of the whole file, whatever it is stored in, in a real .npy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def take_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interrupt_after_three_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Begin a file in small steps; where each ended, in this run and the following ones."""
+    """Begin a file in small steps; where each ended, of this run and of those that follow."""
     take_small_steps(monkeypatch)
     real = Journal.write
     steps: list[int] = []
@@ -89,7 +89,7 @@ def test_a_folder_is_no_output(
 def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
     steps = interrupt_after_three_steps(path, monkeypatch)
-    The journal has the checksums of the ids and of their text.
+    assert not (tmp_path / "a.npy").exists()
     pretokenize_file(file=path)
     assert len(steps) == len(set(steps)) and steps == sorted(steps), "something was done twice"
     expected = Tokenizer.load("gpt2").encode(path.read_text(), special="allow")
@@ -102,7 +102,7 @@ def test_ids_that_are_not_as_they_were_written_are_made_anew(
 ) -> None:
     """A flipped bit in the part that is done, a power cut, another text of the same size and time.
 
-    The journal has the checksums of the ids and of the text they are of.
+    The journal has the checksums of the ids and of their text.
     """
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
     steps = interrupt_after_three_steps(path, monkeypatch)
