@@ -1,7 +1,7 @@
-"""What holds for all tests: no luck, no clock, Ctrl-C, and a list of what could not be run.
+"""Rules for all tests: no randomness, no clock, a working Ctrl-C, a list of skipped tests.
 
-Also who runs what: a file is run by one process, so that what its tests share is made once, and
-files that take long come first, so that no process waits for another at the end.
+Also the scheduling: a file is run by one process, so that what its tests share is made once, and
+long files come first, so that no process waits for another at the end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# Before anything imports torch. There are as many processes as cores: threads of one would take
-# turns with another's, and what programs take of the memory is measured once for all of them.
+# Before anything imports torch. There are as many processes as cores: more threads would only
+# compete for them, and the memory that programs use is measured once for all processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Hundreds of programs are started, and what they import is compiled once for all of them, also
-# where a shell says that Python leaves no compiled files behind.
+# Hundreds of programs are started; their imports are compiled once for all of them, also
+# if the shell's environment disables compiled files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import psutil
@@ -38,32 +38,32 @@ from lowtide.loader import selftest
 
 sys.dont_write_bytecode = False
 
-# The same examples every time, so that a failure is the change's and not the day's; `make chance`
-# looks for new ones. How long one takes says something of the machine, and nothing of the code.
+# The same examples every time, so that a failure is caused by the change; `make chance` tries
+# new ones. The time of an example depends on the machine, not on the code.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("chance", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("fixed")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: the programs under
-# test would then never hear the Ctrl-C that a test sends them, and wait for it for ever.
+# test would ignore the Ctrl-C that a test sends them, and the test would wait forever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Hundreds of thousands of small files are made and removed, which takes a disk longer than all that
-# is tested: they are kept in memory where there is plenty. pytest asks for the folder by this name.
+# Hundreds of thousands of small files are created and removed, which takes longer on a disk than
+# the tests: they are kept in memory if there is enough. pytest reads the folder from this variable.
 _IN_MEMORY, _ENOUGH_BYTES = Path("/dev/shm"), 8 << 30
 
 
 def _has_room() -> bool:
-    """True if there is plenty of memory for files, and programs among them may be started."""
+    """True if there is enough memory for files, and programs in that folder can be executed."""
     if not os.access(_IN_MEMORY, os.W_OK) or os.statvfs(_IN_MEMORY).f_flag & os.ST_NOEXEC:
         return False
     return min(shutil.disk_usage(_IN_MEMORY).free, memory.available_bytes()) >= _ENOUGH_BYTES
 
 
 def _remove_remains() -> None:
-    """Remove what killed runs left: pytest would wait three days, and it is memory."""
+    """Remove folders of killed runs, which use memory: pytest would keep them for three days."""
     for lock in _IN_MEMORY.glob("pytest-of-*/pytest-*/.lock"):
         with contextlib.suppress(OSError, ValueError):
             if not psutil.pid_exists(int(lock.read_text())):
@@ -75,8 +75,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ and _has_room():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
 
-# Files that share something costly: what JAX computed, torch's compiler and transformers, which are
-# imported in seconds, our files as syntax trees, and a process that has torch imported.
+# Files that share something costly: results computed by JAX, torch's compiler, imports of
+# transformers (seconds), our files as syntax trees, and a process that has imported torch.
 _TOGETHER = {
     "jax": ("tests/jaxtraining/test_",),
     "compiler": (
@@ -115,7 +115,7 @@ _TOGETHER = {
         "tests/ladder/test_packing.py",
     ),
 }
-# Files and groups of some seconds and more, longest first: what is handed out last must be short.
+# Files and groups of some seconds and more, longest first, so that short ones run last.
 _LONGEST = (
     "tests/jaxtraining/test_parity.py",
     "tests/jaxtraining/test_runs.py",
@@ -156,16 +156,16 @@ _LONGEST = (
 )
 
 _CAPABILITIES_3 = 0x20080522  # the version of the call's structures; from linux/capability.h
-_ORDINARY_BYTES = 64 << 20  # what a command that trains nothing holds when it starts, about
+_ORDINARY_BYTES = 64 << 20  # approximate memory of a command without training at its start
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1 << 1, 1 << 2
 
 
 @pytest.fixture
 def ordinary_user() -> Iterator[None]:
-    """Files refuse what their permissions refuse, to root too, until the test is over.
+    """Apply file permissions to root as well, until the end of the test.
 
-    Root alone may write everywhere; it is put on a level with others by taking that right from
-    this thread, which threads and programs it starts inherit.
+    Root can write everywhere; this removes that capability from this thread, which threads and
+    programs it starts inherit.
     """
     if os.geteuid() != 0:
         yield
@@ -181,7 +181,7 @@ def ordinary_user() -> Iterator[None]:
     assert libc.capset(header, before) == 0
 
 
-# As they are, and what is taken off what they measure.
+# The original functions, and the memory to subtract from what they measure.
 _measure_own, _measure_peak = memory.resident_bytes, memory.process_peak_bytes
 _surplus = {"own": 0, "beside": 0}
 
@@ -194,7 +194,7 @@ def _resident_bytes(pid: int | str = "self") -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Measure this process before each test, and before what tests share is made for the first."""
+    """Measure this process before each test, and before fixtures are set up for the first."""
     beside = memory._descendant_pids() if memory._has_children() else []
     _surplus["own"] = max(0, _measure_own() - _ORDINARY_BYTES)
     _surplus["beside"] = sum(map(_measure_own, beside))
@@ -202,11 +202,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def ordinary_process() -> Iterator[None]:
-    """A budget finds a program of ordinary size, whatever earlier tests left in this process.
+    """Let a budget see a program of ordinary size, whatever earlier tests left in this process.
 
-    Hundreds of tests share one process, and the libraries they import stay: it grows beyond the
-    budgets that a test gives. Programs that a test starts measure themselves. What is replaced is
-    what all other measures ask, in whichever module their names are.
+    Hundreds of tests share one process, and imported libraries stay loaded: it exceeds the budgets
+    that a test gives. Programs that a test starts measure themselves. The functions replaced are
+    those that all other measurements call, in every module that imports them.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "resident_bytes", _resident_bytes)
@@ -216,19 +216,19 @@ def ordinary_process() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """What is flushed is not waited for: tests end by kills, and none by a power cut.
+    """Do not wait for flushes: tests kill processes, but never cut the power.
 
-    Tens of thousands of files are written whole, each with two waits of milliseconds. Tests of what
-    is flushed, and when, have stand-ins of their own; programs that a test starts wait.
+    Tens of thousands of files are written, each with two waits of milliseconds. Tests of flushes
+    use their own stand-ins; programs that a test starts do wait.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", os.fstat)  # which refuses what is no open file, too
+        patch.setattr(os, "fsync", os.fstat)  # an invalid descriptor is an error, too
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_clock() -> Iterator[None]:
-    """What reads batches for two seconds, to say how many, reads them for a fiftieth of that."""
+    """Measurements of batches per second that take two seconds take a fiftieth of that."""
     clock = SimpleNamespace(perf_counter=lambda: 50 * time.perf_counter())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selftest, "time", clock)
@@ -237,13 +237,13 @@ def quick_clock() -> Iterator[None]:
 
 @pytest.fixture
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rows of metrics by the clock, once a second: how many there are is the machine's doing."""
+    """No rows of metrics by time, once a second: their number depends on the machine."""
     never = progress.Intervals(metrics_seconds=float("inf"))
     monkeypatch.setattr(progress, "USUAL_INTERVALS", never)
 
 
-# Imports what takes seconds, once; each script then runs in a fork. Triton must know when it is
-# imported that nothing is to be compiled for a GPU.
+# Imports that take seconds, once; each script then runs in a fork. When Triton is imported, the
+# environment must already say that nothing is compiled for a GPU.
 _FORKS = """
 import importlib.util, json, os, sys, traceback
 if os.fork():
@@ -289,10 +289,10 @@ StartForks = Callable[..., Callable[[], tuple[list[int], str]]]
 
 @pytest.fixture(scope="session")
 def start_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartForks]:
-    """Run scripts side by side, each in a process that finds torch and Triton imported.
+    """Run scripts in parallel, each in a process with torch and Triton already imported.
 
-    `start_forks((script, arguments, environment), …)` returns what waits for them and returns their
-    exit codes and all that they printed.
+    `start_forks((script, arguments, environment), ...)` returns a function that waits for them and
+    returns their exit codes and output.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", _FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -316,7 +316,7 @@ def start_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartForks
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out whole files, and those that share something costly as one."""
+    """Distribute whole files, and files that share something costly together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
@@ -329,26 +329,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first, where several processes share them."""
+    """Put the longest files first, if several processes share them."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        return  # in the order that they are named in
+        return  # in the order given
     ranks = {path: rank for rank, path in enumerate(_LONGEST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Look for no garbage while there is none: modules are imported to stay."""
+    """Disable garbage collection while modules are imported, which are never freed."""
     gc.disable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Look for it again, but not among a million objects of modules, which takes half a second."""
+    """Enable it again, without the million objects of modules, whose scan takes half a second."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """End by naming every test that was skipped, by reason."""
+    """List every skipped test at the end, by reason."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for report in terminalreporter.stats.get("skipped", []):
         place = report.longrepr

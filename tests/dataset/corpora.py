@@ -75,7 +75,7 @@ def read_tokens(info: layout.DatasetInfo, split: str) -> np.ndarray:
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
-    """Return every file of a dataset, by name; but what was measured is never the same twice."""
+    """Return every file of a dataset by name; without measurements, which always differ."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -84,11 +84,11 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 class Killed(BaseException):
-    """What a program sees of a kill in a test: no `except Exception` stops it."""
+    """A kill as a program in a test sees it: no `except Exception` stops it."""
 
 
 def kill_at_rename(patch: pytest.MonkeyPatch, limit: int, work: Callable[[], object]) -> bool:
-    """Do the work, killed at the rename of that number; True if it came so far."""
+    """Do the work, killed at the rename with this number; True if it got that far."""
     count = 0
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
@@ -114,7 +114,7 @@ QUESTION = "which of these tides comes twice a day at the coast where the old bo
 def write_old_and_new(
     num_old: int, *, long_lines: int, again: slice, num_new: tuple[int, int, int]
 ) -> None:
-    """Write a tokenizer, and old and new text of several kinds, with duplicates in and between."""
+    """Write a tokenizer, and old and new text of several kinds, with duplicates in both."""
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(Path("tok"))
     old, place = make_documents(num_old), 2 * num_old // 3
     long_document = "\n".join(f"line {number} of a long document" for number in range(long_lines))

@@ -30,7 +30,7 @@ QUESTION = "which of these tides comes twice a day at the coast where the old bo
 
 
 def make_texts(count: int = 180) -> list[str]:
-    """Texts of random words; of each up to three copies, in which some words are others."""
+    """Texts of random words; of each up to three copies with some words replaced."""
     chooser = random.Random(4)
     texts: list[str] = []
     for number in range(count):
@@ -103,7 +103,7 @@ def test_appending_keeps_what_one_preparation_keeps(texts: list[str], dedup: boo
 
 
 def near_copies(chooser: random.Random, num_words: int) -> list[str]:
-    """A text, and up to three copies of it with another word somewhere."""
+    """A text, and up to three copies of it with one word replaced."""
     words = chooser.choices(WORDS, k=num_words)
     copies = [list(words) for _ in range(chooser.randrange(4))]
     for copy in copies:
@@ -186,7 +186,7 @@ def test_the_same_bytes_for_any_workers_and_after_any_kill(
 
 
 def say(number: int, count: int) -> str:
-    """Documents of random words that all say the question."""
+    """Documents of random words that all contain the question."""
     chooser = random.Random(number)
     return SEPARATOR.join(
         " ".join([*chooser.choices(WORDS, k=30), QUESTION, *chooser.choices(WORDS, k=9)])

@@ -1,4 +1,4 @@
-"""Appending as stages of tasks: the bytes that the threads of one machine add."""
+"""Appending as stages of tasks: the same bytes as the threads of one machine add."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMITS = WorkerLimits()
 
 @pytest.fixture(autouse=True)
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old and new text of several kinds, with duplicates in it and between both."""
+    """Old and new text of several kinds, with duplicates within and between both."""
     monkeypatch.chdir(tmp_path)
     write_old_and_new(120, long_lines=900, again=slice(30, 60), num_new=(70, 40, 30))
 
@@ -124,7 +124,7 @@ def test_neither_workers_nor_sizes_change_a_byte(
 
 
 def test_unknown_characters_and_a_second_append() -> None:
-    """Of text with unknown characters all hashes are kept; both engines go on from them."""
+    """With unknown characters in text, all hashes are kept; both engines continue from them."""
     prepare(tokenization="char")
     write_corpus(Path("new/d.txt"), ["a document with a € sign in the middle of its line"])
     result = append_both()
@@ -153,7 +153,7 @@ def test_shards_of_any_origin(block_bytes: int) -> None:
 
 
 def test_runs_of_shards_have_every_document_once() -> None:
-    """Documents begin and end anywhere in shards, and some shards hold no end of any."""
+    """Documents begin and end anywhere in shards, and some shards contain no document end."""
     prepare(tokens_per_shard=700)
     info = layout.load_dataset_info("out")
     shards, tokenizer = rehashing.in_order(chain(*info.shards.values())), Tokenizer.load("out")

@@ -1,4 +1,4 @@
-"""Parts that are encoded the moment they are hashed: the same bytes, whoever else is at work."""
+"""Parts encoded right after hashing: the same bytes, whichever other workers there are."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def settings_of(root: Path, out_dir: str, **options: Any) -> PrepareSettings:
 
 
 def start(root: Path, out_dir: str) -> Any:
-    """A worker, whose tasks the test runs itself."""
+    """A worker whose tasks the test runs directly."""
     workers: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running._SharedPreparation, "run", lambda self, _: workers.append(self))
@@ -141,7 +141,7 @@ def test_parts_that_others_hashed_are_read_and_those_in_work_are_not_waited_for(
     run_task(hashing, 2)
     run_task(hashing, 4)
     assert worker._job.records.list_done(ENCODE_STAGE) == {2, 4}
-    run_task(hashing, 6)  # nobody has hashed part 5
+    run_task(hashing, 6)  # part 5 is not hashed yet
     run_task(hashing, 5)
     assert worker._job.records.list_done(ENCODE_STAGE) == {2, 4}
     finish(worker)
@@ -167,7 +167,7 @@ def test_a_part_that_failed_after_its_turn_is_encoded_later(corpus: Path, part: 
 
 
 def test_results_of_a_long_job_are_not_read_for_it(corpus: Path) -> None:
-    """A worker that joins late would read all hashes before its first part."""
+    """A worker that joins late would have to read all hashes before its first part."""
     other, worker = start(corpus, "late"), start(corpus, "late")
     count = len(worker._job.parts)
     assert count > 4
@@ -181,7 +181,7 @@ def test_results_of_a_long_job_are_not_read_for_it(corpus: Path) -> None:
 
 
 def held_block(size: int) -> tuple[Any, Any]:
-    """A block of so many bytes, cleaned to as many; hashes of 16, held twice, documents of 8."""
+    """A block of so many bytes, also when clean; hashes of 16, held twice, documents of 8."""
     sized = [SimpleNamespace(nbytes=nbytes) for nbytes in (size, 16, 8)]
     cleaned = SimpleNamespace(**dict(zip(("text", "hashes", "documents"), sized, strict=True)))
     return TextBlock(0, 0, "text", bytes(size), ()), cleaned
@@ -196,7 +196,7 @@ def test_a_part_is_held_whole_or_not_at_all(room: int, kept: list[int]) -> None:
         held.add(*held_block(100))
         found.append(len(held.blocks))
     assert found == kept
-    for _ in range(2):  # whatever comes after what did not fit
+    for _ in range(2):  # whatever comes after the block that did not fit
         held.add(*held_block(0))
     assert len(held.blocks) == (0 if kept[1] == 0 or room < 280 + 80 else 4)
 
@@ -205,7 +205,7 @@ def test_a_part_is_held_whole_or_not_at_all(room: int, kept: list[int]) -> None:
 def test_places_are_tried_before_the_first_task(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """A store that would overwrite what is there is refused before anything is in it."""
+    """A store that would overwrite an existing object is rejected before anything is stored."""
     if verb == "append":
         prepare_dataset(input_files=[corpus], out_dir=tmp_path / "out", tokenization="char")
     (tmp_path / "more.txt").write_text("more of it\n" * 30)
@@ -233,7 +233,7 @@ def test_places_are_tried_before_the_first_task(
 
 
 def long_texts() -> list[str]:
-    """Documents of which ids take less than the text."""
+    """Documents whose ids take less memory than the text."""
     return ["\n".join(f"the {n} of {k} is here, and there too" for n in range(300)) for k in "abc"]
 
 
@@ -241,7 +241,7 @@ def long_texts() -> list[str]:
 def test_ids_stay_in_memory_while_they_are_less_than_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_small: bool
 ) -> None:
-    """Long documents with a token for most words do; many small ones go to a scratch file."""
+    """Long documents with a token for most words fit; many small ones go to a scratch file."""
     small = (
         [
             f"number {number} is a small document that has one line of some words"
@@ -283,7 +283,7 @@ def test_a_part_that_is_held_needs_no_scratch_files(
 
 
 class _Unreadable:
-    """A clean block whose hashes cannot be had."""
+    """A clean block whose hashes raise an error."""
 
     @property
     def hashes(self) -> memoryview:
@@ -291,7 +291,7 @@ class _Unreadable:
 
 
 def test_a_part_that_fails_in_the_table_keeps_nobody_waiting(corpus: Path) -> None:
-    """Later parts have places behind its blocks; they are encoded once duplicates are known."""
+    """Later parts follow its blocks in the table; they are encoded once duplicates are known."""
     worker = start(corpus, "failing")
     plan_ahead(worker)
     ahead: Any = worker._ahead
@@ -306,7 +306,7 @@ def test_a_part_that_fails_in_the_table_keeps_nobody_waiting(corpus: Path) -> No
 
 
 class Table:
-    """Stands for the native table of hashes: full after so many."""
+    """A stand-in for the native table of hashes: full after this many."""
 
     def __init__(self, rows: int) -> None:
         self.rows, self.calls = rows, []
@@ -397,7 +397,7 @@ def test_without_room_or_result_nobody_goes_on(monkeypatch):
         made, encoded = make_ahead(monkeypatch, results=results, table_bytes=table)
         made.encode(1, held(b"a"), facts(1))
         assert not made._is_open and encoded == []
-        assert made._finder.rows == 0  # its memory is given back
+        assert made._finder.rows == 0  # its memory is freed
         with made.hold(3) as none:
             assert none is None
         assert made._begun == set()

@@ -35,7 +35,7 @@ def die(*_: Any, **__: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three texts and a file of items in the folder of the test."""
+    """Three texts and a file of items in the test's folder."""
     monkeypatch.chdir(tmp_path)
     for seed, name in enumerate(("old.txt", "new.txt", "other.txt")):
         write_corpus(tmp_path / name, make_documents(110 - 40 * seed, seed=seed))
@@ -67,7 +67,7 @@ def all_documents() -> list[str]:
 def test_work_files_that_were_being_removed_go_with_the_next_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The plan goes first; a kill after it leaves files that no command would go on from."""
+    """The plan is removed first; a kill after it leaves files that no command would resume from."""
     prepare()
     with monkeypatch.context() as patch:
         patch.setattr("lowtide.dataset.workfolder.shutil.rmtree", die)
@@ -221,7 +221,7 @@ def test_new_text_is_not_compared_with_damaged_shards(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["seen/*.hashes", "*.counts"])
 def test_new_text_is_not_compared_with_damaged_hashes(name: str) -> None:
-    """One other bit, and a document that is there already would be added."""
+    """With one other bit, a document that is in the dataset would be added."""
     with Path("old.txt").open("a") as file:
         file.write(f"<|endoftext|>{QUESTION}")
     prepare(decontaminate=["evals.jsonl"])

@@ -50,7 +50,7 @@ def append(root: Path, *paths: Path, **options: Any) -> AppendResult:
 
 
 def all_documents(root: Path) -> list[str]:
-    """Decode all documents: appended shards begin with a new one."""
+    """Decode all documents: an appended shard begins with a new document."""
     info = layout.load_dataset_info(root)
     assert info.root == root
     return read_documents(root, "train") + read_documents(root, "val")
@@ -273,7 +273,7 @@ def test_nothing_of_an_append_given_up_stays(
     assert None in {shard.checksum for shard in layout.load_dataset_info(root).shards["train"]}
     other = write_corpus(tmp_path / "other.txt", make_documents(3, seed=2))
     moved = root / "train" / "shard_00900.bin"
-    moved.write_bytes(next((root / "train").glob("*.bin")).read_bytes())  # by somebody else
+    moved.write_bytes(next((root / "train").glob("*.bin")).read_bytes())  # of another program
     result = append(root, other, restart=True)
     assert result.info.moved_in == ["train/shard_00900.bin"]
     moved.unlink()
@@ -355,7 +355,7 @@ def test_documents_that_end_where_a_chunk_ends_are_decoded_once(tmp_path: Path) 
 
 
 def test_no_more_is_decoded_at_once_than_a_block(tmp_path: Path) -> None:
-    """However long the text of a token is: ids say little about bytes."""
+    """However long the text of a token is: ids do not tell the number of bytes."""
     root = make_dataset(tmp_path, make_documents(20), val_fraction=0.0, tokens_per_shard=3000)
     info = layout.load_dataset_info(root)
     shards = list(info.shards["train"])
@@ -381,7 +381,7 @@ def test_no_more_is_decoded_at_once_than_a_block(tmp_path: Path) -> None:
 
 
 def test_characters_that_the_tokenizer_does_not_have_are_counted(tmp_path: Path) -> None:
-    """By prepare with a tokenizer of other text, on both engines, and by append."""
+    """By prepare with a tokenizer of other text, with both engines, and by append."""
     Tokenizer.from_characters("abcdefghijklmnopqrstuvwxyz \n").save(tmp_path / "tok")
     text = "a first line of plain letters\nThe Second, with 5 others\n"
     unknown = sum(letter not in "abcdefghijklmnopqrstuvwxyz \n" for letter in text)

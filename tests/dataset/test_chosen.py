@@ -1,4 +1,4 @@
-"""Inputs that a preparation finds, and what it says of them before it begins."""
+"""Inputs that a preparation finds, and its notices before it begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def settings(**options: Any) -> PrepareSettings:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is asked of whom; every answer is a word."""
+    """Stand-ins that record their calls; every result is a word."""
     found: list[Any] = []
 
     def expand(files: Any, *, on_notice: Any) -> str:

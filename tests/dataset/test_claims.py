@@ -1,4 +1,4 @@
-"""Claims on the names that an append adds, and what readers make of shards that lie under one."""
+"""Claims on the names that an append adds, and how readers treat shards of a claim."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THEIRS = Claim(3, "another", OTHER, "s3://bucket/theirs")
 
 
 def describe(store: MemoryStore, *names: str) -> None:
-    """Store metadata that has these shards."""
+    """Store metadata that lists these shards."""
     rows = {
         split: [{"file": name} for name in names if split in name] for split in ("train", "val")
     }
@@ -83,7 +83,7 @@ def test_a_claim_that_goes_just_now_is_taken(store: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(store, "read_whole", gone)
     take_claim(store, DATASET, MINE)
     assert json.loads(store.contents["data/.adding/00003.json"])["plan"] == "plan"
-    assert list_claims(store, DATASET) == []  # removed between the list and the look
+    assert list_claims(store, DATASET) == []  # removed between list and read
 
 
 def test_what_is_not_described_goes_with_its_claim(store: Any) -> None:
@@ -113,7 +113,7 @@ def test_readers_know_what_is_added_and_what_was_just_now(store: Any) -> None:
     later = Additions(store, DATASET)
     assert later.has("train", new) and not later.has("val", new)
     calls = len(store.calls)
-    assert later.has("train", new) and len(store.calls) == calls  # not looked up again
+    assert later.has("train", new) and len(store.calls) == calls  # no second lookup
     del store.contents["data/dataset_metadata.json"]
     assert not Additions(store, DATASET).has("train", new)
 

@@ -1,4 +1,4 @@
-"""Text that evaluation items say: found, judged by how common it is, dropped or cut, reported."""
+"""Text of evaluation items: found, judged by how common it is, dropped or cut, reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMMON = "all rights reserved by the people who wrote this page for you to read 
 
 
 def make_texts() -> list[str]:
-    """Documents of random words; some say what an item says, and most what all pages say."""
+    """Documents of random words; some contain text of an item, and most the text of all pages."""
     chooser = random.Random(5)
     texts: list[str] = []
     for number in range(80):
@@ -191,7 +191,7 @@ def test_a_table_that_the_budget_cannot_hold_is_refused(texts: list[str]) -> Non
 
 
 def test_counts_of_ngrams_take_what_is_planned_for_them(tmp_path: Path) -> None:
-    """Read, judged and written in steps: besides the table there are 8 bytes for each n-gram."""
+    """Read, judged and written in steps: besides the table, 8 bytes for each n-gram."""
     chooser = random.Random(3)
     words = [str(chooser.randrange(10**6)) for _ in range(60_000)]
     path = tmp_path / "items.jsonl"
@@ -217,13 +217,13 @@ def test_counts_of_ngrams_take_what_is_planned_for_them(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert row["counts"] == {"file": "again", "xxh3_128": checksum, "table": table}
     assert (tmp_path / "again").read_bytes() == (tmp_path / "counts").read_bytes()
-    assert peak <= 8 * size + (5 << 18)  # and what files are written through
+    assert peak <= 8 * size + (5 << 18)  # and buffers of files
 
 
 def test_evaluation_items_need_no_room_for_near_copies(
     texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clean text waits on the disk, signatures and pairs do not."""
+    """Clean text is kept on the disk, signatures and pairs are not."""
     text = estimate_text_bytes(expand_inputs(["a.txt"]))
     cut = planned_disk_bytes(text, one_pass_bytes=0, keeps_text=True)
     near = planned_disk_bytes(text, one_pass_bytes=0, near_copies=True)

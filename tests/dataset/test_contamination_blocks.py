@@ -28,7 +28,7 @@ from lowtide.errors import DataError, UsageError
 
 
 class Table:
-    """Stands for the native table: six n-grams of three items; finds what it is told."""
+    """A stand-in for the native table: six n-grams of three items; finds what it is given."""
 
     OWNERS = np.array([0, 0, 1, 1, 2, 2], "<u4")
 
@@ -43,7 +43,7 @@ class Table:
 
 
 def hits(*rows: tuple[int, int, int, int, int]) -> bytes:
-    """(document, n-gram, first line, line behind the last, whether the document is whole)."""
+    """(document, n-gram, first line, last line + 1, whether the document is whole)."""
     table = np.zeros(len(rows), contamination._HIT)
     for number, (row, gram, line, end, whole) in enumerate(rows):
         for name, value in (
@@ -95,7 +95,7 @@ def test_documents_of_each_ngram_and_item_are_counted(tmp_path: Path) -> None:
 
 
 def test_ngrams_that_many_documents_say_are_common(tmp_path: Path) -> None:
-    """Also with the documents of text that was scanned before."""
+    """Also with the counts of documents in text that was scanned before."""
     before = tmp_path / "before"
     before.write_bytes(np.array([[0, COMMON - 1], [1, COMMON], [5, 3]], "<u4").tobytes())
     for step in (1, 2, 100):
@@ -135,7 +135,7 @@ def test_hashes_of_documents_that_go_are_left_out(
     given, empty = memoryview(b"hash"), memoryview(b"")
     assert found.leave_out(0, given) == b"left"
     assert found.leave_out(2, given) == b"left"
-    assert asked == [[0, 100, 200], [1, 101, 201]]  # each once, whole ones alone
+    assert asked == [[0, 100, 200], [1, 101, 201]]  # each once, and only whole documents
     assert found.leave_out(1, given) is given
     assert found.leave_out(0, empty) is empty
     assert Contamination(make(tmp_path / "b", cuts=True)).leave_out(0, given) is given

@@ -1,4 +1,4 @@
-"""Conversion: what goes out comes back the same, and other programs' own readers understand it."""
+"""Conversion: a round trip gives the same, and other programs' own readers read the files."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_an_interrupted_export_goes_on(
     convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
     assert (tmp_path / "out" / written[0]).stat().st_mtime_ns == stamp, "written twice"
     assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
-    # Damaged before it goes on; and of a version that kept no checksums until the end.
+    # Damaged before it is resumed; and of a version that stored checksums only at the end.
     record = files.read_json(tmp_path / "out" / "conversion.json")
     first = tmp_path / "out" / written[0]
     unchecked = {name: record[name] for name in ("to", "dataset")}
@@ -226,7 +226,7 @@ def test_an_interrupted_export_goes_on(
         first.write_bytes(bytes([first.read_bytes()[0] ^ 1]) + first.read_bytes()[1:])
         convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
         assert snapshot(tmp_path / "out") == snapshot(tmp_path / "fresh")
-    # Killed after its last file, before it could say so: finished all the same.
+    # Killed after its last file, before the record was complete: finished all the same.
     record = files.read_json(tmp_path / "out" / "conversion.json")
     files.write_json(tmp_path / "out" / "conversion.json", {**record, "finished": False})
     convert_dataset(in_path=dataset, out_path=tmp_path / "out", to=kind)
@@ -395,7 +395,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["nanogpt", "llmc", "megatron", "npy"])
 @pytest.mark.parametrize("name", ["train/*.bin", "train/*.docs"])
 def test_a_flipped_bit_is_not_exported(dataset: Path, tmp_path: Path, kind: Any, name: str) -> None:
-    """A fresh checksum would make damage look whole; the same command goes on later."""
+    """A new checksum would hide damage; the same command resumes later."""
     copied = Path(shutil.copytree(dataset, tmp_path / "copy"))
     path = sorted(copied.glob(name))[1]
     whole = path.read_bytes()

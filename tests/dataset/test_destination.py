@@ -1,4 +1,4 @@
-"""Where the files of a dataset go: a folder as it is, a store by objects, the metadata last."""
+"""Where the files of a dataset are written: a folder, or objects in a store, metadata last."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path:
     assert found == left
     store.calls.clear()
     assert stored.keep_only([kept]) is None
-    assert store.calls == [("list", "out/train"), ("list", "out/val")]  # once, all in all
+    assert store.calls == [("list", "out/train"), ("list", "out/val")]  # once in total
     store.put(f"out/val/{OTHER}", b"")
     missing = Path("train") / OTHER
     assert stored.keep_only([kept, missing]) == missing
@@ -184,7 +184,7 @@ def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path:
 
 
 def test_shards_beside_a_finished_dataset_are_never_removed(store: MemoryStore) -> None:
-    """A worker that was stopped for long goes on when the dataset is there, and has grown."""
+    """A suspended worker resumes when the dataset exists already, and has grown."""
     place = open_destination(StorePath("s3://bucket/out"))
     added = f"out/train/{OTHER}"
     store.put(added, b"")

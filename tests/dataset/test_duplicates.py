@@ -1,4 +1,4 @@
-"""Lines that came before, by partition: how they are counted, laid out and found again."""
+"""Duplicate lines by partition: how they are counted, stored and read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lowtide.engine.taskscratch import TaskScratch
 
 
 class Sections:
-    """Stands for a writer and an output: sections by name."""
+    """A stand-in for a writer and an output: sections by name."""
 
     def __init__(self) -> None:
         self.found: dict[str, bytes] = {}
@@ -54,7 +54,7 @@ class Sections:
     [(0, 0, 1), (8, 8, 1), (9, 8, 2), (12, 8, 2), (13, 8, 3), (2, 1, 2), (3, 0, 3)],
 )
 def test_hashes_are_gone_through_until_a_table_has_all(rows: int, tables: int, passes: int) -> None:
-    """A table is filled to three quarters where there are several passes: 6 of 8 rows."""
+    """With several passes, a table is filled to three quarters: 6 of 8 rows."""
     assert count_passes(rows, tables * TABLE_ROW_BYTES) == passes
 
 
@@ -100,7 +100,7 @@ def test_places_of_all_passes_are_laid_out_by_part(tmp_path: Path, buffer_bytes:
 def test_lines_of_a_part_are_found_again_block_by_block(
     tmp_path: Path, room_bytes: int, kept: bool
 ) -> None:
-    """In memory, or in runs on disk that are merged as blocks are asked for."""
+    """In memory, or in runs on disk that are merged as blocks are requested."""
     partitions: list[PartitionDuplicates] = []
     for places, ends in (
         ([(0, 3), (1, 1 << 31), (3, 5), (2, 9)], [0, 24, 24, 32]),
@@ -153,7 +153,7 @@ def hash_rows(*rows: tuple[int, int]) -> memoryview:
 
 
 def reader_of(tasks: list[list[list[tuple[int, int]]]]) -> Any:
-    """Stands for a reader: tasks of blocks of rows, a stretch each."""
+    """A stand-in for a reader: tasks of blocks of rows, one range each."""
     stretches = [
         RowStretch(
             task,
@@ -204,7 +204,7 @@ def test_hashes_of_documents_that_go_are_not_compared() -> None:
     output: Any = Sections()
     assert search.write(output) == {"parts": 3}
     assert asked == [0, 1, 2]
-    assert output.found["places"] == places_of((0, 0))  # 5 came before; the first 4 went
+    assert output.found["places"] == places_of((0, 0))  # 5 is a duplicate; the first 4 was removed
     assert np.frombuffer(output.found["starts"], "<i8").tolist() == [0, 0, 0, 8]
 
 
@@ -221,7 +221,7 @@ def test_more_rows_than_were_counted_are_an_error(existing: bool) -> None:
 def test_a_partition_is_gone_through_and_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
 ) -> None:
-    """The result is the same, however often the hashes are gone through."""
+    """The result does not depend on the number of passes."""
     readers: list[Any] = []
 
     def reader(records: Any, stage: str, sections: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rows and ids of encoded blocks: the same by any number of threads and of open files."""
+"""Rows and ids of encoded blocks: the same for any number of threads and of open files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_all(paths: list[Path], val: bool | None, num_threads: int, open_files: 
     rows.finish(num_threads)
     reader = _native.RangeReader(rows, 2, open_files)
     found = array("H")
-    step = 7  # documents are cut, and some stretches are within one
+    step = 7  # documents are split, and some ranges are within one
     for first in range(0, reader.num_tokens, step):
         last = min(first + step, reader.num_tokens)
         found.frombytes(reader.read(first, last, 2)[0])
@@ -82,7 +82,7 @@ def test_as_many_files_stay_open_as_may(tmp_path: Path) -> None:
         links = Path("/proc/self/fd").iterdir()
         return sum(os.path.realpath(link).startswith(str(tmp_path)) for link in links)
 
-    for open_files, kept in ((5, 5), (3, 5), (100, 40)):  # those that are open stay
+    for open_files, kept in ((5, 5), (3, 5), (100, 40)):  # open files stay open
         reader = _native.RangeReader(rows, 2, open_files)
         reader.read(0, reader.num_tokens, 2)
         assert count_open() == kept
@@ -140,7 +140,7 @@ def test_totals_are_the_same_wherever_blocks_come_from(tmp_path: Path) -> None:
 
 
 def write_output(path: Path, seed: int) -> tuple[Output, list[tuple[int, int, list[int]]]]:
-    """What a task wrote of a part: documents of up to some pages, by key, in two buckets."""
+    """A task's output for a part: documents of up to some pages, by key, in two buckets."""
     source = random.Random(seed)
     documents = sorted(
         (source.randrange(1 << 64), source.randrange(1 << 64), [seed] * source.choice((0, 9, 5000)))
@@ -201,7 +201,7 @@ def test_ids_of_outputs_are_compared_as_they_are_read(
 
 @pytest.mark.parametrize("page", [0, 1, 70, -1])
 def test_a_damaged_page_of_ids_is_named(tmp_path: Path, page: int) -> None:
-    """Any page of ids, one behind the first window too; what does not need it is read."""
+    """Any page of ids, also one after the first window; unaffected ranges can be read."""
     outputs = [write_output(tmp_path / str(seed), seed)[0] for seed in range(2)]
     begin, size = outputs[1].sections["ids"]
     page = page if page >= 0 else (begin + size - 1) // PAGE_BYTES

@@ -72,7 +72,7 @@ def test_blocks_are_added_up_to_the_first_gap_and_the_rest_at_the_end(tmp_path: 
     totals.add(made[0][1])
     assert (totals.num_tokens, totals.num_documents) == (10, 0)
     totals.add(None)
-    totals.add(made[2][1])  # behind a gap: later
+    totals.add(made[2][1])  # after a gap: later
     assert totals.num_tokens == 10
     report = Report()
     totals.finish([path for path, _ in made], report)

@@ -1,4 +1,4 @@
-"""A dataset that is there already: taken for the same, or refused with what differs."""
+"""An existing dataset: accepted as the same, or rejected with the differences."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_files_of_nobody_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").touch()
     with pytest.raises(UsageError, match=r"tokenizer\.json is here already"):
         refuse_strangers(settings)
-    refuse_strangers(settings_of(tmp_path, tokenization=str(tmp_path)))  # which is to be used
+    refuse_strangers(settings_of(tmp_path, tokenization=str(tmp_path)))  # the tokenizer to be used
     refuse_strangers(settings_of(tmp_path, tokenization=str(tmp_path / "tokenizer.json")))
     (tmp_path / "val").mkdir()
     (tmp_path / "val" / "mine.bin").touch()
     with pytest.raises(UsageError, match=r"mine\.bin is here already, but no dataset"):
         refuse_strangers(settings)
     (tmp_path / ".work").mkdir()
-    refuse_strangers(settings)  # of work that goes on
+    refuse_strangers(settings)  # of work that is resumed
     assert is_tokenizer_of(None, tmp_path) is False
     assert is_tokenizer_of("gpt2", tmp_path) is False
 

@@ -1,4 +1,4 @@
-"""Text of a dataset that is there, as runs of its shards: every document once."""
+"""Text of an existing dataset, as runs of its shards: every document once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Letters:
         return bytes(ids.tolist())
 
 
-# Documents that go on over shards, shards without an end, and one that ends with its shard.
+# Documents that continue over shards, shards without an end, and one that ends with its shard.
 SHARDS = [b"ab\0cd", b"e\0\0f", b"gh", b"ij\0", b"kl\0m", b"n"]
 TEXTS = [b"ab", b"cde", b"", b"fghij", b"kl", b"mn"]
 
@@ -122,7 +122,7 @@ def test_tasks_are_runs_moved_shards_and_stretches_of_hashes(
     grown = dataset(SHARDS, moved=2, seen=seen)
     stage = stage_of(grown)
     runs = list(map(len, stage._runs))
-    assert runs == [2, 1]  # two of ours, and one of all that was moved in
+    assert runs == [2, 1]  # two of ours, and one of all shards that were moved in
     assert [(row["file"], begin) for row, begin in stage._seen] == [
         ("a", 0), ("a", 10), ("a", 20), ("c", 0)
     ]  # fmt: skip
@@ -158,10 +158,10 @@ def test_documents_are_hashed_whole_where_no_hashes_are_kept(
     cleaned = SimpleNamespace(hashes="hashes", radix_ends="ends")
     monkeypatch.setattr(existingtext._CleanExisting, "clean", lambda self, block: cleaned)
     for index in range(3):
-        assert set(stage._iter_hashes(index)) <= {("hashes", "ends")}  # none may begin in a run
+        assert set(stage._iter_hashes(index)) <= {("hashes", "ends")}  # may be empty
     ours = "block_of_lines" if has_seen else "block_of_documents"
     assert {name for name, *_ in kinds[:2]} == {ours}
-    assert kinds[-1][0] == "block_of_documents"  # of what was moved in nothing is kept
+    assert kinds[-1][0] == "block_of_documents"  # no hashes are stored for moved shards
     assert [text for _, texts, _ in kinds for text in texts] == [
         b"ab", b"cde", b"", b"fghij", b"kl", b"mn"
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The same command given again looks at what it made: no damaged dataset passes as finished."""
+"""The same command again checks its result: no damaged dataset passes as finished."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from corpora import make_documents, write_corpus
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with something appended, its conversion, and the import of that."""
+    """A dataset with appended text, its conversion, and the import of that."""
     root = tmp_path_factory.mktemp("made")
     items = root / "items.jsonl"
     write_corpus(root / "a.txt", make_documents(30))
@@ -102,7 +102,7 @@ def test_a_dataset_that_is_not_whole_is_named(
 def test_workers_do_not_look_again_at_what_they_made(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of many would read the logs, and ask for the size of every file."""
+    """Each of many would read the logs, and the size of every file."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     looks: list[Path] = []
     monkeypatch.setattr(existing, "require_whole", lambda info: looks.append(info.root))

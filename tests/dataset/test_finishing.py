@@ -1,4 +1,4 @@
-"""What decides a preparation's result, as its plan has it."""
+"""The settings that decide a preparation's result, as in its plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _LaterSettings(PrepareSettings):
 
 
 def test_a_setting_that_came_later_changes_no_plan_by_its_default() -> None:
-    """Else every dataset would be another one with the next version."""
+    """Otherwise every dataset would differ with the next version."""
     given: dict[str, Any] = {"input_files": ("a.txt",), "out_dir": Path("out")}
     plan = plan_settings(PrepareSettings(**given))
     assert plan_settings(_LaterSettings(**given)) == plan
@@ -33,7 +33,7 @@ def test_a_setting_of_either_plan_alone_is_a_difference() -> None:
     plan = plan_settings(PrepareSettings(input_files=("a.txt",), out_dir=Path("out")))
     assert find_other_setting(plan, {**plan, "rules": "c4"}) == ("--rules", "none", "c4")
     assert find_other_setting({**plan, "rules": "c4"}, plan) == ("--rules", "c4", "none")
-    assert find_other_setting({**plan, "memory": "1GiB"}, plan) is None  # decides nothing
+    assert find_other_setting({**plan, "memory": "1GiB"}, plan) is None  # has no effect
     assert find_other_setting(plan, {**plan, "max_marks": 3}) == ("--max-marks", "none", 3)
 
 
@@ -42,7 +42,7 @@ def test_a_setting_of_either_plan_alone_is_a_difference() -> None:
     [
         ({"seed": 1}, {"seed": 1}, None),
         ({"seed": 1}, {"seed": 2}, ("--seed", 1, 2)),
-        ({}, {"seed": 2}, ("--seed", None, 2)),  # in every plan: None is what an old one said
+        ({}, {"seed": 2}, ("--seed", None, 2)),  # in every plan: None in an old one
         ({"rules": "c4"}, {}, ("--rules", "c4", "none")),
         ({}, {"rules": "c4"}, ("--rules", "none", "c4")),
         ({"language_model": "a", "language_model_checksum": "1"},

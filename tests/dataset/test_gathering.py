@@ -1,4 +1,4 @@
-"""Shards of many parts: how ranges are counted and cut, and what is read of which part."""
+"""Shards of many parts: how ranges are counted and cut, and what is read of each part."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_ranges_of_a_shuffle_are_buckets_of_all_parts_together() -> None:
     for group, size, count in (
         (10_000, 1 << 30, 1),
         (458, 1 << 30, 2),  # 916 tokens in all
-        (100, 1 << 30, 8),  # no more than there are buckets
+        (100, 1 << 30, 8),  # at most as many as buckets
         (0, 1 << 30, 8),
         (10_000, 128 * 5, 2),  # ten documents of 128 bytes
         (10_000, 128 * 10, 1),
@@ -103,7 +103,7 @@ def test_borders_of_buckets_are_even() -> None:
 
 
 class Rows:
-    """Stands for the native rows of a range."""
+    """A stand-in for the native rows of a range."""
 
     made: ClassVar[list[Rows]] = []
 
@@ -240,7 +240,7 @@ def test_rows_of_parts_in_a_store_are_copied(
     monkeypatch.setattr(gathering, "_find_rows", lambda output, chosen, buckets: next(found))
     ranges = ranges_of(StorePath("s3://bucket/work"))
     ranges.load("train", 0)
-    assert ranges.found == [("ids", 20, 40), ("ids", 0, 14)]  # two bytes an id
+    assert ranges.found == [("ids", 20, 40), ("ids", 0, 14)]  # two bytes per id
     assert [call[1][1] for call in native[0].calls[:-1]] == [("index", 32, 96), ("index", 0, 32)]
 
 
@@ -322,7 +322,7 @@ def test_a_group_is_written_published_and_recorded(
         )
         for n in (1, 2)
     ]
-    assert not list(tmp_path.glob("unnamed-*"))  # nobody has given them names here
+    assert not list(tmp_path.glob("unnamed-*"))  # named later, by the commit
     rows = [{"split": "train", "file": "1.bin"}, {"split": "val", "file": "2.bin"}]
     assert committed == [(Task("gather", 1), {"shards": rows})]
 

@@ -1,4 +1,4 @@
-"""A dataset that text is added to: what it was made with, and what its new metadata says."""
+"""A dataset that text is appended to: its settings, and its new metadata."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_shards_are_moved_ends_first_and_only_once(tmp_path: Path) -> None:
     for suffix in ("bin", "docs"):
         (new / f"s.{suffix}").write_text(suffix)
     shard = layout.ShardInfo(new / "s.bin", 1, 1, 0, 0, None)
-    for _ in range(2):  # given again after a kill
+    for _ in range(2):  # repeated after a kill
         moved = dataset.move_in({"train": [shard], "val": []})
         assert moved["val"] == []
         assert [one.path for one in moved["train"]] == [tmp_path / "data" / "train" / "s.bin"]

@@ -1,4 +1,4 @@
-"""A part that is hashed: what is kept of each block, and what the result says."""
+"""Hashing of a part: what is stored of each block, and the content of the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job_of(**settings: Any) -> Any:
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is kept, as it comes: rows of hashes, documents that go on, languages."""
+    """A recorder of rows of hashes, documents that continue, and languages."""
     found: list[Any] = []
 
     class Rows:

@@ -1,4 +1,4 @@
-"""Inputs that are known again: by place or content, one look each, and few bytes for each."""
+"""Inputs that are recognized: by place or content, read once, with few bytes for each."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_inputs_come_back_as_they_were() -> None:
 def test_many_files_take_few_bytes_each(tmp_path: Path) -> None:
     files = InputList(make_inputs(MANY))
     assert sum(map(sys.getsizeof, vars(files).values())) < 130 * MANY
-    # Threads that other tests left may hold something meanwhile: not three times.
+    # Other tests' threads may use memory meanwhile, but not three times.
     assert any(_metadata_peak(files, tmp_path) < 6 << 20 for _ in range(3))
     metadata = layout.read_metadata(tmp_path)
     assert (tmp_path / METADATA_NAME).stat().st_size > 2 << 20
@@ -87,9 +87,9 @@ def test_many_files_take_few_bytes_each(tmp_path: Path) -> None:
 
 
 def _metadata_peak(files: InputList, folder: Path) -> int:
-    """The most that writing and reading metadata of many files takes."""
+    """The peak memory of writing and reading metadata of many files."""
     rows = [METADATA_NAME, *rows_of(list(make_inputs(1)))]
-    gc.disable()  # when it is collected must make no difference: rows leave no garbage
+    gc.disable()  # when garbage is collected must make no difference: rows leave none
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -118,7 +118,7 @@ def _metadata_peak(files: InputList, folder: Path) -> int:
         ({"stored": [5, 1, "", ""]}, False),
         ({"stored": [4, 1, "body", ""]}, False),
         ({"stored": [4, 1, "", "train"]}, False),
-        ({"stored": [4, 9, "", ""]}, True),  # of another time: its content decides
+        ({"stored": [4, 9, "", ""]}, True),  # another time: its content decides
         ({"file": "elsewhere.txt"}, True),
         ({"stored": [4, 9, "", ""], "content": "other"}, False),
         ({"stored": [4, 9, "", ""], "content": None}, False),
@@ -188,7 +188,7 @@ def test_copies_of_long_files_are_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert [str(one.path) for one in new] == ["a", "c", "small", "tiny", "alone", "hub"]
     assert [one.index for one in new] == list(range(6))
     assert notices == ["b is a copy of a: left out", "d is a copy of a: left out"]
-    assert looked == ["a", "b", "c", "d"]  # those of one size and longer than a block
+    assert looked == ["a", "b", "c", "d"]  # files of equal size, longer than a block
 
 
 @pytest.mark.parametrize(

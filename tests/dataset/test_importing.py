@@ -1,4 +1,4 @@
-"""Imports: known by the content of their files, and gone on with after a kill."""
+"""Imports: identified by the content of their files, and resumed after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from corpora import snapshot
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[Path]:
-    """Let an import end when it would write shard `number`; what it writes is listed."""
+    """Stop an import before it writes shard `number`; its writes are recorded."""
     real = layout.write_shard_stream
 
     def write(path: Path, chunks: Any, **given: Any) -> layout.ShardInfo:
@@ -66,7 +66,7 @@ def test_an_interrupted_import_goes_on(
     convert_dataset(**options, out_path=tmp_path / "undisturbed")
     found, wanted = (snapshot(tmp_path / name) for name in ("out", "undisturbed"))
     if changed == "time":
-        del found["dataset_metadata.json"], wanted["dataset_metadata.json"]  # it has the time
+        del found["dataset_metadata.json"], wanted["dataset_metadata.json"]  # it contains the time
     assert found == wanted
     assert not verify_dataset(dataset_dir=tmp_path / "out").problems
 
@@ -75,7 +75,7 @@ def test_an_interrupted_import_goes_on(
 def test_what_belongs_to_no_dataset_is_named_and_stays(tmp_path: Path, found: str) -> None:
     path, out = tmp_path / "train.bin", tmp_path / "out"
     np.arange(1000, dtype="<u2").tofile(path)
-    begin_work(out, verb="prepare", facts={})  # what another command left
+    begin_work(out, verb="prepare", facts={})  # left by another command
     if found != ".work":
         (out / found).mkdir()
     before = snapshot(out)
@@ -97,7 +97,7 @@ def test_what_belongs_to_no_dataset_is_named_and_stays(tmp_path: Path, found: st
         ({"kind": "npy", "files": [["a.bin", 10, 1, "y"]]}, "a.bin holds other ids than then"),
         ({"kind": "npy", "files": [["a.bin", 10, 2]]}, "a.bin holds other ids than then"),
         ({"kind": "npy", "files": [["a.bin", 10, 1]]}, None),  # as earlier versions wrote it
-        ({"kind": "npy", "files": [["a.bin", 10, 7, "x"]]}, None),  # touched
+        ({"kind": "npy", "files": [["a.bin", 10, 7, "x"]]}, None),  # a new time
     ],
 )
 def test_how_a_conversion_differs_is_said(stored: Any, why: str | None) -> None:
@@ -140,8 +140,8 @@ def plan_of(sources: dict[str, int], **settings: Any) -> list[tuple[str, int, in
         (10, 0.2, 100, [("train", 0, 8), ("val", 8, 10)]),
         (10, 0.2, 3, [("train", 0, 3), ("train", 3, 6), ("train", 6, 8), ("val", 8, 10)]),
         (10, 0.0, 5, [("train", 0, 5), ("train", 5, 10)]),
-        (10, 0.001, 100, [("train", 0, 9), ("val", 9, 10)]),  # one at least
-        (10, 0.999, 100, [("train", 0, 1), ("val", 1, 10)]),  # and one of train
+        (10, 0.001, 100, [("train", 0, 9), ("val", 9, 10)]),  # at least one
+        (10, 0.999, 100, [("train", 0, 1), ("val", 1, 10)]),  # at least one of train
         (2, 0.5, 100, [("train", 0, 1), ("val", 1, 2)]),
     ],
 )
@@ -177,7 +177,7 @@ def test_files_that_change_while_they_are_read_are_refused(
         ids = np.arange(100, dtype="<u2")
         if changed:
             ids[5] = 7
-        ids.tofile(source)  # by another program; with the same bytes it was only touched
+        ids.tofile(source)  # by another program; the same bytes would only change its time
         os.utime(source, ns=(1, 1))
         return shard
 

@@ -1,4 +1,4 @@
-"""A look at a dataset: which tokens are read, and every line that is told of it."""
+"""Inspection of a dataset: which tokens are read, and every line of the description."""
 
 from __future__ import annotations
 

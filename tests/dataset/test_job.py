@@ -1,4 +1,4 @@
-"""A preparation as one worker sees it: what is asked of the results of earlier stages."""
+"""A preparation in one worker: what is read of the results of earlier stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets on disk: what is written is what is read, and what does not belong is named."""
+"""Datasets on disk: a round trip, and errors that name files that do not belong."""
 
 from __future__ import annotations
 

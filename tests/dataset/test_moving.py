@@ -1,4 +1,4 @@
-"""The guide's `mv`: shards of one dataset moved into another say where they come from."""
+"""The guide's `mv`: shards moved into another dataset still name their origin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prepare(root: Path, seed: int, **options: Any) -> Path:
 
 
 def move(source: Path, target: Path) -> None:
-    """What the guide's `mv source/SPLIT/*.bin target/SPLIT/` does."""
+    """The guide's `mv source/SPLIT/*.bin target/SPLIT/`."""
     for split in layout.SPLITS:
         for path in sorted((source / split).glob("*.bin")):
             path.replace(target / split / path.name)

@@ -1,4 +1,4 @@
-"""Near copies: found, compared exactly, removed for one that stays, the same however it is run."""
+"""Near copies: found, compared exactly, removed in favour of one, the same for every engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REAL_WORD = 2
 
 
 def make_texts(seed: int = 3) -> list[str]:
-    """Texts of random words; of most a few copies, in which some words are others."""
+    """Texts of random words; of most a few copies with some words replaced."""
     chooser = random.Random(seed)
     texts: list[str] = []
     for number in range(NUM_TEXTS):
@@ -60,7 +60,7 @@ def as_text(words: list[str]) -> str:
 
 
 def gram_set(text: str, n: int = 5) -> frozenset[tuple[str, ...]]:
-    """The n-grams that are compared, without any hash."""
+    """The n-grams that are compared, without hashing."""
     data = text.encode()
     words = [
         data[begin : begin + chars].decode()
@@ -76,7 +76,7 @@ def similarity(a: frozenset[Any], b: frozenset[Any]) -> float:
 
 
 def similar_pairs(texts: list[str], threshold: float) -> dict[tuple[int, int], float]:
-    """All pairs that are so much alike, by all n-grams of all texts."""
+    """All pairs of at least this similarity, by all n-grams of all texts."""
     sets = [gram_set(text) for text in texts]
     where: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, grams in enumerate(sets):
@@ -115,7 +115,7 @@ def prepare(out_dir: str, **more: Any) -> PrepareResult:
 
 
 def read_log(out_dir: str, texts: list[str]) -> list[tuple[int, int, float]]:
-    """Which text went for which, by their numbers."""
+    """Which text was removed in favour of which, by their numbers."""
     starts: dict[int, int] = {}
     at = 0
     for number, text in enumerate(texts):
@@ -245,7 +245,7 @@ def test_a_command_that_was_stopped_goes_on(
         patch.setattr(threaded, "run_encoding", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             prepare("again")
-    assert kept and times == [path.stat().st_mtime_ns for path in kept]  # gone on with
+    assert kept and times == [path.stat().st_mtime_ns for path in kept]  # resumed
     prepare("again")
     assert snapshot(Path("again")) == snapshot(Path("out"))
 

@@ -1,4 +1,4 @@
-"""Stages that find near copies: what each asks of the results before it, and writes."""
+"""Stages that find near copies: what each reads of earlier results, and writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowtide.errors import DataError
 
 
 class Sections:
-    """Stands for a writer and for a finished output."""
+    """A stand-in for a writer and for a finished output."""
 
     def __init__(self, header: Any = None, **found: bytes) -> None:
         self.found: dict[str, bytes] = dict(found)
@@ -191,7 +191,7 @@ def test_sets_are_made_of_the_documents_in_pairs(monkeypatch: pytest.MonkeyPatch
     rows = io.BytesIO()
     SetStage(job)._write_sets(output, 1, wanted, rows)
     assert made == [5, ("a", "docs", 2, "two", 0), ("c", "docs", 4, "four", 2)]
-    assert loaded == ["a", "c"]  # one without any is not read
+    assert loaded == ["a", "c"]  # the part without any is not read
     assert output.found["grams"] == bytes(48) and rows.getvalue() == b"index2index4"
     job.iter_part = lambda index: [load("changed")]
     with pytest.raises(DataError, match="the text changed while it was read"):

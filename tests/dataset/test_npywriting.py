@@ -1,4 +1,4 @@
-"""Ids of one text on their way into a .npy: by stand-ins that note what is asked of whom."""
+"""Writing the ids of one text into a .npy: with stand-ins that record their calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MIB = 1 << 20
 def test_what_a_text_without_a_place_to_cut_holds(normalizes: bool) -> None:
     times = 2 if normalizes else 1
     assert held_bytes(Stretch(), normalizes) == 0
-    assert held_bytes(Stretch(3 * MIB), normalizes) == 0  # held in any case
+    assert held_bytes(Stretch(3 * MIB), normalizes) == 0  # included in any case
     assert held_bytes(Stretch(3 * MIB + 1), normalizes) == times * (5 * MIB + 1)
     assert held_bytes(Stretch(100 * MIB), normalizes) == times * 102 * MIB
 
@@ -58,7 +58,7 @@ def plain_file(**changes: Any) -> PlainFile:
     ("normalizer", "used", "largest"),
     [
         ("none", 40 * MIB, 60 * MIB),
-        ("nfc", 40 * MIB, 30 * MIB),  # text and what it becomes at once
+        ("nfc", 40 * MIB, 30 * MIB),  # text and its normalized form at once
         ("none", 99 * MIB, 4 * MIB),
         ("nfc", 94 * MIB, 4 * MIB),
     ],
@@ -123,7 +123,7 @@ def test_a_text_without_a_place_to_cut_is_refused_with_the_budget_that_would_do(
 
 
 class Letters:
-    """A tokenizer whose ids are bytes, given out some at a time."""
+    """A tokenizer whose ids are bytes, returned in several parts."""
 
     end_of_text_id: int | None = 0
 
@@ -216,7 +216,7 @@ def test_only_a_plain_file_with_one_name_is_gone_on_with(tmp_path: Path) -> None
     linked.symlink_to(plain)
     opened = npywriting._open_regular(plain)
     assert opened is not None
-    os.pwrite(opened, b"y", 0)  # it may be written
+    os.pwrite(opened, b"y", 0)  # it can be written
     os.close(opened)
     before = sorted(Path("/proc/self/fd").iterdir())
     assert npywriting._open_regular(linked) is None
@@ -242,6 +242,6 @@ def test_ids_are_written_as_they_come(tmp_path: Path) -> None:
         encoded, source, tmp_path / "a.npy", np.dtype("<u2"), told.append, finish, group
     )
     assert count == 3
-    assert told == [4, 10]  # no more than there is
+    assert told == [4, 10]  # at most all of it
     assert finished == [(3, xxhash.xxh3_128_hexdigest(b"0123456789"), [1, 2, 3])]
     assert np.load(tmp_path / "a.npy").dtype == np.dtype("<u2")

@@ -1,4 +1,4 @@
-"""Encoding blocks as they become clean: the same dataset, whatever the table has room for."""
+"""Encoding blocks as soon as they are clean: the same dataset for any size of the table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def prepare(tmp_path: Path, tokenizer: str, name: str, **options: object) -> dic
 
 
 def give_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Let the table of the one pass hold so many hashes."""
+    """Let the table of the one pass hold this many hashes."""
     plan = chosen.plan_shares
     monkeypatch.setattr(
         chosen,
@@ -91,7 +91,7 @@ def test_a_failing_block_ends_the_command_and_the_next_one_goes_on(
 def test_ids_that_were_lost_are_made_again(
     tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a power cut: the text of those blocks is on no disk but in the inputs."""
+    """As after a power cut: the text of those blocks is only in the inputs."""
     expected = prepare(tmp_path, tokenizer, "expected")
 
     def stop(*given: object, **named: object) -> None:
@@ -109,7 +109,7 @@ def test_ids_that_were_lost_are_made_again(
 
 
 def test_the_command_goes_without_numpy(tmp_path: Path) -> None:
-    """Importing it takes 0.15 s, while nothing else can begin."""
+    """Importing it takes 0.15 s, during which nothing else can start."""
     write_corpus(tmp_path / "a.txt", make_documents(50))
     Tokenizer.from_merges([(b"i", b"n")]).save(tmp_path / "tok")
     words = [

@@ -1,4 +1,4 @@
-"""What preparations and appends on Ray let workers do, and tell of it; without Ray."""
+"""The work and messages of preparations and appends on Ray; without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases that several verbs share: what is shown, told and handed on."""
+"""Phases that several verbs share: their progress, messages and results."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_sizes_grow_with_the_inputs(
     [(1, 256, 0), (3, 256, 1), (64, 256, 6), (256, 256, 8), (257, 1, 8), (8192, 1, 13)],
 )
 def test_partitions_are_all_first_bits(count: int, unit: int, shared: int) -> None:
-    """Up to 256 have whole first bytes; all are as large as any other, but for one unit."""
+    """Up to 256 have whole first bytes; all have the same size, to within one unit."""
     sizes = Sizes(1, count)
     borders = sizes.partition_borders()
     assert len(borders) == count

@@ -35,7 +35,7 @@ TAG = re.compile(r"(?<=shard_\d{5})-[0-9a-f]{8}-[0-9a-f]{8}")
 
 
 def prepare(paths: Any, out: Path, **options: Any) -> PrepareResult:
-    """Prepare small shards, from small blocks: a few kilobytes of text are many."""
+    """Prepare small shards from small blocks: a few kilobytes of text make many."""
     small = {"tokens_per_shard": 1000, "block_bytes": 2048}
     options = {"tokenization": "char", "memory": "8GiB", **small, **options}
     return prepare_dataset(input_files=paths, out_dir=out, **options)
@@ -69,7 +69,7 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, workers: int
 
 @pytest.mark.parametrize("tokenization", ["char", "gpt2"])
 def test_files_read_side_by_side_give_the_same_bytes(tmp_path: Path, tokenization: str) -> None:
-    """Rows longer than several blocks among them, plain and compressed."""
+    """With rows longer than several blocks, plain and compressed."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     for number in range(4):
@@ -101,7 +101,7 @@ def test_block_size_decides_nothing(tmp_path: Path) -> None:
     for files_of in (large, small):
         metadata = json.loads(files_of.pop("dataset_metadata.json"))
         del metadata["seen"], metadata["sources"][0]["content"]  # a hash of hashes of blocks
-        # It is in the names of the shards as well.
+        # It is also in the names of the shards.
         plain.append({TAG.sub("", name): data for name, data in files_of.items()})
         plain[-1]["metadata"] = TAG.sub("", json.dumps(metadata)).encode()
     assert plain[0] == plain[1]
@@ -210,7 +210,7 @@ def test_all_kinds_of_files_give_the_same_documents(tmp_path: Path) -> None:
         prepare([tmp_path / name], tmp_path / f"out_{name}")
         found = [read_documents(tmp_path / f"out_{name}", split) for split in layout.SPLITS]
         assert sorted(found[0] + found[1]) == sorted(documents)
-        # Which side a document is on depends on its text alone.
+        # The split of a document depends only on its text.
         assert set(found[1]) == set(read_documents(tmp_path / "out_a", "val"))
 
 

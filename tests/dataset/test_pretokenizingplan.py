@@ -54,7 +54,7 @@ def test_the_most_characters_of_the_files_from_here_on_count(
     assert asked == [(1, 50 * MIB), (2, 50 * MIB)]
     asked.clear()
     assert made.count_characters(made._sources[0], -5) == (50, 321)
-    assert {room for _, room in asked} == {10 * MIB}  # what reading takes at least
+    assert {room for _, room in asked} == {10 * MIB}  # the minimum for reading
     asked.clear()
     assert shared(tokenization="gpt2").count_characters(made._sources[0], 0) == (0, 0)
     assert asked == []
@@ -131,7 +131,7 @@ _NONE = Stretch()
 
 
 class Shared:
-    """Stands for what files share: their needs as given."""
+    """A stand-in for what files share: their needs as given."""
 
     most_workers = 4
     named_normalizes = False

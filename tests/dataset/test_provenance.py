@@ -1,4 +1,4 @@
-"""The record of a .npy: what it was made of, and whether that is still there."""
+"""The record of a .npy: its inputs, and whether they still exist unchanged."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_tokenizer_beside_it_is_the_one_of_the_ids(
     monkeypatch.setattr(provenance.Tokenizer, "load", lambda name: asked.append(name) or real(name))
     with pytest.raises(DataError, match="which cannot be loaded"):
         load_own_tokenizer(path, record)
-    assert asked == ["named"]  # as it was named, where none lies beside it
+    assert asked == ["named"]  # the given name, if none is beside it
     own.save(tokenizer_dir(path))
     assert load_own_tokenizer(path, record).fingerprint == own.fingerprint
     assert asked[-1] == str(tokenizer_dir(path))

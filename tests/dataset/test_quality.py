@@ -1,4 +1,4 @@
-"""Rules of quality in a preparation: counted, in the plan, the same bytes however it is run."""
+"""Quality rules in a preparation: counted, in the plan, the same bytes for every engine."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_personal_data_is_masked_and_counted(inputs: Path) -> None:
 
 
 def write_model(path: Path, first: str, second: str, *, seed: int = 0) -> str:
-    """A model that knows two words: texts with the one are `first`, with the other `second`."""
+    """A model that knows two words: texts with one are `first`, with the other `second`."""
     model = TinyModel(
         words=["people", "Leute"],
         labels=[first, second],

@@ -1,4 +1,4 @@
-"""`prepare --keep-top`: the documents with the highest scores, however the work is done."""
+"""`prepare --keep-top`: the documents with the highest scores, with every engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WANTED = 21  # a tenth, rounded up
 
 
 def make_documents(seed: int = 0) -> list[str]:
-    """Documents of many scores, and many of the highest."""
+    """Documents with many different scores, and many with the highest."""
     dice = random.Random(seed)
     documents = []
     for number in range(NUM_DOCUMENTS):

@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine: the bytes that threads make."""
+"""A real Ray cluster of several nodes on this machine: the same bytes as with threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from corpora import make_documents, snapshot, write_corpus
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
-    pytest.mark.filterwarnings("ignore"),  # Ray's own, of files that it leaves open
+    pytest.mark.filterwarnings("ignore"),  # Ray's own, about files that it leaves open
 ]
 
 SIZES = Sizes(part_bytes=6 << 10, num_partitions=3, num_buckets=16, group_bytes=5000)
@@ -36,19 +36,19 @@ GrowFunction = Callable[[int], None]
 
 @pytest.fixture(scope="module")
 def grow() -> Iterator[GrowFunction]:
-    """Adds nodes to a cluster until there are so many; it and all of its processes go at the end.
+    """Adds nodes to a cluster until it has enough; all of its processes end with the test.
 
-    Its folder is none of pytest's: the name of a socket has at most 107 bytes.
+    Its folder is not pytest's, because a socket's name has at most 107 bytes.
     """
     import ray
     from ray.cluster_utils import Cluster
 
     before = set(psutil.Process().children(recursive=True))
     with tempfile.TemporaryDirectory(prefix="lt") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", folder)  # also of a file that names the newest cluster
+        patch.setenv("RAY_TMPDIR", folder)  # also for a file that names the newest cluster
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_worker_niceness", "0")  # they would wait for all other tests
-        patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # kills for what other tests take
+        patch.setenv("RAY_worker_niceness", "0")  # otherwise they would wait for all other tests
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # kills because of other tests
         cluster = Cluster()
 
         def grow(count: int) -> None:
@@ -72,9 +72,9 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def make_dying_worker(settings: PrepareSettings, marker: Path) -> Callable[[], int]:
-    """A worker that is killed by the system in its second task; the next one is not.
+    """A worker that the system kills in its second task; later workers are not killed.
 
-    Made here, so that Ray sends its code: a node cannot import this file.
+    Defined here, so that Ray sends its code: a node cannot import this file.
     """
 
     def work() -> int:
@@ -109,7 +109,7 @@ def test_workers_that_are_killed_change_no_byte(
         make_dying_worker(shared, tmp_path / "killed"), address=None, num_cpus=1,
         memory_bytes=512 << 20, on_poll=lambda: None, on_notice=notices.append,
     )  # fmt: skip
-    options["memory"] = "4GiB"  # of this process with all of the cluster's
+    options["memory"] = "4GiB"  # for this process with all of the cluster's
     prepare_dataset(PrepareSettings(out_dir=tmp_path / "threads", **options))
     assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "threads")
     assert [text.partition(" was lost (")[2] for text in notices] == [

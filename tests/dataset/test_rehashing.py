@@ -1,4 +1,4 @@
-"""Documents of a dataset, decoded again: whole, in parts and in blocks, against plain Python."""
+"""Documents of a dataset, decoded: whole, in parts and in blocks, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Bytes:
 
 @pytest.fixture
 def shards(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes shards of ids and ends that lie in no file."""
+    """Makes shards of ids and ends that are not in files."""
 
     def make(*parts: tuple[bytes, list[int]], **more: Any) -> list[Any]:
         return [
@@ -73,7 +73,7 @@ def test_documents_come_whole_from_any_number_of_shards(
     shards: Any, decoded: int, cut_long: bool
 ) -> None:
     found = shards(
-        (b"ab\0cd", [3]),  # the second goes on in the next shard
+        (b"ab\0cd", [3]),  # the second continues in the next shard
         (b"e\0\0f", [2, 3]),  # and an empty one follows
         (b"g\0hi", [2]),  # the last has no end
     )
@@ -87,11 +87,11 @@ def test_ends_are_found_by_their_id_where_no_file_says_them(shards: Any) -> None
     assert read(found, Bytes())[0] == [b"ab", b"cd"]
     assert read(found, Bytes(None))[0] == [b"ab<end>cd<end>"]  # of a tokenizer that has none
     named = shards((b"ab\0c", [4]), (b"d", [1]))
-    assert read(named, Bytes())[0] == [b"ab<end>c", b"d"]  # the file is right
+    assert read(named, Bytes())[0] == [b"ab<end>c", b"d"]  # the file of ends is correct
 
 
 def parts_of(text: bytes, block: int) -> list[bytes]:
-    """A document, cut behind the last line that is whole when it passes the size of a block."""
+    """A document, cut after the last line that ends before it exceeds the size of a block."""
     parts: list[bytes] = []
     held = b""
     for place in range(len(text)):
@@ -201,7 +201,7 @@ def test_text_that_was_cleaned_is_taken_as_it_is() -> None:
 def test_documents_are_hashed_whole_where_no_hashes_of_them_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: Any, has_seen: bool
 ) -> None:
-    """Of shards that were moved in nothing is kept; kept hashes come last, each as a block."""
+    """Moved shards have no stored hashes; stored hashes come last, each as a block."""
     made = shards((b"ab\0", [3]), (b"cd\0", [3]), (b"ef\0", [3]))
     made[2].checksum = None
     hashed: list[Any] = []

@@ -1,4 +1,4 @@
-"""What several finders leave out of a block, with its lines."""
+"""The text and lines of a block that several finders remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Near copies that go: which rows of a block, which hashes, and the log of them."""
+"""Removed near copies: which rows of a block, which hashes, and their log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADER = {
 
 
 def make(rows: list[list[float]], starts: list[int], *, first: int = 0, **header: int) -> Any:
-    """Removals whose rows and starts of blocks are these, and a note of what is read."""
+    """Removals with these rows and starts of blocks, and a record of what is read."""
     table = np.zeros(len(rows), np.dtype(removedcopies._LOG_ROW))
     for number, row in enumerate(rows):
         table[number] = tuple(row)
@@ -74,7 +74,7 @@ def test_hashes_of_documents_that_go_are_left_out(monkeypatch: pytest.MonkeyPatc
     assert found.leave_out(0, memoryview(b"hash")) == b"left"
     assert asked == [(b"hash", [4, 7, 3, 6, 8, 1])]
     same = memoryview(b"hash")
-    assert found.leave_out(1, same) is same  # nothing goes there
+    assert found.leave_out(1, same) is same  # nothing is removed there
     empty = memoryview(b"")
     assert found.leave_out(0, empty) is empty
     assert len(asked) == 1

@@ -1,4 +1,4 @@
-"""Shares of a budget, and what is planned of them before anything is read."""
+"""Shares of a budget, and the work planned with them before anything is read."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_a_small_budget_means_fewer_workers_and_the_smallest_table() -> None:
 def test_rules_take_more_of_every_block() -> None:
     plain = shares(800 * MIB, processes=4).one_pass_bytes
     ruled = shares(800 * MIB, processes=4, rules="c4").one_pass_bytes
-    # As many blocks as there are workers, and one that is read; the table has half of the rest.
+    # As many blocks as workers, and one that is read; the table has half of the rest.
     assert 2 * (plain - ruled) == 5 * resources.BLOCK_BYTES * resources.RULES_BYTES_HELD
 
 
 def test_workers_beyond_the_blocks_take_nothing() -> None:
-    """Without lines there is no table: only the program and the workers are left."""
+    """Without deduplicating lines there is no table: only the program and the workers are left."""
 
     def planned(blocks: float, workers: int, vocabulary: int = 0) -> int:
         return resources.planned_bytes(
@@ -161,7 +161,7 @@ def test_characters_take_the_room_of_the_table_and_no_more() -> None:
         resources.check_characters(101, given, budget_bytes=200 * MIB)
     with pytest.raises(BudgetError) as refused:
         resources.check_characters(1_000_100, given, budget_bytes=200 * MIB)
-    # The table has half of what is left, and more workers come before it.
+    # The table has half of the rest, after the memory of more workers.
     needed = 203 * MIB + 2 * 1_000_000 * resources.CHARACTER_BYTES
     assert refused.value.next_step == f"{smallest_budget(needed)}, or give another --tokenization"
 
@@ -196,7 +196,7 @@ def test_a_disk_that_is_just_enough(
     expansion = COMPRESSIONS["gzip"].expansion
     text = resources.estimate_text_bytes(inputs)
     assert text == int(100_000 * (3 - num_packed + num_packed * expansion))
-    # Files that are read side by side keep their clean text.
+    # Files that are read in parallel keep their clean text.
     needed = resources.planned_disk_bytes(text, one_pass_bytes=0 if num_packed > 1 else 1 << 30)
     needed += int(1.8 * existing)
     for free, is_enough in ((needed, True), (needed - 1, False)):
@@ -217,7 +217,7 @@ def test_a_disk_that_is_just_enough(
 def test_workers_that_read_side_by_side_need_readers(
     room: int, in_order: int, workers: int
 ) -> None:
-    """Each worker takes a block, and each that reads in order a reader as large as a block."""
+    """Each worker takes a block, and each that reads in order also a reader as large as a block."""
     block = resources.BLOCK_BYTES * resources.BLOCK_BYTES_HELD
     inputs = resources.Inputs(reader_bytes=block, num_in_order=in_order)
     least = resources.smallest_budget_bytes() + block
@@ -269,7 +269,7 @@ def test_the_smallest_budget_holds_what_inputs_take(options: dict[str, Any], mor
     assert divided(least, inputs).num_workers == 1
     with pytest.raises(BudgetError, match="too small") as refused:
         divided(least - 1, inputs)
-    assert refused.value.next_step == smallest_budget(least)  # of all that it takes
+    assert refused.value.next_step == smallest_budget(least)  # of everything that it needs
     assert "table of hashes" in refused.value.message
 
 

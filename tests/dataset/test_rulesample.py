@@ -1,4 +1,4 @@
-"""Rules that leave nothing are refused by a sample, before a long run; others are not touched."""
+"""Rules that leave nothing are rejected by a sample before a long run; others are unaffected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_settings(*paths: Path, **more: Any) -> PrepareSettings:
 
 
 def look(*paths: Path, limits: SampleLimits = LIMITS, **more: Any) -> str:
-    """What is said of a sample of these files, where it is not refused."""
+    """The message about a sample of these files, if it is not an error."""
     settings = make_settings(*paths, **more)
     notices: list[str] = []
     require_some_kept(
@@ -89,7 +89,7 @@ def write_model() -> str:
 def test_what_is_read_in_order_is_read_once_and_decides_nothing(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its beginning is known, and what stays may come after it."""
+    """Only its beginning is read, and documents to keep may come after it."""
     packed = Path("a.txt.gz")
     packed.write_bytes(gzip.compress("\n\n".join([*SHORT, LONG]).encode()))
     opened: list[int] = []
@@ -112,7 +112,7 @@ def test_files_that_were_not_looked_at_decide_nothing(corpus: Path) -> None:
 
 
 def test_few_documents_decide_nothing(corpus: Path) -> None:
-    """Long ones are few in as many bytes."""
+    """The same number of bytes has few long ones."""
     few = replace(LIMITS, fewest_documents=1_000_000)
     assert re.search(WARNING, look(corpus, limits=few))
     assert look(corpus, limits=replace(few, fewest_told=1_000_000)) == ""
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_ends_the_sample(corpus: Path, monkeypatch: pytest.M
 
 
 def test_one_document_that_stays_is_enough(corpus: Path) -> None:
-    """Wherever it is: the sample goes all over a corpus, and a small one is not sampled."""
+    """Wherever it is: the sample is spread over the corpus, and a small corpus is not sampled."""
     corpus.write_text("\n\n".join([*SHORT[:-40], LONG, *SHORT[-40:]]))
     assert look(corpus, limits=replace(LIMITS, places=4096)) == ""  # every block
     corpus.write_text("\n\n".join(SHORT))
@@ -158,16 +158,16 @@ def test_a_sample_is_cleaned_without_what_only_all_text_tells() -> None:
 @pytest.mark.parametrize(
     ("documents", "changes", "said"),
     [
-        (199, {}, None),  # too few to say anything of
+        (199, {}, None),  # too few for a conclusion
         (200, {}, "warning"),
         (19_999, {}, "warning"),
         (20_000, {}, "refused"),
         (20_000, {"random_access": False}, "warning"),
-        (20_000, {"files": 1025}, "warning"),  # some were not looked at
+        (20_000, {"files": 1025}, "warning"),  # some were not read
         (20_000, {"unseen": True}, "warning"),
         (20_000, {"language_model": "lid"}, "warning"),
-        (20_000, {"size": (256 << 20) - 1}, None),  # a small corpus is told when it is prepared
-        (None, {}, None),  # something stays
+        (20_000, {"size": (256 << 20) - 1}, None),  # a small corpus is reported when it is prepared
+        (None, {}, None),  # something is kept
     ],
 )
 def test_what_a_sample_of_which_nothing_stays_means(

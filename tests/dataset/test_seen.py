@@ -1,4 +1,4 @@
-"""Hashes that later appends need: taken from where they are, written, read and sorted."""
+"""Hashes that later appends need: collected, written, read and sorted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the dataset stage: defaults, limits, the kind of a file that is not named."""
+"""Settings of the dataset stage: defaults, limits, the kind of a file if none is given."""
 
 from __future__ import annotations
 

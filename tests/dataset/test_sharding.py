@@ -1,4 +1,4 @@
-"""How a dataset is split and cut into shards, by numbers alone."""
+"""How a dataset is split and divided into shards, computed from numbers alone."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_shards_that_are_not_known_are_removed(tmp_path: Path) -> None:
 
 
 class Reader:
-    """Stands for the native reader of a range: ids that say their range and place."""
+    """A stand-in for the native reader of a range: ids that encode their range and place."""
 
     opened: ClassVar[list[tuple[int, int, int]]] = []
 
@@ -147,7 +147,7 @@ class Reader:
     [
         (0, 4, [(0, 0, 4)]),
         (4, 5, [(0, 4, 5)]),
-        (5, 6, [(2, 0, 1)]),  # behind a range without a token
+        (5, 6, [(2, 0, 1)]),  # after a range without a token
         (3, 9, [(0, 3, 5), (2, 0, 4)]),
         (5, 16, [(2, 0, 4), (2, 4, 7), (3, 0, 4)]),
         (0, 17, [(0, 0, 4), (0, 4, 5), (2, 0, 4), (2, 4, 7), (3, 0, 4), (3, 4, 5)]),
@@ -201,11 +201,11 @@ def test_the_last_ranges_are_kept_and_read_once(monkeypatch: pytest.MonkeyPatch)
 def test_shards_that_are_flushed_are_taken_and_few_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    """Twice as many as there are workers wait to be flushed, and no more."""
+    """At most twice as many as there are workers wait to be flushed."""
     events: list[Any] = []
 
     class Flushed:
-        """Stands for a shard on its way to the disk."""
+        """A stand-in for a shard that is being written."""
 
         def __init__(self, number: int) -> None:
             self.number = number

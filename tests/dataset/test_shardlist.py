@@ -1,4 +1,4 @@
-"""Shards of a split: those that the metadata describes as they were, and those moved in."""
+"""Shards of a split: those unchanged since the metadata was written, and those moved in."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_shards_moved_in_are_read_once_and_again_when_something_changed(
     assert scanned[5:] == ["a.bin", "b.bin"]
     (root / "moved_in.json").unlink()
     monkeypatch.setattr(shardlist.files, "write_json", refuse)
-    find(root, rows)  # a dataset that may only be read
+    find(root, rows)  # a read-only dataset
     assert len(scanned) == 9 and not (root / "moved_in.json").exists()
     (root / "train" / "a.bin").unlink()
     (root / "train" / "b.bin").unlink()

@@ -1,4 +1,4 @@
-"""Shards: what cannot be is refused, and the first bytes tell shards apart."""
+"""Shards: impossible ones are rejected, and the first bytes distinguish the rest."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_a_stream_of_chunks_gives_the_same_shard(tmp_path: Path, sizes: list[int
 
 @pytest.mark.parametrize("id", [0, 1, 299])
 def test_a_shard_of_one_id_has_it_as_smallest_and_largest(tmp_path: Path, id: int) -> None:
-    """Such as a last shard that holds nothing but end-of-text."""
+    """For example a last shard with nothing but end-of-text."""
     chunk = (np.full(3, id, np.uint16), np.array([1, 2, 3], np.uint64))
     data = shards.id_chunk(*chunk, vocab_size=300, path=tmp_path / "s.bin")
     info = shards.write_shard_stream(tmp_path / "s.bin", [data], vocab_size=300)
     assert (info.min_id, info.max_id, info.num_tokens, info.num_documents) == (id, id, 3, 3)
-    np.full(40, id, np.uint16).tofile(tmp_path / "found.bin")  # one that no metadata describes
+    np.full(40, id, np.uint16).tofile(tmp_path / "found.bin")  # one that is not in the metadata
     found = shards.scan_shard(
         tmp_path / "found.bin", dtype=np.dtype("<u2"), vocab_size=300, tokenizer_fingerprint="x"
     )
@@ -155,7 +155,7 @@ def test_a_shard_of_no_whole_ids_or_another_tokenizer_is_refused(tmp_path: Path)
 
 def test_ends_are_compared_with_their_checksum(tmp_path: Path) -> None:
     info = shards.ShardInfo(tmp_path / "s.bin", 10, 2, 0, 9, None)
-    assert shards.load_document_ends(info).tolist() == []  # nothing says where they are
+    assert shards.load_document_ends(info).tolist() == []  # nothing records where they are
     data = np.array([4, 10], "<u8").tobytes()
     (tmp_path / "s.docs").write_bytes(data)
     assert shards.load_document_ends(info).tolist() == [4, 10]

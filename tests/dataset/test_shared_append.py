@@ -1,4 +1,4 @@
-"""An append by many workers: what one of them finds begun, added or changed."""
+"""An append by many workers: handling of work that others have begun, added or changed."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def append_of(*, version: str, events: list[Any]) -> Any:
         ("sum", [["a", "b"], ["a", "b"]], False),  # nothing has changed
         ("new", [["x"], ["a", "b"]], True),
         ("new", [["x"], ["y"], ["a", "b"]], True),
-        ("new", [["a", "b"], ["y"]], False),  # one before this work
+        ("new", [["a", "b"], ["y"]], False),  # the one before this work
         ("new", [["x"], ["b", "a"]], False),
         ("new", [["x"]], False),
     ],
@@ -216,7 +216,7 @@ def test_the_last_task_adds_once_and_only_to_the_same_dataset(
     if expected is None:
         with pytest.raises(DataError, match="the dataset has changed since this work was begun"):
             run_task(stage, 0)
-        assert (committed, calls) == ([], ["plan"])  # what waited is of no use any more
+        assert (committed, calls) == ([], ["plan"])  # the rest is no longer needed
         return
     run_task(stage, 0)
     assert calls == expected

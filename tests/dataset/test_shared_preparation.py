@@ -1,4 +1,4 @@
-"""A worker on a preparation: in which order it looks, works and cleans up."""
+"""A worker on a preparation: the order of its checks, work and cleanup."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_worker_prepares_works_and_cleans_up(
     if fails:
         with pytest.raises(DataError, match="no"):
             running.prepare_shared(settings, lease_seconds=9.0)
-        assert calls == expected  # what others need stays
+        assert calls == expected  # work that others need is kept
         return
     result = running.prepare_shared(settings, lease_seconds=9.0)
     assert calls == [*expected, ("remove", names)]
@@ -172,7 +172,7 @@ def test_stages_that_nobody_asks_for_are_left_out(
         SimpleNamespace(name=name) for name in ("hash", "tally", "duplicates", "encode")
     ]
     for stage in run._iter_stages():
-        seen.append(stage.name)  # noqa: PERF401  between what is closed
+        seen.append(stage.name)  # noqa: PERF401  between calls of close
     assert seen == names
 
 

@@ -1,4 +1,4 @@
-"""Preparation as stages of tasks: the bytes that the threads of one machine make."""
+"""Preparation as stages of tasks: the same bytes as the threads of one machine make."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ RULE_LIMITS = (
     "fineweb.min-end-lines=0",
     "refinedweb.max-removed-words=0.5",
 )
-"""Some documents of the corpus stay, and some go by each preset."""
+"""Some documents of the corpus are kept, and some are removed, by each preset."""
 
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Inputs of every kind, with duplicates between them; blocks of 2 KiB, so they are many."""
+    """Inputs of every kind, with duplicates between them; many blocks, of 2 KiB each."""
     monkeypatch.chdir(tmp_path)
     Tokenizer.from_merges([(b"i", b"n"), (b"l", b"o"), (b"lo", b"w")]).save(tmp_path / "tok")
     folder = tmp_path / "texts"
@@ -131,7 +131,7 @@ def test_neither_workers_nor_sizes_change_a_byte(corpus: Path, workers: int, siz
 def test_what_a_large_corpus_has_more_of_changes_no_byte(
     corpus: Path, sizes: Sizes, limits: WorkerLimits
 ) -> None:
-    """More than a worker keeps is read again; characters are known after all text: no shortcut."""
+    """More than a worker caches is read again; characters are known after all text: no shortcut."""
     expected = by_threads(corpus, tokenization="char")
     out_dir = corpus.parent / "staged"
     settings = settings_of(out_dir, corpus, engine="files", tokenization="char", num_workers=2)
@@ -187,7 +187,7 @@ def test_few_long_documents_are_not_checked_anew_by_every_group(
 
 
 def start(settings: PrepareSettings, sizes: Sizes = SIZES, **more: Any) -> Any:
-    """A worker, whose tasks the test runs itself."""
+    """A worker whose tasks the test runs directly."""
     preparations: list[Any] = []
 
     def keep(self: Any, lease_seconds: float) -> None:
@@ -296,7 +296,7 @@ def test_a_replaced_input_is_named_whatever_fails(
 
 
 def test_a_flipped_bit_in_any_result_is_found(corpus: Path) -> None:
-    """What workers read of each other is compared with its checksums: no shard of wrong bytes."""
+    """Data that workers read of each other is verified: no shard of wrong bytes."""
     for path in corpus.glob("[bcde]*"):
         path.unlink()
     write_corpus(corpus / "b.txt", [text + " more" for text in make_documents(20)])
@@ -321,7 +321,7 @@ def test_a_flipped_bit_in_any_result_is_found(corpus: Path) -> None:
         for name, (begin, size) in output.sections.items():
             place = begin + size // 2
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-            worker._job = replace(worker._job)  # nothing is remembered
+            worker._job = replace(worker._job)  # empty caches
             later = [
                 stage
                 for stage in worker.stages()
@@ -381,7 +381,7 @@ def test_shards_that_no_work_made_are_not_touched(corpus: Path) -> None:
 def test_shards_in_another_folder_make_no_dataset(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of workers that meet in one place, and have an --out-dir of their own each."""
+    """As with workers that share one work folder, but each with another --out-dir."""
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -514,7 +514,7 @@ def test_killed_workers_cost_nothing(
         assert codes == [-signal.SIGKILL], (name, printed)
         if name != "finish-0000000":
             assert "not finished" in inspect_dataset(dataset_dir=Path("staged.work"))
-    # One that is killed last falls between the metadata and its record: others end the job.
+    # A kill between the metadata and its record comes last: other workers then end the job.
     codes, printed = start_forks(*([(WORKER, ["none", *given], {})] * 2))()
     assert codes == [0, 0], printed
     assert snapshot(corpus.parent / "staged") == expected

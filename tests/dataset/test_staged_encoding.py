@@ -1,4 +1,4 @@
-"""A part on its way to ids: what waits in memory, how keys are cut, and what is counted."""
+"""Encoding of a part: what is kept in memory, how keys are divided, and what is counted."""
 
 from __future__ import annotations
 

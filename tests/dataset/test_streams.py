@@ -1,4 +1,4 @@
-"""Ids of several files as one stream: every stretch, step and end of a document."""
+"""Ids of several files as one stream: every range, step and end of a document."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_ends_are_the_ids_that_mark_them_where_no_file_says_them(tmp_path: Path)
     assert collect(TokenStream([part], end_id=7), 2, 5)[1] == [3]
     assert collect(TokenStream([part]), 0, 5)[1] == []
     named = write_part(tmp_path, "b", [0, 7, 0], [1, 3])
-    assert collect(TokenStream([named], end_id=7), 0, 3)[1] == [1, 3]  # the file says it
+    assert collect(TokenStream([named], end_id=7), 0, 3)[1] == [1, 3]  # the file has ends
 
 
 def test_ends_by_lengths_and_pointers(tmp_path: Path) -> None:
@@ -153,12 +153,12 @@ def test_files_are_compared_with_their_checksums_once_and_only_if_read(tmp_path:
     list(stream.iter_chunks(0, 2))
     assert stream._intact == {parts[0].path}
     parts[0].path.write_bytes(b"head" + bytes(4))
-    list(stream.iter_chunks(0, 2))  # it was compared before
+    list(stream.iter_chunks(0, 2))  # already verified
     for use in (lambda: list(TokenStream(parts).iter_chunks(1, 3)),
                 lambda: list(iter_lengths(TokenStream(parts)))):  # fmt: skip
         with pytest.raises(DataError):
             use()
-    list(TokenStream(parts).iter_chunks(2, 4))  # nothing of the damaged one
+    list(TokenStream(parts).iter_chunks(2, 4))  # nothing of the damaged file
     assert parts[1].ends_path is not None
     parts[1].ends_path.write_bytes(b"xx" + np.array([1], "<u8").tobytes())
     with pytest.raises(DataError):

@@ -1,4 +1,4 @@
-"""What commands print at their end, word for word."""
+"""The final output of commands, word for word."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_rules_have_counts_and_examples_where_something_was_removed() -> None:
 
 def prepared(**changes: Any) -> Any:
     result = {"report": report(), "notices": ["so"], "was_there": False, "dataset": info()}
-    result["info"] = result["dataset"]  # of what was appended to
+    result["info"] = result["dataset"]  # of the dataset that was appended to
     return SimpleNamespace(**{**result, **changes})
 
 
@@ -127,7 +127,7 @@ def test_a_pretokenization_says_sizes_and_rates() -> None:
     assert describe_pretokenization(result).startswith("a.npy: is there already")  # pyright: ignore
     result.was_there, result.num_tokens, result.seconds = False, 0, 0.0
     assert "\n  3.7 TiB/s\n" in describe_pretokenization(result)  # pyright: ignore
-    result.num_tokens, result.is_plain = 9, False  # compressed bytes say nothing of tokens
+    result.num_tokens, result.is_plain = 9, False  # compressed: no rate of tokens
     assert "\n  3.7 TiB/s\n" in describe_pretokenization(result)  # pyright: ignore
 
 

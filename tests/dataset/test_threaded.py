@@ -63,7 +63,7 @@ class Now:
     ("encoding", "workers", "many", "keeps", "one_pass"),
     [
         (True, 2, False, False, True),
-        (True, 1, True, False, True),  # one worker reads nothing side by side
+        (True, 1, True, False, True),  # a single worker reads nothing in parallel
         (True, 2, True, False, False),
         (True, 2, False, True, False),
         (False, 2, False, False, False),

@@ -1,4 +1,4 @@
-"""Files of other programs: which split they are, and what their headers say."""
+"""Files of other programs: their split, and the content of their headers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_ids_of_four_bytes_are_not_read_as_two(tmp_path: Path) -> None:
     np.arange(200, dtype="<u4").tofile(path)
     with pytest.raises(DataError, match="looks like uint32"):
         open_source(path, kind="nanogpt", dtype=None, end_id=None)
-    np.arange(1, 33, dtype="<u4").tofile(path)  # the fewest that say so
+    np.arange(1, 33, dtype="<u4").tofile(path)  # the minimum to decide
     with pytest.raises(DataError, match="looks like uint32"):
         open_source(path, kind="nanogpt", dtype=None, end_id=None)
     few = np.arange(62) % 2 == 0
@@ -317,7 +317,7 @@ def test_splits_of_a_folder_and_of_one_file(tmp_path: Path) -> None:
     assert {split: len(stream.parts) for split, stream in found.items()} == {"train": 2, "val": 1}
     assert {stream.end_id for stream in found.values()} == {7}
     assert told == [f"{tmp_path / 'test.bin'} is left out, by its name it is for testing"]
-    for name in ("test.bin", "val.bin"):  # one that is named is read, whatever it is called
+    for name in ("test.bin", "val.bin"):  # a named file is read, whatever its name
         assert list(open_source(tmp_path / name, kind="nanogpt")) == ["all"]
     (tmp_path / "val.bin").unlink()
     assert list(open_source(tmp_path, kind="nanogpt")) == ["all"]

@@ -1,4 +1,4 @@
-"""`prepare --step`: a function of the user's, in every way that a preparation is run."""
+"""`prepare --step`: a user's function, with every engine and number of workers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_the_function_says_is_done_and_counted(corpus: list[str]) -> None:
     assert rules["step_changed"]["count"] == 16
     assert result.report["documents_in"] == 120
     assert "documents removed: by --step" in describe_preparation(result)
-    assert not usersteps._idle  # no process is left
+    assert not usersteps._idle  # no process is left over
 
 
 def test_the_same_bytes_however_it_is_run(corpus: list[str]) -> None:

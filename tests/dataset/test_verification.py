@@ -35,7 +35,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_ends_that_are_used_up_are_no_more(tmp_path: Path) -> None:
-    """First of all: what goes on looking for more never ends, here and in every test below."""
+    """This test is first: a search that does not stop would never end, also in all tests below."""
     path = tmp_path / "shard.bin"
     np.array([3], dtype="<u8").tofile(layout.documents_path(path))
     shard = SimpleNamespace(path=path, documents=1, end_id=9, ends_checksum=None)
@@ -156,7 +156,7 @@ def check_ends(
     parts: int = 100,
     **limits: int,
 ) -> list[str]:
-    """What is wrong with the ends of a shard whose ids are read in parts of so many."""
+    """The errors in the ends of a shard whose ids are read in parts of this size."""
     path = tmp_path / "shard.bin"
     np.array(ends, dtype="<u8").tofile(layout.documents_path(path))
     shard = SimpleNamespace(path=path, documents=len(ends), end_id=end_id, ends_checksum=None)
@@ -235,7 +235,7 @@ def test_a_flipped_bit_in_document_ends_is_found_where_no_id_tells(dataset: Path
 def test_a_budget_holds_the_tokenizer_and_a_worker(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many workers as have room beside the tokenizer, and a refusal below one."""
+    """As many workers as fit beside the tokenizer, and an error if not even one does."""
     seen: list[int] = []
 
     def open_pool(workers: int) -> None:

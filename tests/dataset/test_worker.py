@@ -1,4 +1,4 @@
-"""What a worker keeps of the memory that its stages have freed."""
+"""The memory freed by stages that a worker keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work folder: the same command goes on, another is refused, a reboot is survived."""
+"""The work folder: the same command resumes, another is rejected, a reboot is survived."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def finish_block(work: Path, name: str = "0000000-0000000", made: str = "clean")
 
 
 def _unchecked(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan as earlier versions wrote it."""
+    """A plan in the format of earlier versions."""
     return {name: value for name, value in plan.items() if name != "checksum"}
 
 
@@ -93,7 +93,7 @@ def test_bad_inputs_may_be_skipped_from_now_on_but_not_back(tmp_path: Path) -> N
     [
         ("clean", None, {}, [True, False, False, False]),
         ("encoded-x", None, {}, [True, False, False, False]),
-        # what is judged or chosen among all inputs depends on those that follow, too
+        # judging and choosing among all inputs also depends on those that follow
         ("encoded-x", None, {"decontaminate": ["evals.jsonl"]}, [False] * 4),
         ("clean", None, {"decontaminate": ["evals.jsonl"]}, [True, False, False, False]),
         ("clean", "scores", {}, [False] * 4),
@@ -281,8 +281,8 @@ def test_files_are_removed_by_workers_some_at_a_time(tmp_path: Path) -> None:
     workfolder.remove_work(tmp_path, pool=pool)
     assert not work.exists()
     assert sorted(sizes) == [3, 8, 16, 16]
-    assert not any(left)  # the plan goes first
-    workfolder.remove_work(tmp_path, pool=pool)  # nothing is there
+    assert not any(left)  # the plan is removed first
+    workfolder.remove_work(tmp_path, pool=pool)  # nothing exists
 
 
 def test_the_stream_before_a_changed_one_may_have_had_it() -> None:

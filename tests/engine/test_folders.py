@@ -1,4 +1,4 @@
-"""What lies in the folder that workers share is on the disk before it has its name."""
+"""Files in the shared folder are on the disk before they have their names."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def test_another_worker_may_remove_a_folder_at_the_same_moment(
 ) -> None:
     folder = DiskFolder(tmp_path / "work")
     create(folder)
-    monkeypatch.setattr(Path, "is_dir", lambda path: path.name == "hash")  # it was, just before
+    monkeypatch.setattr(Path, "is_dir", lambda path: path.name == "hash")  # it was one, just before
     folder.remove(["hash", "plan.json"])
     assert not folder.path.exists()
 
 
 def test_files_of_a_folder_are_removed_some_at_a_time(tmp_path: Path) -> None:
-    """As many as there are parts of the text: their names are not held."""
+    """As many files as the text has parts: their names are not kept in memory."""
     for number in range(2500):
         (tmp_path / str(number)).touch()
     (tmp_path / "folder").mkdir()
@@ -180,7 +180,7 @@ def test_a_lease_of_a_disk_is_its_owners_file(tmp_path: Path) -> None:
     assert (tmp_path / "leases" / "a").read_bytes() == b"again"
     taken: Any = folder.replace_lease("leases/a", b"taken", folders.SeenLease(b"again", ""))
     assert (tmp_path / "leases" / "a").read_bytes() == b"taken"
-    lease.renew(b"lost!")  # into a file that has no name any more
+    lease.renew(b"lost!")  # into a file that was removed
     lease.release()
     assert (tmp_path / "leases" / "a").read_bytes() == b"taken"  # not ours to remove
     lease.release()

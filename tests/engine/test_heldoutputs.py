@@ -1,4 +1,4 @@
-"""Outputs that workers share are tried before any work."""
+"""Shared outputs are tested for writing before any work."""
 
 from __future__ import annotations
 

@@ -76,12 +76,12 @@ def test_a_lease_that_takes_long_to_renew_keeps_nobody_waiting(tmp_path: Path) -
 
 
 def test_a_released_lease_is_not_renewed(tmp_path: Path) -> None:
-    """The number of its descriptor may be another file's by then."""
+    """The number of its descriptor may then belong to another file."""
     with Leases(Records(tmp_path)) as mine:
         assert mine.take(TASK)
         lease = mine._held[TASK]
         mine.release(TASK)
-        with (tmp_path / "other").open("w+b") as file:  # it takes the number that is free
+        with (tmp_path / "other").open("w+b") as file:  # it gets the free number
             lease.renew(b"not this one's")
             lease.release()
             assert file.read() == b""
@@ -100,7 +100,7 @@ def test_a_lease_that_does_not_change_is_taken_over(tmp_path: Path, clock: list[
         for later, taken in ((0, False), (29.9, False), (0.2, True)):
             clock[0] += later
             assert other.take(TASK) is taken
-        dead.release(TASK)  # back from the dead: not its lease any more
+        dead.release(TASK)  # it resumed: the lease is no longer its own
         assert list(list_leases(tmp_path)) == ["hash-0000001"]
         assert count_losses(tmp_path) == {"hash-0000001": 1}
 
@@ -121,7 +121,7 @@ def test_a_lease_that_is_renewed_is_left_alone(tmp_path: Path, clock: list[float
 def test_clocks_that_disagree_by_an_hour_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float, is_store: bool
 ) -> None:
-    """Each worker has its own clocks, and files have the times of who wrote them."""
+    """Each worker has its own clock, and file times come from the writer's clock."""
     store = MemoryStore()
     monkeypatch.setattr(storefolders, "open_store", lambda url: store)
     folder = StorePath("s3://bucket/work") if is_store else tmp_path
@@ -147,7 +147,7 @@ def test_clocks_that_disagree_by_an_hour_change_nothing(
                 clocks[worker] += seconds
 
         assert turn(first)
-        for _ in range(4):  # alive, however late the other's clock says it is
+        for _ in range(4):  # alive, however late the other's clock is
             assert not turn(second)
             wait(29)
             turn(first, takes=False)
@@ -155,9 +155,9 @@ def test_clocks_that_disagree_by_an_hour_change_nothing(
         wait(29)
         assert not turn(second)
         wait(2)
-        assert turn(second)  # silent for 30 s by the clock of who takes over
+        assert turn(second)  # no change for 30 s by the clock of the new owner
         for _ in range(4):
-            assert not turn(first)  # back from the dead, it has to wait as long
+            assert not turn(first)  # resumed, it has to wait as long
             wait(29)
             turn(second, takes=False)
         first.release(TASK)
@@ -191,7 +191,7 @@ def test_a_dead_process_of_this_machine_needs_no_waiting(tmp_path: Path) -> None
     row = json.loads(path.read_bytes())
     with Leases(Records(tmp_path)) as other:
         path.write_text(json.dumps({**row, "machine": "another"}))
-        assert not other.take(TASK)  # its number says nothing of a process elsewhere
+        assert not other.take(TASK)  # its process id means nothing on another machine
         path.write_text(json.dumps(row))
         assert other.take(TASK)
 
@@ -235,7 +235,7 @@ def test_of_many_watchers_one_takes_over(tmp_path: Path, clock: list[float]) -> 
         assert look() == [False] * 3
         clock[0] += 31
         assert look() == [True, False, False]
-        clock[0] += 30  # the one that was to take it died before it did
+        clock[0] += 30  # the worker that was to take it over died first
         assert watchers[1]._may_take_over(TASK, name)
         assert count_losses(tmp_path) == {"hash-0000001": 1}
 
@@ -327,7 +327,7 @@ def test_leases_are_those_of_a_stage(tmp_path: Path) -> None:
 def test_a_lease_looks_dead_from_a_moment_on(tmp_path: Path, clock: list[float]) -> None:
     with Leases(Records(tmp_path)) as mine:
         assert mine.take(TASK)
-        # A worker of another machine: it cannot be seen that its process is dead.
+        # A worker of another machine: whether its process is alive is unknown.
         path = tmp_path / "leases" / "hash-0000001.lease"
         row = {**json.loads(path.read_bytes()), "machine": "other", "nonce": "n"}
         path.write_text(json.dumps(row))

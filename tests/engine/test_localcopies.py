@@ -1,4 +1,4 @@
-"""Copies of sections that native code reads: where they lie, and that they go."""
+"""Copies of sections that native code reads: their location and removal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sizes, limits and defaults by number.
 
-Budgets, files on the disk and what users are told depend on them: a change is made on purpose, here
-too (`python tests/numbers_of.py 'engine'` writes this anew).
+Budgets, files on the disk and messages depend on them: a change must be intended, so it is also
+made here (`python tests/numbers_of.py 'engine'` writes this again).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_every_changed_bit_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pieces", [1, 7, 4095, 4096, 4097, 9000, 30_000])
 def test_pages_do_not_depend_on_how_they_are_written(tmp_path: Path, pieces: int) -> None:
-    """Every page is read and compared, wherever sections, pieces and pages begin."""
+    """Every page read is verified, wherever sections, pieces and pages begin."""
     data = bytes(number * number % 251 for number in range(20_000))
 
     def make(name: str, step: int) -> Path:
@@ -132,7 +132,7 @@ def test_a_stretch_is_read_with_its_pages_and_no_more(tmp_path: Path) -> None:
 
 
 class Object(io.BytesIO):
-    """Stands for an object that is read: few bytes at a time, changed once under way."""
+    """A stored object that is read a few bytes at a time and changes once during that."""
 
     def __init__(self, data: bytes, *, changes: int = 0) -> None:
         super().__init__(data)
@@ -150,7 +150,7 @@ class Object(io.BytesIO):
     def readinto(self, buffer: Any) -> int:
         if self.changes:
             self.changes -= 1
-            super().read(1)  # it was somewhere else by then
+            super().read(1)  # the position had changed by then
             raise ObjectChangedError("changed")
         return super().readinto(memoryview(buffer)[:3])
 
@@ -196,11 +196,11 @@ def test_a_header_is_read_in_one_piece_or_where_it_is_longer(
 
 
 def test_a_file_of_a_trailer_alone_has_an_empty_header(tmp_path: Path) -> None:
-    """As short as may be: what is in it decides, not how long it is."""
+    """Of minimal size: the content decides, not the length."""
     digest = outputs.xxhash.xxh3_128_digest(b"")
     path = tmp_path / "a.out"
     path.write_bytes(outputs._TRAILER.pack(outputs._MAGIC, 0, 0, digest))
-    with pytest.raises(ValueError):  # no JSON, though whole by its checksum
+    with pytest.raises(ValueError):  # not JSON, although its checksum matches
         open_output(path)
     path.write_bytes(outputs._TRAILER.pack(outputs._MAGIC, 1, 0, digest))
     with pytest.raises(DataError, match="not a whole result"):
@@ -255,7 +255,7 @@ def test_a_stretch_begins_where_rows_of_numbers_may(tmp_path: Path) -> None:
 
 
 def test_bytes_that_come_in_parts_are_put_together(tmp_path: Path) -> None:
-    """Of a file and of an object, whatever a read gives at once."""
+    """For a file and an object, with any size of reads."""
     path = tmp_path / "a"
     data = bytes(range(100))
     path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Rows of all tasks by partition: those of every block, in their order, kept or joined."""
+"""Rows of all tasks by partition: those of every block, in order, kept or joined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BITS = [(0, 0x6401), (0x6401, 0x64F0), (0x64F0, 0x6500), (0x6500, 0x65F0), (0x65
 
 
 class Result:
-    """Writes and reads the sections of one task, the rows in a file of their own."""
+    """Writes and reads the sections of one task, with the rows in a separate file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class Result:
 def make_blocks(seed: int, count: int) -> list[list[bytes]]:
     """Blocks of rows that are sorted by the first byte of their keys, some of them empty.
 
-    One first byte has more rows than others, of one block more than 255.
+    One first byte has more rows than others, with more than 255 of one block.
     """
     rng = random.Random(seed)
     sizes = [rng.choice((0, 1, 5, 30, 600)) for _ in range(count)]
@@ -132,7 +132,7 @@ def test_each_partition_has_the_rows_of_its_first_bits(
 
 
 def test_counts_take_a_byte_each_where_that_is_enough(tmp_path: Path) -> None:
-    """Of 100 TB there is one for each of 24 million blocks in each of 3,000 partitions."""
+    """With 100 TB, one for each of 24 million blocks in each of 3,000 partitions."""
     row = bytes(16)
     for most, width in ((255, 1), (256, 2), (65_536, 4)):
         made = write_task(tmp_path, 0, [[row] * most, [], [row]], BITS, copy_bytes=1 << 20)

@@ -1,4 +1,4 @@
-"""Workers agree on a plan, also while another one ends the work and removes its folder."""
+"""Workers agree on a plan, even while another one ends the work and removes its folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_first_plan_is_kept_and_another_one_is_refused(tmp_path: Path) -> No
 def test_work_with_files_of_another_format_is_refused_as_such(
     tmp_path: Path, before: dict[str, object]
 ) -> None:
-    """Earlier versions said nothing of the format; their files are whole, but not of use."""
+    """Earlier versions did not record the format; their files are complete but unusable."""
     records = Records(tmp_path / "work")
     records.create(PLAN_NAME, files.json_bytes(before))
     with pytest.raises(UsageError, match="begun by another version") as caught:
@@ -41,7 +41,7 @@ def test_work_with_files_of_another_format_is_refused_as_such(
 
 
 class _Leaving(Records):
-    """A folder that another worker removes a number of times, just after a look at it."""
+    """A folder that another worker removes several times, each just after a read."""
 
     times = 0
 
@@ -77,7 +77,7 @@ def remember(records: Records) -> Records:
 def test_a_record_says_which_plan_it_is_of(tmp_path: Path) -> None:
     remember(Records(tmp_path))
     other = Records(tmp_path)
-    assert other.is_done(TASK)  # whoever only looks
+    assert other.is_done(TASK)  # a process that only reads
     commit_plan(PLAN, other)
     assert other.is_done(TASK) and other.read(TASK)["facts"] == {"rows": 1}
     other.plan = "another"
@@ -91,7 +91,7 @@ def test_a_record_says_which_plan_it_is_of(tmp_path: Path) -> None:
 
 def test_a_record_of_an_earlier_version_is_not_believed(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.commit_record(TASK, facts={})  # it named no plan
+    records.commit_record(TASK, facts={})  # it had no plan
     records.create(PLAN_NAME, files.json_bytes(KEPT))
     commit_plan(PLAN, records)
     with pytest.raises(DataError, match="left by another job or version"):
@@ -107,7 +107,7 @@ def test_records_without_a_plan_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_plan_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the removal, what is left is still known as that of its plan."""
+    """After a kill during the removal, the remaining files still belong to the plan."""
     records = remember(Records(tmp_path))
     removed: list[str] = []
     monkeypatch.setattr(records.place, "remove", removed.extend)
@@ -163,7 +163,7 @@ def test_the_plan_of_all_records_is_its_bytes(tmp_path: Path) -> None:
 
 
 class _Going(Records):
-    """A folder that is not there when its plan is created, a number of times."""
+    """A folder that is missing several times when its plan is created."""
 
     times = 0
 

@@ -1,4 +1,4 @@
-"""What a command on Ray asks of its nodes, and shows of them; without Ray."""
+"""The requirements of a command on Ray, and the progress it shows; without Ray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lowtide.errors import DataError
 
 @dataclass(frozen=True)
 class Settings:
-    """What a command with --engine ray has."""
+    """The settings of a command with --engine ray."""
 
     out_dir: Path = Path("out")
     engine: str = "ray"
@@ -27,7 +27,7 @@ class Settings:
 
 
 class Shown:
-    """Stands for a job's progress."""
+    """A stand-in for a job's progress."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []

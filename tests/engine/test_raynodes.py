@@ -21,7 +21,7 @@ class LostError(Exception):
 
 
 class FakeRay:
-    """Nodes by name with (memory, CPUs); each call of a worker runs when it is waited for."""
+    """Nodes by name with (memory, CPUs); a worker's call runs when its result is awaited."""
 
     def __init__(self, nodes: dict[str, tuple[float, float]]) -> None:
         self.resources = nodes
@@ -193,11 +193,11 @@ def test_ray_is_quiet_and_a_cluster_of_its_own_is_small(
     monkeypatch: pytest.MonkeyPatch, address: str | None
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")  # so that it is as it was afterwards
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")  # so that it is restored afterwards
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
     given: list[dict[str, Any]] = []
     raynodes._connect(SimpleNamespace(init=lambda **options: given.append(options)), address)
-    # Not None: Ray would take any cluster that runs here, which cannot be told its cores.
+    # Not None: Ray would use any cluster running here, which rejects a number of cores.
     expected = {"address": address or "local", "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         expected |= {"num_cpus": raynodes.usable_cores(), "include_dashboard": False}
@@ -223,7 +223,7 @@ def test_an_address_is_tried_before_ray_waits_for_it(form: str) -> None:
         address = form.format(*server.getsockname())
         raynodes._connect(ray, address)
     with pytest.raises(UsageError, match=f"no Ray cluster answers at {address}: "):
-        raynodes._connect(ray, address)  # nobody listens there any more
+        raynodes._connect(ray, address)  # nothing listens there any more
     assert given == [address]
 
 

@@ -198,7 +198,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 def test_results_are_looked_at_once(store: MemoryStore) -> None:
-    """The last few: neither a record nor its file ever changes."""
+    """Only the last few: neither a record nor its file ever changes."""
     records = Records(StorePath("s3://bucket/work"))
     tasks = [Task("count", number) for number in range(260)]
     for task in tasks:
@@ -215,7 +215,7 @@ def test_results_are_looked_at_once(store: MemoryStore) -> None:
     store.calls.clear()
     records.open(tasks[260 - kept])
     assert store.calls == []
-    records.open(tasks[261 - kept])  # in its place this one went
+    records.open(tasks[261 - kept])  # this one was dropped for it
     assert {"read_whole", "head"} <= {call[0] for call in store.calls}
     assert len(records._outputs) == kept
 
@@ -296,7 +296,7 @@ def test_counts_of_stages_are_numbers_in_the_order_of_their_begin(tmp_path: Path
         assert records.find_begin(stage) == when
     (tmp_path / "other").mkdir()
     assert records.list_stages() == [("first", 1), ("second", 0), ("third", 2)]
-    for path in tmp_path.glob(f"*/{count}"):  # a store's clock knows seconds alone
+    for path in tmp_path.glob(f"*/{count}"):  # a store's times are whole seconds
         os.utime(path, (3.0, 3.0))
     assert records.list_stages() == [("second", 0), ("first", 1), ("third", 2)]
     (tmp_path / "third" / count).write_text("5")  # as earlier versions wrote it
@@ -320,7 +320,7 @@ def test_leftovers_and_strangers_are_told_from_our_own(tmp_path: Path) -> None:
     records.agree_on_count("count", 5)
     (tmp_path / "leases").mkdir()
     (tmp_path / "leases" / "a-0000001.done").write_text("{}")
-    assert records.find_leftover() is None  # counted, and nothing done
+    assert records.find_leftover() is None  # the number of tasks, and no result
     records.commit_record(TASK, facts={})
     assert records.find_leftover() == "count"
     records.refuse_strangers(["count"])

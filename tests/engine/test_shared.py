@@ -82,7 +82,7 @@ def test_every_task_of_every_stage_is_done_once_and_in_order_of_stages(tmp_path:
 def test_who_waits_for_the_last_task_goes_on_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread without a task waits for others' results longer and longer, not for our own."""
+    """A thread without a task polls for others' results with growing pauses, not for our own."""
     waiting, wait = threading.Event(), threading.Event.wait
 
     def note(self: threading.Event, timeout: float | None = None) -> bool:
@@ -120,7 +120,7 @@ def test_two_processes_worth_of_workers_share(tmp_path: Path) -> None:
 
 @dataclass
 class Waiting(Numbers):
-    """A stage whose tasks leave it to the engine to commit; `waiting` is called before that."""
+    """A stage whose tasks are committed by the engine; `waiting` is called before that."""
 
     waiting: Callable[[int], None] = lambda index: None
 
@@ -153,7 +153,7 @@ def test_the_next_task_begins_while_a_result_waits_for_the_disk(tmp_path: Path) 
     seen: list[int] = []
     run_shared([stage], records, num_workers=1, on_stage=lambda name, count: seen.append)
     assert ran == [0, 1, 2]  # the first was not committed before the third had begun
-    assert "one-0000000" in held[0]  # nobody else begins with it meanwhile
+    assert "one-0000000" in held[0]  # no other worker starts it meanwhile
     assert seen[-1] == 3 and records.list_done("one") == {0, 1, 2}
     assert list_leases(tmp_path) == {}
 
@@ -378,7 +378,7 @@ def test_only_a_folder_with_a_plan_and_stages_is_one_of_work(tmp_path: Path) -> 
     (tmp_path / "plan.json").write_text("not JSON")
     assert is_work_folder(tmp_path) is True
     Records(tmp_path).remove(["one"])
-    assert is_work_folder(StorePath("s3://bucket")) is False  # nobody asks in a whole bucket
+    assert is_work_folder(StorePath("s3://bucket")) is False  # never for a whole bucket
 
 
 def test_work_is_shown_before_its_first_stage_and_after_its_last(tmp_path: Path) -> None:
@@ -443,13 +443,13 @@ def test_pauses_double_up_to_the_longest_and_others_work_is_looked_at(
     run.choose, run.is_alone = choose, True
     monkeypatch.setattr(run.news, "wait", wait)
     run.work_until_done()
-    assert waited == [0.5, 1.0, 2.0, 3.0, 0.5]  # after a task of our own from the shortest on
+    assert waited == [0.5, 1.0, 2.0, 3.0, 0.5]  # the shortest again after a task of our own
     assert places == [0, 0, 0, 0, 0, 3]
     assert checked == [Path("work")] * 5
     assert run.events.count("look") == 5
     run = stage_run(4)
     run.choose, run.is_alone = (lambda at: None), True
-    run.news.set()  # the last of our own is done: nothing of others to look at
+    run.news.set()  # the last of our own is done: no need to check for others' results
     checks = iter([None, None])
     monkeypatch.setattr(
         shared, "require_no_hopeless_task",
@@ -484,7 +484,7 @@ def test_a_task_is_looked_for_in_a_circle_and_left_if_somebody_has_it() -> None:
     run.do = lambda index: tried.append(index) or index == 2
     assert run.choose(3) == 2
     assert tried == [3, 1, 2]
-    assert run.busy == {0, 1, 2, 3}  # who does them frees them
+    assert run.busy == {0, 1, 2, 3}  # freed by the threads that do them
     run.busy.clear()
     run.do = lambda index: run.busy.clear()
     assert run.choose(0) is None
@@ -523,7 +523,7 @@ def test_what_becomes_of_one_task(
 def test_an_output_that_others_hold_is_waited_for_and_blames_no_task(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker that is only stopped keeps the lock of what it writes when its lease is gone."""
+    """A suspended worker keeps the lock of its output after its lease is taken over."""
     out = tmp_path / "out"
     held = contextlib.ExitStack()
     held.enter_context(hold_lock(out, create_folder=True))

@@ -1,4 +1,4 @@
-"""A prefix of a store that workers share: what is asked of the store, and what its answers mean."""
+"""A prefix of a store that workers share: its requests, and how responses are handled."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_no_worker_removes_the_probes_of_others_that_start(
 
     monkeypatch.setattr(store, "create", interrupted)
     folder.prepare()
-    assert len(names) == 3  # each has one of its own
+    assert len(names) == 3  # each has a new name
     (name, *_) = names
     left = ("work/probe/left", "work/probe/1700000000-" + "a" * 16)
     store.contents = dict.fromkeys((name, *left), b"")
@@ -200,7 +200,7 @@ def test_a_lease_is_taken_renewed_and_released(store: MemoryStore, folder: Store
     store.calls.clear()
     lease.renew(content(beat=3))
     lease.release()
-    assert store.calls == []  # it is nobody's any more
+    assert store.calls == []  # the lease has no owner any more
 
 
 def test_a_lease_of_another_is_replaced_only_as_it_was_seen(
@@ -222,7 +222,7 @@ def test_a_lease_of_another_is_replaced_only_as_it_was_seen(
     now = folder.read_lease("leases/a")
     assert now is not None
     assert folder.replace_lease("leases/a", content("c"), now) is None
-    taken.renew(content("b", 2))  # looks dead to others, and is no error
+    taken.renew(content("b", 2))  # looks expired to others, but is not an error
 
 
 def test_a_lease_that_somebody_took_over_is_let_be(store: MemoryStore, folder: StoreFolder) -> None:
@@ -241,7 +241,7 @@ def test_a_lease_that_somebody_took_over_is_let_be(store: MemoryStore, folder: S
 @pytest.mark.parametrize(
     ("found", "tag"),
     [
-        (content(beat=1), "t2"),  # the answer to its last renewal was lost
+        (content(beat=1), "t2"),  # the response to its last renewal was lost
         (content("b"), None),
         (b"no json", None),
         (b"{}", None),

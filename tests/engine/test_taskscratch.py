@@ -14,7 +14,7 @@ from lowtide.engine.taskscratch import TaskScratch
 def make_folder(path: Path) -> Generator[Path]:
     path.mkdir()
     yield path
-    path.rmdir()  # files without a name are gone with their task
+    path.rmdir()  # files without a name were removed with their task
 
 
 @pytest.mark.parametrize("room", [0, 5, 6, 10, 100])
