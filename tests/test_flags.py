@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -19,6 +20,7 @@ from lowtide.dataset.settings import (
 )
 from lowtide.errors import UsageError
 from lowtide.flags import read_plain_flags
+from lowtide.settings import build_settings
 from lowtide.tokenizer.settings import TokenizerTrainingSettings
 from lowtide.training.settings import TrainSettings
 
@@ -198,6 +200,24 @@ def test_settings_as_words_and_back() -> None:
         "--tasks", "s", "--tasks", "t", "--tasks", "u", "--fast", "v", "w"
     ]  # fmt: skip
     assert flags.repeat_flags(Kinds, ["a", "b"]) == ["a", "b"]
+
+
+def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    for word, path in (
+        ("~/data", "/home/ada/data"),
+        ("~", "/home/ada"),
+        ("a/~", "a/~"),
+        ("./~", "~"),
+        ("~nobody at all/data", "~nobody at all/data"),
+    ):
+        assert flags.read_path(word) == Path(path)
+        assert build_settings(PathSettings, {"out_dir": word}).out_dir == Path(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class PathSettings:
+    out_dir: Path | None = None
 
 
 @pytest.mark.parametrize("word", ["", "a\0b", "\0"])

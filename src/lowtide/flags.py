@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -41,10 +42,14 @@ _REPEATED = "UseAppendAction"  # a flag that is repeated for each of its values
 
 
 def read_path(word: str) -> Path:
-    """Read a path; an empty word, which pathlib reads as the current folder, is refused."""
+    """Read a path; an empty word, which pathlib reads as the current folder, is refused.
+
+    A shell leaves ~ as it is in --out-dir=~/data, as do config files; a folder of that name would
+    be made.
+    """
     if not word or "\0" in word:
         raise ValueError(f"{word!r} names no file or folder")
-    return Path(word)
+    return Path(os.path.expanduser(word))  # noqa: PTH111 - pathlib reads ./~ as ~
 
 
 def flag_name(name: str) -> str:

@@ -20,6 +20,7 @@ from lowtide.aliases import other_way, own_name
 from lowtide.configfiles import find_config_file, load_config_file
 from lowtide.counts import LARGEST_INT, read_int
 from lowtide.errors import UsageError
+from lowtide.flags import read_path
 from lowtide.flatsettings import (
     from_flat,
     note_left_out,
@@ -207,8 +208,9 @@ def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
         raise _wrong_type(value, "a number below 2^63", name)
     if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
         return value
-    if kind is Path and isinstance(value, str) and value and "\0" not in value:
-        return Path(value)
+    if kind is Path and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return read_path(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
