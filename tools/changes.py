@@ -1,10 +1,10 @@
 """Small changes of the source, one at a time: a comparison, an operator, a number, a call left out.
 
-Others leave out an argument, keep None in place of a value, run a loop never, pass on an exception
-that was handled, take another word for a name or key, or the next place for a bound.
+Others omit an argument, replace a value by None, skip a loop, re-raise a handled exception, use
+another word for a name or key, or a neighbouring bound.
 
 In:      src/lowtide (by its syntax tree), native/**/*.[ch]pp (by operators)
-Out:     changes, each known by its file and bytes
+Out:     changes, each identified by its file and bytes
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Div: ast.Mult, ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
     ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
 }  # fmt: skip
-# Arguments that change nothing that a test could see when they are left out.
+# Arguments whose omission no test could notice.
 _SAME_WITHOUT = {"encoding", "name", "daemon", "help", "thread_name_prefix"}
-# Blanks on both sides: brackets of templates are no comparisons.
+# Spaces on both sides: angle brackets of templates are not comparisons.
 _NATIVE_SWAPS = [
     (r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > "), (r" == ", " != "),
     (r" != ", " == "), (r" \+ ", " - "), (r" - ", " + "), (r" && ", " || "), (r" \|\| ", " && "),
@@ -52,7 +52,7 @@ class Mutant:
     before: str
     after: str
     lines: range = field(default=range(0), compare=False)
-    """The lines of the statement that it is in."""
+    """The lines of its statement."""
 
     @property
     def is_native(self) -> bool:
@@ -61,7 +61,7 @@ class Mutant:
 
     @property
     def stage(self) -> str:
-        """The folder of src/lowtide that it is in; none for modules at the top and for C++."""
+        """Its folder of src/lowtide; empty for top-level modules and for C++."""
         parts = () if self.is_native else self.path.relative_to(SOURCE).parts
         return parts[0] if len(parts) > 1 else ""
 
@@ -70,7 +70,7 @@ class Mutant:
         return text[: self.begin] + self.after.encode() + text[self.end :]
 
     def diff(self) -> str:
-        """The change as patches show it."""
+        """The change as a unified diff."""
         text = (ROOT / self.path).read_bytes()
         both = [part.decode().splitlines(True) for part in (text, self.apply(text))]
         name = self.path.as_posix()
@@ -124,9 +124,9 @@ def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def changed_meaning(node: ast.AST) -> Iterator[tuple[Any, Any, str]]:
-    """Changes of what is handed on: arguments, values, names, bounds, loops and exceptions.
+    """Changes of data flow: arguments, values, names, bounds, loops and exceptions.
 
-    Each is the first and the last node of what is replaced, and the text in its place.
+    Each is the first and the last node to be replaced, and the new text.
     """
     if isinstance(node, ast.Call):
         for one in node.keywords:
@@ -141,7 +141,7 @@ def changed_meaning(node: ast.AST) -> Iterator[tuple[Any, Any, str]]:
             if bound is not None and not isinstance(bound, ast.Constant):
                 yield bound, bound, f"(({ast.unparse(bound)}) + 1)"
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if re.fullmatch(r"[\w./=*-]+", node.value):  # a name or a key, not words for people
+        if re.fullmatch(r"[\w./=*-]+", node.value):  # a name or a key, not a message
             yield node, node, ascii(f"{node.value}x")
     elif isinstance(node, ast.For):
         yield node.iter, node.iter, "()"
@@ -150,7 +150,7 @@ def changed_meaning(node: ast.AST) -> Iterator[tuple[Any, Any, str]]:
 
 
 def skipped_parts(tree: ast.Module) -> set[int]:
-    """Ids of nodes whose change says nothing: annotations, __all__, kernels' and messages' text."""
+    """Ids of nodes not worth changing: annotations, __all__, texts of kernels and messages."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
@@ -161,13 +161,13 @@ def skipped_parts(tree: ast.Module) -> set[int]:
             every = (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg)
             parts = [node.returns, *(one.annotation for one in every if one is not None)]
         elif isinstance(node, ast.ClassDef):
-            parts = list(node.decorator_list)  # frozen, slots: promises to programmers
+            parts = list(node.decorator_list)  # frozen, slots: only for programmers
         elif isinstance(node, ast.JoinedStr | ast.Assert | ast.Raise):
-            parts = [node]  # words, and what only programmers see
+            parts = [node]  # texts, and what only programmers see
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             parts = [node]
         elif isinstance(node, ast.keyword) and node.arg == "strict":
-            parts = [node]  # of zip: an assertion as well
+            parts = [node]  # of zip: also an assertion
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             parts = [node]
         for part in parts:
@@ -176,9 +176,9 @@ def skipped_parts(tree: ast.Module) -> set[int]:
 
 
 def lines_of_statements(tree: ast.Module) -> dict[int, range]:
-    """The lines of the innermost statement that each line is in; of an `if`, its condition's."""
+    """The lines of the innermost statement of each line; for an `if`, those of its condition."""
     found: dict[int, range] = {}
-    for node in ast.walk(tree):  # from the outside in
+    for node in ast.walk(tree):  # outermost first
         if isinstance(node, ast.stmt | ast.ExceptHandler):
             body = getattr(node, "body", None)
             end = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
@@ -186,7 +186,7 @@ def lines_of_statements(tree: ast.Module) -> dict[int, range]:
             parts = [(node.lineno, end), *((one.lineno, one.end_lineno) for one in decorators)]
             for lines in (range(first, last + 1) for first, last in parts):
                 found.update(dict.fromkeys(lines, lines))
-    for node in ast.walk(tree):  # a jump alone is compiled into its condition
+    for node in ast.walk(tree):  # a single jump is compiled into its condition
         if isinstance(node, ast.If) and isinstance(node.body[0], ast.Continue | ast.Break):
             place = node.body[0].lineno
             found[place] = range(node.lineno, place + 1)
@@ -224,9 +224,9 @@ def python_mutants(path: Path) -> list[Mutant]:
 
 
 def native_mutants(path: Path) -> list[Mutant]:
-    """All changes of operators in one C++ file; comments and strings apart.
+    """All changes of operators in one C++ file, except in comments and strings.
 
-    The whole line is named, so that it is found again where others have moved.
+    The whole line is stored, so that it is found again if lines have moved.
     """
     found: list[Mutant] = []
     start = 0
@@ -242,7 +242,7 @@ def native_mutants(path: Path) -> list[Mutant]:
 
 
 def parses(mutant: Mutant) -> bool:
-    """False for a change that is no Python: not one that anybody could make."""
+    """False for a change that is not valid Python."""
     if mutant.is_native:
         return True
     try:
@@ -253,7 +253,7 @@ def parses(mutant: Mutant) -> bool:
 
 
 def drawn_before(text: str) -> list[Mutant]:
-    """The changes that lines of an earlier run name, wherever their lines are by now."""
+    """The changes listed in the output of an earlier run, also if their lines have moved."""
     found: dict[Mutant, None] = {}
     for line in text.splitlines():
         match = re.search(r"((?:src|native)/\S+):(\d+): (.*)", line)

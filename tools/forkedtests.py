@@ -4,10 +4,10 @@ In:      a changed module, as text before and after, and names of tests
 Out:     the exit code of the fork that ran them: 0, FAILED, or NOT_IN_A_FORK
 Memory:  one process with all that the tests import; forks share it until they write
 
-pytest takes seconds to import and to collect what it then runs in milliseconds. Here it does that
-once, and every change is made in a fork: functions that exist get their new code. What runs as a
-module is imported (constants, defaults, decorators) cannot be changed that way: NOT_IN_A_FORK.
-Programs that a test starts, and modules that it imports, find the change in the file itself.
+pytest takes seconds to import and collect tests that run in milliseconds. Here that is done once,
+and every change is made in a fork: existing functions get their new code. Code that runs when a
+module is imported (constants, defaults, decorators) cannot be changed this way: NOT_IN_A_FORK.
+Programs that a test starts, and modules that it imports, read the change from the file itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import pytest
 
 FAILED, NOT_IN_A_FORK = 1, 77
 _QUESTIONS, _ANSWERS = "FORKEDTESTS_QUESTIONS", "FORKEDTESTS_ANSWERS"
-_HANGING_SECONDS = 60  # who uses this runs what fails once more without a change
-_OPTIMIZED = 1  # of code that is a function's, and not a module's or a class's
+_HANGING_SECONDS = 60  # callers repeat failing tests without a change
+_OPTIMIZED = 1  # flag of function code, unlike a module's or a class's
 
 
 class ForkedTests:
@@ -63,7 +63,7 @@ class ForkedTests:
         child = int(self._answers.readline())
         ready, _, _ = select.select([self._answers], [], [], max(seconds, 0))
         answer = self._answers.readline() if ready else ""
-        with contextlib.suppress(ProcessLookupError):  # what tests started may be left
+        with contextlib.suppress(ProcessLookupError):  # processes started by tests may be left
             os.killpg(child, signal.SIGKILL)
         code = int(answer or self._answers.readline())
         return code if ready else None
@@ -76,14 +76,14 @@ class ForkedTests:
 
 
 class Server:
-    """The plugin of pytest in that process: answers questions in place of running all tests."""
+    """The plugin of pytest in that process: answers requests instead of running all tests."""
 
     def __init__(self) -> None:
         self._items: dict[str, Any] = {}
         self._functions: dict[CodeType, list[FunctionType]] = defaultdict(list)
 
     def collect(self, session: Any) -> None:
-        """Know the tests, and the functions of all modules that are imported by now."""
+        """Store the tests, and the functions of all imported modules."""
         self._items = {item.nodeid: item for item in session.items}
         self.collect_functions()
 
@@ -94,7 +94,7 @@ class Server:
                 self._functions[function.__code__].append(function)
 
     def answer(self) -> None:
-        """Answer until nobody asks any more."""
+        """Answer requests until there are no more."""
         answers = os.fdopen(int(os.environ[_ANSWERS]), "w")
         print(json.dumps(list(self._items)), file=answers, flush=True)
         with os.fdopen(int(os.environ[_QUESTIONS])) as questions:
@@ -118,12 +118,12 @@ class Server:
             except BaseException:
                 notes.write_text(item.nodeid)
             if notes.exists():
-                item.session._setupstate.teardown_exact(None)  # what tests share may be mounted
+                item.session._setupstate.teardown_exact(None)  # tests may share mounted folders
                 return FAILED
         return 0
 
     def replace(self, path: str, before: str, after: str) -> bool:
-        """Give functions their new code; False if more than functions is changed."""
+        """Give functions their new code; False if more than functions has changed."""
         old, new = (compile(text, path, "exec") for text in (before, after))
         for one, other in code_pairs(old, new):
             if not one.co_flags & _OPTIMIZED:
@@ -133,13 +133,13 @@ class Server:
                 try:
                     for function in self._functions.get(one, []):
                         function.__code__ = other
-                except ValueError:  # it needs other variables of the function around it
+                except ValueError:  # it uses other variables of its enclosing function
                     return False
         return True
 
 
 def code_pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """All code in two versions of a module, side by side as far as they have the same names."""
+    """All code in two versions of a module, in pairs as far as the names are the same."""
     yield old, new
     both = [[part for part in code.co_consts if isinstance(part, CodeType)] for code in (old, new)]
     if [part.co_name for part in both[0]] == [part.co_name for part in both[1]]:
@@ -148,7 +148,7 @@ def code_pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeTyp
 
 
 def parts_of(code: CodeType) -> tuple[object, ...]:
-    """What code does by itself, without the functions in it and the numbers of lines."""
+    """The content of code, without nested functions and line numbers."""
     constants = [part.co_name if isinstance(part, CodeType) else part for part in code.co_consts]
     return code.co_code, repr(constants), code.co_names
 
@@ -158,12 +158,12 @@ _server = Server()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: Any) -> None:
-    """Before the tests' own hook hides all objects from the collector of garbage."""
+    """Runs before the tests' own hook excludes all objects from garbage collection."""
     _server.collect(session)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: Any) -> bool:
-    """Instead of running all that was collected."""
+    """Runs instead of all collected tests."""
     _server.answer()
     return True

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/gallery.md: small runs, their pages, and Chromium's pictures of them.
+"""Make the pictures of docs/gallery.md: small runs, their pages, and screenshots by Chromium.
 
 In:      the standard library's own source files; a Chromium or Chrome on the PATH
 Out:     docs/pictures/gallery-*.png
@@ -54,7 +54,7 @@ def make_pages() -> dict[str, Path]:
     library = Path(sysconfig.get_paths()["stdlib"])
     found = {"code": sorted(library.glob("*.py")), "tools": sorted(library.glob("*/[a-m]*.py"))}
     texts: dict[str, list[Path]] = {}
-    for name, files in found.items():  # copies: pages show names, and not this machine's folders
+    for name, files in found.items():  # copies: pages show file names, not this machine's folders
         Path("text", name).mkdir(parents=True)
         files = [path for path in files if "site-packages" not in str(path)][:170]
         texts[name] = [Path("text", name, f"{i}-{path.name}") for i, path in enumerate(files)]
@@ -106,7 +106,7 @@ def make_pages() -> dict[str, Path]:
 def take_picture(
     browser: str, page: Path, picture: Path, *, size: tuple[int, int], dark: bool
 ) -> None:
-    """Have the browser draw a page of so many pixels."""
+    """Take a screenshot of a page with the browser, in this size in pixels."""
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
     subprocess.run(
         [

@@ -1,12 +1,12 @@
-"""Run the tests that a map names for the lines of a change, in forks where that is possible.
+"""Run the tests that a map lists for the lines of a change, in forks if possible.
 
 In:      a change, a map of the tests that run each line (tools/testmap.py)
 Out:     a verdict, with the test that noticed it
 Memory:  a process with all that the tests import, per copy of the repository
 
-Tests of the module's own file come first, then its stage's, then others, each by how long they
-take. A test that fails without the change as well proves nothing: it is found out when it first
-notices something, and left out from then on.
+Tests of the module's own file come first, then its stage's, then others, each group by duration. A
+test that also fails without the change proves nothing: this is checked when it first notices
+something, and it is left out from then on.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class MappedRuns:
         self._passing: set[str] = set()
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that run the changed lines, in the order in which they are to be run.
+        """The tests that run the changed lines, in the order in which to run them.
 
-        With those of the stage that are newer than the map.
+        Includes tests of the stage that are newer than the map.
         """
         module, own = mutant.path.as_posix(), own_tests(mutant)
         tests = self._map.tests_of(module, None if self._is_imported(mutant) else mutant.lines)
@@ -88,7 +88,7 @@ class MappedRuns:
             forks.close()
 
     def _files_of(self, sample: list[Mutant]) -> list[str]:
-        """The files of all tests that may be asked for, and those that the map does not know."""
+        """The files of all tests that may be needed, and those missing from the map."""
         known = {_file_of(test) for test in self._seconds}
         found = {name for name in test_files("tests") if name not in known}
         for mutant in sample:
@@ -96,11 +96,11 @@ class MappedRuns:
         return sorted(found)
 
     def _is_imported(self, mutant: Mutant) -> bool:
-        """True if the changed lines run as modules are imported, before there is any test."""
+        """True if the changed lines run when modules are imported, before any test."""
         return self._map.runs_without_tests(mutant.path.as_posix(), mutant.lines)
 
     def _affordable(self, tests: list[str]) -> list[str]:
-        """As many as the seconds allow, one at least."""
+        """As many tests as the time allows, at least one."""
         spent = 0.0
         for number, test in enumerate(tests):
             spent += self._seconds.get(test, 0)
@@ -120,7 +120,7 @@ class MappedRuns:
         return 0, ""
 
     def _passes(self, test: str, folder: Path, change: dict[str, str]) -> bool:
-        """True if a test passes without the change, which programs would find in the file."""
+        """True if a test passes without the change, which programs would read from the file."""
         if test not in self._passing | self._failing:
             target = Path(change["path"])
             _write_anew(target, change["before"].encode())
@@ -155,9 +155,9 @@ class MappedRuns:
         folder: Path,
         limits: Limits,
     ) -> tuple[int | None, str]:
-        """In a process of their own, which imports what is changed.
+        """Run tests in a new process, which imports the changed module.
 
-        Also what only programs run that are killed, of which the map knows nothing.
+        Also for lines that only killed programs run, which are missing from the map.
         """
         by_name = tests_of(mutant)
         first = [name for group in (by_name[:2] if tests else by_name) for name in group]
@@ -175,7 +175,7 @@ def _file_of(test: str) -> str:
 
 
 def _write_anew(path: Path, content: bytes) -> None:
-    """Write a file with a time that no earlier version had: compiled files are known by it."""
+    """Write a file with a new time: compiled files are recognized by it."""
     before = path.stat().st_mtime
     path.write_bytes(content)
     os.utime(path, (before + 2, before + 2))

@@ -1,9 +1,9 @@
-"""Draw random changes to the source, run the tests of the changed stage, list what they missed.
+"""Make random changes to the source, run the tests of the changed stage, list what they missed.
 
 In:      src/lowtide (by its syntax tree) and, with --native, native/**/*.[ch]pp (by operators)
 Out:     one line per change: caught, survived or out of time; the survivors once more at the end.
          With --results a line of JSON each, with the test that noticed it. A native change that
-         does not compile shows nothing: another is drawn in its place
+         does not compile is replaced by another
 Memory:  a copy of the repository per worker, beside the tests' own
 
     python tools/mutants.py --count 60 --seed 1 [--stage corpus] [--native] [--workers 16]
@@ -14,9 +14,9 @@ Memory:  a copy of the repository per worker, beside the tests' own
         --leave-out failing.txt      as many as end in time, without the tests that fail unchanged
     python tools/mutants.py --map build/testmap …    by the tests that run the changed lines
 
-Each change is made in a copy of the repository, so the working tree stays as it is. The copy's
-Python is imported in place of the installed one; a native change is built there first. Lines come
-as the runs end, so that a sample that is cut off has shown what it found.
+Each change is made in a copy of the repository, so the working tree is unchanged. The copy's
+Python is imported instead of the installed one; a native change is built there first. Lines are
+printed as the runs end, so that an interrupted sample has shown its results.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def changes_at(place: str) -> list[Mutant]:
 
 
 def draw(arguments: argparse.Namespace) -> list[Mutant]:
-    """The sample, with what may take the place of changes in it, or all changes of one line."""
+    """The sample, with spare changes to replace some of it, or all changes of one line."""
     if arguments.place:
         return [mutant for place in arguments.place for mutant in changes_at(place)]
     if arguments.again:
@@ -86,9 +86,9 @@ def try_all(
     mutants: list[Mutant], spare: list[Mutant], copies: Copies, limits: Limits, choose: Choose,
     judge: Callable[[Mutant, Path], Verdict], keep: Callable[[Mutant, Verdict], None],
 ) -> dict[Mutant, Verdict]:  # fmt: skip
-    """Print what came of each change as soon as it is known, hand it to `keep`, and return it.
+    """Print the result of each change as soon as it is known, pass it to `keep`, and return it.
 
-    Where one does not compile, the next of `spare` that the same tests judge takes its place.
+    A change that does not compile is replaced by the next of `spare` that the same tests judge.
     """
     verdicts: dict[Mutant, Verdict] = {}
 
@@ -121,7 +121,7 @@ def try_all(
 
 
 def write_result(path: str, seed: int, mutant: Mutant, verdict: Verdict) -> None:
-    """Add one line of JSON to the file of results, if there is to be one."""
+    """Add one line of JSON to the file of results, if there is one."""
     row = {
         "seed": seed, "file": mutant.path.as_posix(), "line": mutant.line, "diff": mutant.diff(),
         "verdict": verdict.word, "test": verdict.test, "seconds": round(verdict.seconds, 1),
@@ -132,7 +132,7 @@ def write_result(path: str, seed: int, mutant: Mutant, verdict: Verdict) -> None
 
 
 def main() -> None:
-    """Run the sample and print the figure."""
+    """Run the sample and print the score."""
     arguments = read_arguments()
     mutants = draw(arguments)
     whole = bool(arguments.place or arguments.again)
@@ -143,14 +143,14 @@ def main() -> None:
         return
     choose = functools.cache(chosen_tests(arguments))
     for mutant in [] if arguments.map else sample:
-        choose(mutant)  # by the tests as they are now: the working tree may change meanwhile
+        choose(mutant)  # with the current tests: the working tree may change meanwhile
     end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
     limits = Limits(arguments.seconds, end)
     keep = functools.partial(write_result, arguments.results, arguments.seed)
     with contextlib.ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True)
         root = stack.enter_context(temporary)
-        # What JAX compiles is known by what it does, and is the same under most changes.
+        # JAX caches compiled code by its content, which most changes do not affect.
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{root}/compiled")
         copies = Copies(Path(root), arguments.workers, any(one.is_native for one in sample))
         if arguments.map:
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def read_arguments() -> argparse.Namespace:
-    """The words of the command."""
+    """Parse the command's arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=60, help="how many changes to draw")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
@@ -189,7 +189,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def chosen_tests(arguments: argparse.Namespace) -> Choose:
-    """Which files of tests judge a change."""
+    """The function that chooses the test files for a change."""
     if arguments.tests:
         return lambda mutant: [arguments.tests]
     if arguments.own:
@@ -200,7 +200,7 @@ def chosen_tests(arguments: argparse.Namespace) -> Choose:
 def check_unchanged(
     arguments: argparse.Namespace, sample: list[Mutant], copies: Copies, choose: Choose
 ) -> None:
-    """Run the tests without a change: what fails is left out, or ends this."""
+    """Run the tests without a change: leave out tests that fail, or stop."""
     if arguments.leave_out:
         find = functools.partial(failing_tests, sample, copies, choose)
         read_left_out(Path(arguments.leave_out), find)
@@ -209,7 +209,7 @@ def check_unchanged(
 
 
 def print_summary(verdicts: dict[Mutant, Verdict]) -> list[Mutant]:
-    """Print and return the changes that survived, behind the figure."""
+    """Print and return the changes that survived, after the score."""
     judged = {one: verdict for one, verdict in verdicts.items() if verdict.word != NOT_JUDGED}
     survivors = [mutant for mutant, verdict in judged.items() if not verdict.is_caught]
     caught, left = len(judged) - len(survivors), len(verdicts) - len(judged)

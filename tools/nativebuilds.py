@@ -1,11 +1,11 @@
-"""Build the native core once, and with a change of one file only what reads that file.
+"""Build the native core once, and for a change of one file rebuild only its dependents.
 
-In:      a copy of the repository that stays as it is, and others with one file changed
+In:      an unchanged copy of the repository, and others with one file changed
 Out:     a changed native module beside each of those
-Memory:  what a compiler takes for one file at a time
+Memory:  that of a compiler for one file at a time
 
-The commands are those of the first build, with the changed copy's folder in place of its own:
-objects that no change touches are linked as they are, whichever copy asks for them.
+The commands are those of the first build, with the changed copy's folder instead of its own:
+unaffected objects are linked unchanged, for every copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 class NativeBuilds:
-    """The core as it is, built in `root` from `source`; and changed ones made out of it."""
+    """The unchanged core, built in `root` from `source`, and changed builds made from it."""
 
     def __init__(self, source: Path, root: Path) -> None:
         self._source, self._objects = source / "native", root / "objects"
@@ -36,7 +36,7 @@ class NativeBuilds:
         self._compile, self._link = self._read_commands()
 
     def _read_commands(self) -> tuple[dict[str, str], str]:
-        """The command of each source by its name under native/, and that of the module."""
+        """The command of each source by its name under native/, and the module's link command."""
         command = ["ninja", "-C", str(self._objects), "-t", "commands"]
         done = subprocess.run(
             command, check=True, capture_output=True, text=True, env=self._environment
@@ -73,12 +73,12 @@ class NativeBuilds:
         return done.returncode == 0
 
     def _readers(self, changed: str) -> list[str]:
-        """The sources that are the changed file, or include it by whatever way."""
+        """The sources that are the changed file, or include it directly or indirectly."""
         return [name for name in self._compile if name == changed or changed in self._read(name)]
 
     @functools.cache  # noqa: B019 (there is one for a whole run)
     def _read(self, name: str) -> frozenset[str]:
-        """The files under native/ that one includes, and that those include."""
+        """The files under native/ that a file includes, directly or indirectly."""
         text = (self._source / name).read_text(encoding="utf-8")
         named = re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)
         return frozenset(named).union(*map(self._read, named))

@@ -1,4 +1,4 @@
-"""Compile the native core for systems that this machine is not: clang, libc++, macOS, musl, ARM.
+"""Compile the native core for other systems: clang, libc++, macOS, musl, ARM.
 
 In:      native/, and the compiler of the package ziglang (clang with the headers of every target)
 Out:     a line per target; exit code 1 if a file does not compile for one of them
@@ -6,7 +6,7 @@ Out:     a line per target; exit code 1 if a file does not compile for one of th
     pip install ziglang
     python tools/portable.py [TARGET …]
 
-Every file is compiled to an object with all warnings as errors and thrown away: nothing is linked
+Every file is compiled to an object with all warnings as errors, and discarded: nothing is linked
 or run. Python's headers are those of this machine.
 """
 
@@ -33,7 +33,7 @@ _FLAGS = ("-std=c++20", "-O0", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror
 
 
 def main() -> int:
-    """Compile for the targets that were named, or for all."""
+    """Compile for the given targets, or for all."""
     targets = sys.argv[1:] or TARGETS
     failed = 0
     for target in targets:
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def _compile_all(target: str) -> dict[str, str]:
-    """The compiler's words by file that does not compile."""
+    """The compiler's messages for each file that does not compile."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
 
         def compile_one(source: Path) -> tuple[str, str]:

@@ -1,12 +1,12 @@
-"""Write the repository's address into what an index page shows: links of README.md, project URLs.
+"""Write the repository's URL into the metadata of the package index: README links, project URLs.
 
-In:      the address of the repository and a tag, as the workflow that builds wheels knows them
+In:      the repository's URL and a tag, from the workflow that builds wheels
 Out:     README.md and pyproject.toml of this checkout, changed; not to be committed
 
     python tools/publish_links.py "$SERVER/$REPOSITORY" v0.1.0
 
-An index page has no folder beside it, so that a link to docs/train.md leads nowhere there. The
-sources name no address: whoever publishes knows it.
+A package index has no other files, so a relative link to docs/train.md is broken there. The sources
+contain no URL: only the publishing workflow knows it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def absolute_links(text: str, repository: str, ref: str) -> str:
-    """The text with every link and picture of a file in the repository at its address."""
+    """The text with the full URL of every link and picture of a file in the repository."""
 
     def replace(found: re.Match[str]) -> str:
         kind = "raw" if found["picture"] else "blob"
@@ -30,7 +30,7 @@ def absolute_links(text: str, repository: str, ref: str) -> str:
 
 
 def with_urls(pyproject: str, repository: str, ref: str) -> str:
-    """pyproject.toml with a table of addresses."""
+    """pyproject.toml with a table of project URLs."""
     table = (
         "[project.urls]\n"
         f'Repository = "{repository}"\n'

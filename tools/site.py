@@ -1,7 +1,7 @@
-"""Build the documentation as a site: the guides, a page for each verb, the reference of Python.
+"""Build the documentation site: the guides, a page for each verb, the Python reference.
 
 In:      docs/, the help of the verbs, the public names
-Out:     build/site (HTML with search), by way of build/site-pages (Markdown)
+Out:     build/site (HTML with search), via build/site-pages (Markdown)
 
     make site
 """
@@ -41,7 +41,7 @@ validation:
 """
 
 
-# Help and signatures have lines of a hundred letters.
+# Help and signatures have lines of a hundred characters.
 _STYLE = ".md-grid { max-width: 82rem; }\n.md-typeset pre > code { font-size: 0.62rem; }\n"
 
 

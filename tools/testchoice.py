@@ -1,4 +1,4 @@
-"""Which tests have to notice a change, by the names of their files."""
+"""Choose the tests that should notice a change, by the names of their files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from changes import ROOT, Mutant
 
-# Tests of a stage beside those in its own folder.
+# Tests of a stage in other folders.
 MORE_TESTS = {
     "corpus": ["tests/dataset"],
     "tokenizer": ["tests/resume/test_train_tokenizer.py"],
@@ -20,7 +20,7 @@ MORE_TESTS = {
     "classifier": ["tests/corpus/test_classifiers.py"],
     "loader": ["tests/stores/test_datasets.py", "tests/stores/test_inputs.py"],
 }
-# Of the core by the beginning of a path, the longest that fits; first what looks at it closest.
+# Tests of the core by the longest matching prefix of the path; the most specific first.
 _TOKENIZER = ["tests/tokenizer/test_fuzz.py", "tests/tokenizer"]
 NATIVE_TESTS = {
     "bindings": ["tests/native", "tests/corpus", "tests/tokenizer", "tests/dataset"],
@@ -53,14 +53,14 @@ NATIVE_TESTS = {
     "tokenizer/encoding": ["tests/tokenizer/test_tokenizer.py", *_TOKENIZER],
     "tokenizer/splitting": ["tests/tokenizer/test_patterns.py", *_TOKENIZER],
 }  # fmt: skip
-# Tables that hold numbers of many modules, and take seconds.
+# Tables with numbers of many modules, which take seconds.
 _FORMULAS, _BORDERS = "tests/planning/test_formulas.py", "tests/test_borders.py"
-# Of all that write, and of all that commands say.
+# About all writers, and about all output of commands.
 _DURABLE, _OUTPUTS = "tests/test_durability.py", "tests/test_outputs.py"
-RETURNS = "tests/test_returns.py"  # of all functions, one test for each module
+RETURNS = "tests/test_returns.py"  # about all functions, one test for each module
 
 Choose = Callable[[Mutant], list[list[str]]]
-"""Names the files of tests that have to notice a change, in groups that are run one by one."""
+"""Returns the test files that should notice a change, in groups that are run one by one."""
 
 
 def own_tests(mutant: Mutant) -> str:
@@ -70,7 +70,7 @@ def own_tests(mutant: Mutant) -> str:
 
 @functools.cache
 def test_files(name: str) -> list[str]:
-    """The files of tests in a folder, or the one that is named."""
+    """The files of tests in a folder, or the given file."""
     if not (ROOT / name).is_dir():
         return [name] if (ROOT / name.partition("::")[0]).exists() else []
     return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / name).rglob("test_*.py"))
@@ -87,7 +87,7 @@ def naming_tests(stage: str, module: str) -> list[str]:
 
 
 def tests_of(mutant: Mutant) -> list[list[str]]:
-    """The tests that have to notice a change: first those nearest to it, then its stage's."""
+    """The tests that should notice a change: the nearest first, then its stage's."""
     if mutant.is_native:
         place = mutant.path.relative_to("native").as_posix()
         return each_once([NATIVE_TESTS[max(filter(place.startswith, NATIVE_TESTS), key=len)]])
@@ -99,20 +99,20 @@ def tests_of(mutant: Mutant) -> list[list[str]]:
     else:
         rest = [name for name in test_files("tests") if str(Path(name).parent) == folder]
     first = [own_tests(mutant), f"{folder}/test_numbers.py"]
-    # What settings take is one table for all of them.
+    # The limits of all settings are in one table.
     (first if "setting" in mutant.path.stem else rest).append(_BORDERS)
     return each_once([first, near, [*rest, *naming, _DURABLE, _OUTPUTS, RETURNS]])
 
 
 def near_tests(mutant: Mutant) -> list[list[str]]:
-    """The part of `tests_of` that looks at the changed module itself."""
+    """The part of `tests_of` that tests the changed module itself."""
     return tests_of(mutant)[:-1] or tests_of(mutant)
 
 
 def each_once(groups: list[list[str]]) -> list[list[str]]:
-    """Groups of files and folders as files, each where it is named first."""
+    """Groups of files and folders as files, each in the first group that contains it."""
     seen: set[str] = set()
     files = [[file for name in group for file in test_files(name)] for group in groups]
-    # What `add` returns is None: a file counts as new once.
+    # `add` returns None, so a file counts as new once.
     new = [[one for one in group if not (one in seen or seen.add(one))] for group in files]
     return [group for group in new if group]

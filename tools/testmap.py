@@ -4,11 +4,11 @@ In:      the suite, run once with a tracer (pip install coverage)
 Out:     a file of SQLite: lines by file and test, and the seconds that each test took
 Memory:  the lines of one file by test, while one is looked up
 
-    python tools/testmap.py build/testmap [-n 2 tests/corpus …]     words for pytest behind the file
+    python tools/testmap.py build/testmap [-n 2 tests/corpus …]    pytest's arguments after the file
     python tools/mutants.py --map build/testmap …                   uses it
 
-Programs that tests start and processes they fork are traced as well, except where they are killed.
-What a shared fixture runs counts for its whole file of tests, what imports run for none.
+Programs that tests start and processes they fork are traced as well, unless they are killed. Lines
+run by a shared fixture count for its whole file of tests, lines run by imports for no test.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class TestMap:
-    """Looks up the tests that run a line of a module, wherever the line is by now."""
+    """Looks up the tests that run a line of a module, also if the line has moved."""
 
     __test__ = False
 
@@ -50,19 +50,19 @@ class TestMap:
         )
 
     def tests_of(self, module: str, lines: range | None = None) -> list[str]:
-        """The tests that run one of the lines of a module; any of its functions' without lines."""
+        """The tests that run one of the lines of a module; without lines, any of its functions."""
         found: set[str] = set()
         wanted = -1 if lines is None else self._bits(module, lines)
         if wanted < 0:
             wanted = ~self._imported(module)
         for context, bits in self._read_module(module):
             if context and bits & wanted:
-                # The name of a file is what its tests share.
+                # A file's name stands for what its tests share.
                 found.update([context] if "::" in context else self._of_file[context])
         return sorted(found & self.seconds.keys())
 
     def runs_without_tests(self, module: str, lines: range) -> bool:
-        """True if one of the lines runs while tests are collected: as modules are imported."""
+        """True if one of the lines runs while tests are collected: when modules are imported."""
         wanted = self._bits(module, lines)
         return wanted > 0 and bool(wanted & self._imported(module))
 
@@ -72,7 +72,7 @@ class TestMap:
         return functools.reduce(operator.or_, alone, 0)
 
     def _bits(self, module: str, lines: range) -> int:
-        """Where the lines were when the map was made, as bits; all if one is newer than that."""
+        """The positions of the lines when the map was made, as bits; all if one is newer."""
         moved = self._moved_lines(module)
         places = [moved.get(line, -1) for line in lines]
         return -1 if -1 in places else sum(1 << place for place in places)
@@ -85,7 +85,7 @@ class TestMap:
         return {b + at + 1: a + at + 1 for a, b, size in same for at in range(size)}
 
     def _read_module(self, module: str) -> list[tuple[str, int]]:
-        """What ran it, and a bit for each line that ran then."""
+        """The tests that ran it, and a bit for each line that they ran."""
         rows = self._database.execute(
             "SELECT context, numbits FROM line_bits JOIN file ON file.id = file_id"
             " JOIN context ON context.id = context_id WHERE path = ?",
@@ -95,7 +95,7 @@ class TestMap:
 
 
 class Recorder:
-    """A plugin of pytest: says which test is running, and notes how long each took."""
+    """A plugin of pytest: records which test is running, and how long each took."""
 
     def __init__(self) -> None:
         import coverage

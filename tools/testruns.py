@@ -1,10 +1,10 @@
-"""Run tests on changed copies of the repository, and say whether one of them noticed.
+"""Run tests on changed copies of the repository, and report whether one of them noticed.
 
-In:      a change, and the tests that have to notice it
+In:      a change, and the tests that should notice it
 Out:     a verdict, with the test that noticed it
 Memory:  a copy of the repository per worker, beside the tests' own
 
-The copy's Python is imported in place of the installed one; a native change is built there first.
+The copy's Python is imported instead of the installed one; a native change is built there first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one change: the word for it, the test that noticed it, the seconds it took."""
+    """The result of one change: a word, the test that noticed it, the seconds it took."""
 
     word: str
     test: str = ""
@@ -44,13 +44,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Limits:
-    """When to give up: one run of the tests after `seconds`, all of them at `end`."""
+    """Time limits: `seconds` for one run of the tests, and `end` for all."""
 
     seconds: int
     end: float = float("inf")
 
     def left(self) -> float:
-        """How long a run that begins now may take."""
+        """The time limit of a run that begins now."""
         return min(self.seconds, self.end - time.monotonic())
 
 
@@ -65,7 +65,7 @@ class Copies:
             self._free.put(make_copy(root / str(number)))
 
     def lend(self, use: Callable[[Path], Result]) -> Result:
-        """What `use` makes of a copy that nobody else has meanwhile."""
+        """The result of `use` on a copy that no other run has meanwhile."""
         folder = self._free.get()
         try:
             return use(folder)
@@ -74,7 +74,7 @@ class Copies:
 
 
 def tracked_files() -> list[str]:
-    """The repository's files: as git sees them, or all in folders that are not hidden or built."""
+    """The repository's files: those git tracks, or all in folders that are not hidden or built."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
     if listed.returncode == 0:
@@ -86,7 +86,7 @@ def tracked_files() -> list[str]:
 
 
 def make_copy(folder: Path) -> Path:
-    """What tests need of the repository: no history, no environment, no built files."""
+    """The files that tests need: no history, no environment, no built files."""
     for name in tracked_files():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -97,14 +97,14 @@ def make_copy(folder: Path) -> Path:
 
 
 def check_tests(mutants: list[Mutant], copies: Copies, choose: Choose) -> None:
-    """Run the tests of everything drawn without a change: where they fail, nothing is proven."""
+    """Run the tests of the whole sample without a change: if they fail, nothing is proven."""
     failing = failing_tests(mutants, copies, choose)
     if failing:
         sys.exit("error: unchanged, these fail (--leave-out FILE):\n" + "\n".join(failing))
 
 
 def failing_tests(mutants: list[Mutant], copies: Copies, choose: Choose) -> list[str]:
-    """The tests that fail without a change, of all that the sample needs; whole files of some."""
+    """The tests that fail without a change, of all that the sample needs; for some, whole files."""
     files = {name: None for mutant in mutants for group in choose(mutant) for name in group}
 
     def run(name: str) -> list[str]:
@@ -128,7 +128,7 @@ def run_tests(
     target = folder / mutant.path
     original = target.read_bytes()
     target.write_bytes(mutant.apply(original))
-    # Compiled files are known by size and second, which a change may share with another.
+    # Compiled files are recognized by size and second, which may be equal for two changes.
     shutil.rmtree(target.parent / "__pycache__", ignore_errors=True)
     try:
         native = None
@@ -148,12 +148,12 @@ def run_tests(
         target.write_bytes(original)
 
 
-# The editable install must step aside, in the tests and in every program that they start.
+# Remove the editable install's import hook, in the tests and in every program they start.
 _SITE = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
 """
-# A plugin of pytest: notes what failed, and leaves out what fails without a change.
+# A plugin of pytest: records failures, and skips tests that fail without a change.
 _NOTES = """
 import os, pathlib
 noted = pathlib.Path(os.environ["MUTANT_NOTES"])
@@ -190,7 +190,7 @@ def run_pytest(
     environment = prepare(folder, native)
     options = ["-x"] * stop + ["-q", "-p", "no:cacheprovider", "-p", "mutant_notes"]
     # A test that hangs fails after the suite's own limit, not sooner: a busy machine is no proof.
-    # What never comes back from native code hears no signal: it is ended from outside of Python.
+    # Native code that never returns handles no signal, so it is ended from outside of Python.
     options += ["-o", "faulthandler_timeout=330", "-o", "faulthandler_exit_on_timeout=true"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     process = subprocess.Popen(
@@ -206,11 +206,11 @@ def run_pytest(
 
 
 def prepare(folder: Path, native: Path | None = None) -> dict[str, str]:
-    """Clear a copy of what the last run left there; returns the environment of the next one."""
+    """Clear a copy of the remains of the last run; return the environment of the next one."""
     module = native or next(installed_package().glob("_native*.so"))
     there = folder / SOURCE / module.name
     if not there.exists() or there.stat().st_mtime_ns != module.stat().st_mtime_ns:
-        # Under a new inode: processes that were started before go on with the old one.
+        # A new inode: processes that are still running keep the old file.
         partial = there.with_suffix(".new")
         shutil.copy2(module, partial)
         partial.replace(there)
@@ -227,7 +227,7 @@ def prepare(folder: Path, native: Path | None = None) -> dict[str, str]:
 
 
 def installed_package() -> Path:
-    """Where the installed native module is."""
+    """The path of the installed native module."""
     import lowtide._native as native
 
     return Path(native.__file__).parent
@@ -235,12 +235,12 @@ def installed_package() -> Path:
 
 def judge(code: int | None) -> str:
     if code is None:
-        return "OUT OF TIME"  # shows nothing: give more --seconds
+        return "OUT OF TIME"  # proves nothing: give more --seconds
     return {0: "SURVIVED", 1: "caught"}.get(code, f"caught (pytest ended with {code})")
 
 
 def read_left_out(path: Path, find: Callable[[], list[str]]) -> None:
-    """Leave out the tests that a file names; where it is not there yet, find and write them."""
+    """Leave out the tests listed in a file; if there is none, find and write them."""
     if not path.exists():
         path.write_text("".join(f"{name}\n" for name in find()), encoding="utf-8")
     _left_out.extend(path.read_text(encoding="utf-8").split("\n"))

@@ -1,7 +1,7 @@
 """Trace the lines of src/lowtide that a process and its forks run, by the name of the running test.
 
-Imported as Python starts, in every program that a traced suite starts (tools/testmap.py): it is
-light, and does nothing where no suite is traced.
+Imported at Python's start in every program that a traced suite starts (tools/testmap.py), so it is
+small, and does nothing if no suite is traced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Where the parts are written, and the file that names the running test; programs inherit both.
+# The folder for the parts, and the file with the name of the running test; programs inherit both.
 PARTS, CURRENT = "TESTMAP_PARTS", "TESTMAP_CURRENT"
 
 
@@ -48,5 +48,5 @@ def trace() -> None:
 
 
 def site(folder: Path) -> str:
-    """What Python runs as it starts, for programs that find it in a folder of PYTHONPATH."""
+    """The code that Python runs at its start, for programs with its folder in PYTHONPATH."""
     return f"import sys\nsys.path.append({str(folder)!r})\nimport tracing\ntracing.trace()\n"

@@ -1,4 +1,4 @@
-"""Write what type checkers and editors read of the public names: __init__.pyi and keywordtypes.py.
+"""Write the type stubs of the public names: __init__.pyi and keywordtypes.py.
 
 In:      the public names (lowtide._HOMES), and the settings that their functions take
 Out:     src/lowtide/__init__.pyi: every public function with each of its keywords
@@ -26,11 +26,11 @@ STUB, OPTIONS = PACKAGE / "__init__.pyi", PACKAGE / "keywordtypes.py"
 _MADE = "# Made by `make signatures` from the settings; not to be edited."
 _BUILTIN = {"list", "dict", "str", "int", "float", "bool", "None"}
 _OWN_OPTIONS = {"optimizer": "Optimizer"}
-"""What functions with options take where the settings take a name."""
+"""Types that functions with options accept where the settings take a name."""
 
 
 def write_files() -> None:
-    """Write both files; the second first, as the functions read it."""
+    """Write both files; keywordtypes.py first, since the functions import it."""
     OPTIONS.write_text(options_text())
     STUB.write_text(stub_text())
 
@@ -96,7 +96,7 @@ def stub_text() -> str:
 
 
 def _imports_of(function: Any) -> Iterator[str]:
-    """What the function's result and settings need, unless it is public itself."""
+    """Imports for the function's result and settings, unless they are public."""
     returned = ast.parse(function.__annotations__["return"])
     names = {node.id for node in ast.walk(returned) if isinstance(node, ast.Name)}
     for name in sorted((names | {function.settings_class.__name__}) - _BUILTIN):
@@ -108,8 +108,8 @@ def _imports_of(function: Any) -> Iterator[str]:
 def _function_lines(name: str, function: Any) -> Iterator[str]:
     """One signature for all ways to call it.
 
-    Overloads would tell a call without what is required from one with settings or a config file,
-    but type checkers then say of a misspelt keyword only that nothing fits.
+    Overloads could tell a call without required arguments from one with settings or a config file,
+    but type checkers then report a misspelt keyword only as no matching overload.
     """
     cls, result = function.settings_class, function.__annotations__["return"]
     options = options_of(cls)
