@@ -48,7 +48,7 @@ class Scorer:
     ) -> None:
         require_package("torch", "evaluating")
         from lowtide.model.companions import require_vocabulary
-        from lowtide.model.config import find_model_dir, load_config
+        from lowtide.model.config import find_model_dir, find_weights_dir, load_config
         from lowtide.model.devices import pick_device
         from lowtide.model.inference import budget_of, usual_tokens
         from lowtide.model.program import program_here
@@ -57,7 +57,7 @@ class Scorer:
         from lowtide.tokenizer.needs import vocabulary_bytes
 
         run_dir = find_model_dir(pretrained, checkpoints_dir)
-        folder = run_dir / "best" if best else run_dir
+        folder = find_weights_dir(run_dir, best=best)
         self._program = program_here(0, device=device or "auto")  # without the tokenizer
         self._tokenizer_bytes = vocabulary_bytes(folder)
         self.tokenizer: Tokenizer = Tokenizer.load(folder)

@@ -4,13 +4,24 @@ import pytest
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
-from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
+from lowtide.model.config import GPTConfig, find_weights_dir, load_config, padded_vocab_size
 
 
 def test_defaults_follow_the_layout():
     qwen = GPTConfig(vocab_size=100, width=384, num_heads=6)
     assert (qwen.head_dim, qwen.num_kv_heads, qwen.mlp_width) == (64, 6, 1024)
     assert GPTConfig(vocab_size=100, width=384, num_heads=6, layout="gpt2").mlp_width == 1536
+
+
+def test_best_weights_that_are_not_there_are_named(tmp_path):
+    """They were taken for a tokenizer, or a file, that is missing."""
+    assert find_weights_dir(tmp_path, best=False) == tmp_path
+    with pytest.raises(DataError, match="this model has no best weights") as caught:
+        find_weights_dir(tmp_path, best=True)
+    assert caught.value.next_step == "leave --best out: the newest weights are used"
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "config.json").write_text("{}")
+    assert find_weights_dir(tmp_path, best=True) == tmp_path / "best"
 
 
 @pytest.mark.parametrize(

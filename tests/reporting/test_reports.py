@@ -65,6 +65,12 @@ def test_a_pretokenized_file_has_a_page(tmp_path: Path) -> None:
     assert result.kind == "pretokenize"
 
 
+def test_a_sample_is_for_tokenizers(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "run", [step_row(1)])
+    with pytest.raises(UsageError, match=r"--sample a.txt b.txt is for a tokenizer, and this is"):
+        make_report(target=root, sample=("a.txt", "b.txt"))
+
+
 @pytest.mark.parametrize("name", ["none", "empty"])
 def test_what_has_no_page_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()

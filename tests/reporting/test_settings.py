@@ -31,10 +31,14 @@ def test_defaults_are_those_of_the_help() -> None:
     ("options", "fine"),
     [
         ({"port": 0}, True),
-        ({"port": 65535}, True),
+        ({"port": 65535, "watch": True}, True),
+        ({"port": 65535}, False),  # nothing is served
+        ({"interval": 9.0}, False),
+        ({"text_field": "body", "sample": ("a.jsonl",)}, True),
+        ({"text_field": "body"}, False),
         ({"port": -1}, False),
         ({"port": 65536}, False),
-        ({"interval": 0.1}, True),
+        ({"interval": 0.1, "watch": True}, True),
         ({"interval": 0.09}, False),
         ({"watch": True}, True),
         ({"out": Path("r.html")}, True),

@@ -134,6 +134,7 @@ def test_a_dataset_is_evaluated_as_the_settings_say(
         ("finish", evaluating.FINISH_SECONDS), "whole", "close",
     ]  # fmt: skip
     opening = {"split": "val", "seq_len": seq_len, "dtype": "uint16", "vocab_size": 9}
+    opening["val_fraction"] = 0.1
     assert asked[2:] == [
         ("open", str(tmp_path / "d"), {**opening, "eval_only": True}), *after,
         ("open", "f.npy", {**opening, "eval_only": False}), *after,
@@ -239,6 +240,44 @@ def test_datasets_and_tasks_have_names_of_their_own(dataset: str, task: str, fit
     with contextlib.nullcontext() if fits else refused:
         settings = EvaluateSettings("m", dataset_dir=(dataset,), tasks=(task,))
         assert list(settings.task_files()) == [task[0]]
+
+
+def test_every_dataset_has_a_name_of_its_own() -> None:
+    """The result of the first was lost where both folders have the same name."""
+    with pytest.raises(UsageError, match="dataset_dir is 'data/web, old/web', expected one name"):
+        EvaluateSettings("m", dataset_dir=("data/web", "old/web"))
+    settings = EvaluateSettings("m", dataset_dir=("data/web", "old=old/web", "data/books/", "."))
+    assert settings.datasets() == {
+        "web": "data/web", "old": "old/web", "books": "data/books/", ".": ".",
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="expected NAME=DIR or DIR"):
+        EvaluateSettings("m", dataset_dir=("web=",))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("split", "train"), ("eval_iters", 3), ("dtype", "uint16"), ("check_data", False)],
+)
+def test_settings_of_datasets_are_refused_beside_tasks_alone(name: str, value: Any) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(UsageError, match=f"{name} is .*, expected --dataset-dir beside it"):
+        EvaluateSettings("m", tasks=("t.jsonl",), **options)
+    EvaluateSettings("m", tasks=("t.jsonl",), dataset_dir=("d",), **options)
+
+
+@pytest.mark.parametrize(
+    ("saved", "share"),
+    [(None, 0.1), ('{"val_fraction": 0.02}', 0.02), ('{"val_fraction": 0.0}', 0.1),
+     ('{"val_fraction": "a"}', 0.1), ("[1]", 0.1)],
+)  # fmt: skip
+def test_a_file_is_split_where_the_run_split_it(
+    tmp_path: Path, saved: str | None, share: float
+) -> None:
+    """With the usual share, ids that the run was trained on counted as validation."""
+    if saved is not None:
+        (tmp_path / "settings.json").write_text(saved)
+    assert evaluating._val_fraction(tmp_path) == share
+    assert evaluating._val_fraction(tmp_path / "best") == share
 
 
 def test_blocks_are_read_in_turns_where_the_budget_does_not_hold_them_all(

@@ -239,7 +239,7 @@ def test_a_refusal_names_what_the_largest_of_all_tasks_needs(run, tmp_path, monk
 
 
 @pytest.mark.parametrize(("places", "is_fetched"), [
-    (("data",), False), (("data", "s3://bucket/data"), True),
+    (("data",), False), (("s3://bucket/data",), True), (("data", "web=s3://bucket/data"), True),
 ])  # fmt: skip
 def test_only_an_object_store_takes_buffers(places, is_fetched):
     settings = EvaluateSettings(model_name="m", dataset_dir=places)

@@ -54,6 +54,12 @@ LAMBADA = {"text": "the tide was low and then the tide was high"}
             Question("One plus one is", ("two", "three", "four"), 0),
         ),
         ({"context": "high and", "continuation": "low"}, Question("high and", ("low",), 0)),
+        ({"context": "high and", "continuation": " low"}, Question("high and", ("low",), 0)),
+        ({"context": "high and ", "continuation": "low "}, Question("high and", ("low ",), 0)),
+        (
+            {"context": "A:\n", "choices": [" b", "  c"], "answer": 1},
+            Question("A:\n", ("b", " c"), 1),
+        ),
     ],
 )
 def test_published_rows_become_questions(row, question, tmp_path):

@@ -23,7 +23,7 @@ from lowtide.generation.settings import GenerateSettings
 from lowtide.generation.textstreams import note_unknown
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
-from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.config import GPTConfig, find_model_dir, find_weights_dir, load_config
 from lowtide.model.decoderweights import held_bytes, load_decoder_in_turns, turns_bytes
 from lowtide.model.inference import budget_of, fit_context, fit_rows
 from lowtide.model.networks import Networks
@@ -72,7 +72,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
     """Yield pieces of text to print: each prompt, then its continuation as it is written."""
     sleep_while_waiting()
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    folder = run_dir / "best" if settings.best else run_dir
+    folder = find_weights_dir(run_dir, best=settings.best)
     writer = _open_writer(settings)
     place = writer.networks.open(settings.device)
     num_prompts = count_prompts(settings)

@@ -21,7 +21,7 @@ from lowtide.model.rope import RopeScaling
 from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings, require
 
-__all__ = ["GPTConfig", "find_model_dir", "load_config", "padded_vocab_size"]
+__all__ = ["GPTConfig", "find_model_dir", "find_weights_dir", "load_config", "padded_vocab_size"]
 
 # Limits above any existing model, but low enough that a wrong number in a file does not allocate
 # all memory, or take hours.
@@ -282,3 +282,17 @@ def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints"
         path=tried[1] if tried[1].is_dir() or len(tried[1].parts) > 1 else tried[0],
         next_step="lowtide train --model-name NAME …, or give the folder of a model",
     )
+
+
+def find_weights_dir(model_dir: Path, *, best: bool) -> Path:
+    """The folder of a model's weights: its own, or that of the best ones of a run."""
+    folder = model_dir / "best"
+    if not best:
+        return model_dir
+    if not (folder / CONFIG_NAME).is_file():
+        raise DataError(
+            "this model has no best weights: only runs with validation data have them",
+            path=folder,
+            next_step="leave --best out: the newest weights are used",
+        )
+    return folder

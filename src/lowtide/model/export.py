@@ -35,7 +35,7 @@ from lowtide.model.companions import (
     require_vocabulary,
     write_companions,
 )
-from lowtide.model.config import find_model_dir, load_config
+from lowtide.model.config import find_model_dir, find_weights_dir, load_config
 from lowtide.model.gguf import GgufType, describe_gguf, write_gguf
 from lowtide.model.growing import copy_grown, find_new_tokens, grown_config, grown_tokenizer
 from lowtide.model.sizing import count_parameters
@@ -109,7 +109,7 @@ def write_export(settings: ExportSettings) -> tuple[Path, bool]:
     """The same, and whether it existed already."""
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
-    folder = run_dir / "best" if settings.best else run_dir
+    folder = find_weights_dir(run_dir, best=settings.best)
     if not has_tokenizer(folder):
         raise DataError(
             "no tokenizer.json here",

@@ -161,6 +161,12 @@ def _datasets_of(settings: ReportSettings) -> list[Path]:
 
 def open_reader(settings: ReportSettings) -> PageReader:
     """Find out what the target is, and open it."""
+    if settings.sample and not _is_tokenizer(_find(settings, settings.target[0])):
+        raise UsageError(
+            f"--sample {' '.join(settings.sample)} is for a tokenizer, and this is none",
+            path=_find(settings, settings.target[0]),
+            next_step="leave it out, or name a tokenizer's folder",
+        )
     if datasets := _datasets_of(settings):
         return DatasetComparisonReader(datasets)
     if runs := _runs_of(settings):

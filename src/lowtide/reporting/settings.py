@@ -47,4 +47,10 @@ class ReportSettings:
         require(bool(self.target), "target", "", "a run, a dataset or a tokenizer")
         require(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
         require(self.interval >= 0.1, "interval", self.interval, "at least 0.1 seconds")
+        for name in ("port", "interval"):
+            value = getattr(self, name)
+            used = self.watch or value == getattr(type(self), name)
+            require(used, name, value, "--watch beside it")
+        fields = self.text_field == type(self).text_field or bool(self.sample)
+        require(fields, "text_field", self.text_field, "--sample beside it")
         require(not (self.watch and self.out), "out", self.out, "no --watch beside it")

@@ -18,11 +18,13 @@ from typing import Any, Protocol
 
 from lowtide.counts import counted
 from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.filenames import SETTINGS_NAME
+from lowtide.files import read_json
 from lowtide.keywords import takes_keywords
 from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.companions import require_vocabulary
-from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.config import GPTConfig, find_model_dir, find_weights_dir, load_config
 from lowtide.model.inference import budget_of, fit_rows, in_turns_bytes, usual_tokens
 from lowtide.model.networks import Networks
 from lowtide.model.program import program_here
@@ -48,6 +50,7 @@ from lowtide.training.results import (
     evaluate_windows,
     require_same_tokenizer,
 )
+from lowtide.training.settinggroups import DataSettings
 from lowtide.training.settings import EVAL_BATCH_ROWS, EvaluateSettings
 from lowtide.waiting import sleep_while_waiting
 
@@ -112,7 +115,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, EvalResult | TaskResult]:
         metrics_path=run_metrics_path(run_dir),
         device_memory=evaluator.networks.device_memory(place),
     ) as progress:
-        folder = run_dir / "best" if settings.best else run_dir
+        folder = find_weights_dir(run_dir, best=settings.best)
         return _evaluate_all(settings, folder, evaluator, place, progress)
 
 
@@ -137,14 +140,14 @@ def _evaluate_all(
             progress.note(f"{counted(rows, 'row')} at once keep the budget")
     model = _Loaded(evaluator, fit.load(folder, place), place, tokenizer)
     results: dict[str, EvalResult | TaskResult] = ResultDict()
-    for entry in settings.dataset_dir:
-        name, equals, path = entry.partition("=")
-        name, path = (name, path) if equals else (Path(entry).name, entry)
+    share = _val_fraction(folder)
+    for name, path in settings.datasets().items():
         dataset = TokenDataset(
             path,
             split=settings.split,
             seq_len=seq_len,
             dtype=settings.dtype,
+            val_fraction=share,
             vocab_size=tokenizer.vocab_size,
             eval_only=settings.split == "val" and Path(path).is_dir(),
         )
@@ -153,6 +156,18 @@ def _evaluate_all(
     for name, task in tasks.items():
         results[name] = _answer_task(name, task, model, progress)
     return results
+
+
+def _val_fraction(folder: Path) -> float:
+    """The share of a single file that the run kept for validation; the usual one if it kept none.
+
+    With another share, text that the run was trained on would be evaluated, or not all of the rest.
+    """
+    root = folder.parent if folder.name == "best" else folder
+    path = root / SETTINGS_NAME
+    saved = read_json(path) if path.is_file() else {}
+    share = saved.get("val_fraction") if isinstance(saved, dict) else None
+    return share if isinstance(share, float) and 0 < share < 1 else DataSettings.val_fraction
 
 
 def _evaluate_dataset(
@@ -201,7 +216,7 @@ def _answer_task(name: str, task: _Task, model: _Loaded, progress: Progress) -> 
 
 def fetched_bytes(settings: EvaluateSettings) -> int:
     """Memory for reading datasets from an object store; 0 without any."""
-    return buffer_bytes() if any(map(is_store_url, settings.dataset_dir)) else 0
+    return buffer_bytes() if any(map(is_store_url, settings.datasets().values())) else 0
 
 
 class _Fitter:

@@ -150,9 +150,11 @@ def _read_arc(row: Mapping[str, Any]) -> Question:
 
 
 def _read_plain(row: Mapping[str, Any]) -> Question:
-    if "continuation" in row:
-        return Question(_text(row["context"]), (_text(row["continuation"]),), 0)
-    return Question(_text(row["context"]), tuple(map(_text, row["choices"])), int(row["answer"]))
+    """Texts as they are, joined by one space whether they have it already or not."""
+    context = _text(row["context"]).removesuffix(" ")
+    given = [row["continuation"]] if "continuation" in row else row["choices"]
+    choices = tuple(_text(choice).removeprefix(" ") for choice in given)
+    return Question(context, choices, 0 if "continuation" in row else int(row["answer"]))
 
 
 def _read_lambada(row: Mapping[str, Any]) -> Question:

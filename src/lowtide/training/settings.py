@@ -142,19 +142,36 @@ class EvaluateSettings:
     def __post_init__(self) -> None:
         given = bool(self.dataset_dir or self.tasks)
         require(given, "dataset_dir", "", "at least one dataset or task")
-        names = list(self.task_files())
+        names, named = list(self.task_files()), self.datasets()
         require(len(names) == len(self.tasks), "tasks", ", ".join(self.tasks), "one name each")
-        named = {e.partition("=")[0] if "=" in e else Path(e).name for e in self.dataset_dir}
-        twice = ", ".join(named & set(names))
+        several = len(named) == len(self.dataset_dir)
+        step = "give NAME=DIR: the name of a folder is that of its result"
+        asked = ", ".join(self.dataset_dir)
+        require(several, "dataset_dir", asked, "one name each", next_step=step)
+        twice = ", ".join(named.keys() & set(names))
         require(not twice, "tasks", twice, "other names than the datasets")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
         for name in ("eval_iters", "seq_len"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, "at least 1")
+        for name in ("split", "eval_iters", "dtype", "check_data"):
+            value, usual = getattr(self, name), getattr(type(self), name)
+            used = bool(self.dataset_dir) or value == usual
+            require(used, name, value, "--dataset-dir beside it: tasks are evaluated as a whole")
 
     def chosen_backend(self) -> str:
         """The backend, where none was asked for the one that is installed."""
         return choose_backend(self.backend, "evaluating")
+
+    def datasets(self) -> dict[str, str]:
+        """Return the datasets by name: that of the folder or file if none is given."""
+        named: dict[str, str] = {}
+        for entry in self.dataset_dir:
+            name, equals, path = entry.partition("=")
+            name, path = (name, path) if equals else (Path(entry).name or entry, entry)
+            require(bool(path), "dataset_dir", entry, "NAME=DIR or DIR")
+            named[name] = path
+        return named
 
     def task_files(self) -> dict[str, Path]:
         """Return the files of questions by name."""
