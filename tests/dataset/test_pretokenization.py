@@ -1,4 +1,4 @@
-"""Pretokenizing: the ids of the whole file, whatever it is stored in, in a real .npy."""
+"""Pretokenizing: the ids of the whole file, in any format, in a valid .npy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def take_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interrupt_after_three_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Begin a file in small steps; where each ended, of this run and of those that follow."""
+    """Begin a file in small steps; where each ended, in this run and the following ones."""
     take_small_steps(monkeypatch)
     real = Journal.write
     steps: list[int] = []
@@ -100,7 +100,7 @@ def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_ids_that_are_not_as_they_were_written_are_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    """A flipped bit in the part that is done, a power cut, another text of the same size and time.
+    """A flipped bit in the finished part, a power cut, another text of the same size and time.
 
     The journal has the checksums of the ids and of their text.
     """
@@ -119,7 +119,7 @@ def test_ids_that_are_not_as_they_were_written_are_made_anew(
 
 
 def leave_notes(folder: Path, *, identity: list[Any], name: str) -> None:
-    """What a command that was killed wrote of a.npy."""
+    """The files that a killed command left for a.npy."""
     journal = Journal(folder / ".a.npy.unfinished.json", verb="pretokenize", version=2)
     place = {"position": 100, "count": 9, "ids": "", "text": ""}
     journal.write({"identity": identity, "name": name, **place})
@@ -177,7 +177,7 @@ def test_a_second_command_at_the_same_time_is_refused_and_changes_nothing(
     tokenizer = Tokenizer.load("gpt2" if tokenization == "gpt2" else tmp_path / "a.tokenizer")
     expected = tokenizer.encode(path.read_text(), special="allow")
     assert np.load(tmp_path / "a.npy").tolist() == expected.tolist()
-    told = capsys.readouterr().err  # reading the ids back is seen, after the encoding
+    told = capsys.readouterr().err  # reading the ids back is shown, after the encoding
     assert told.index("encode ") < told.index("checksum ")
 
 
@@ -236,7 +236,7 @@ def test_what_is_no_text_is_refused(
 def test_a_text_that_changes_between_its_ids_and_its_checksum_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the ids of the one text would have the checksum of the other."""
+    """Otherwise the ids of one text would have the checksum of the other."""
     path = write_corpus(tmp_path / "a.txt", make_documents(50))
     real = npywriting._Digest.advance_file
 
@@ -304,7 +304,7 @@ def test_documents_end_with_end_of_text(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     pretokenize_file(file=tmp_path / name)
     text = Tokenizer.load("gpt2").decode(np.load(tmp_path / "a.npy"))
-    # Rows are whole documents; of a text, what stands between them is all there is.
+    # Rows are whole documents; a text contains only what is between them.
     end = SEPARATOR if name == "a.jsonl" else ""
     assert text == SEPARATOR.join(documents) + end
 
@@ -374,7 +374,7 @@ def test_rows_without_text_are_skipped_on_request(tmp_path: Path) -> None:
 def test_ids_are_on_the_disk_before_the_note_that_counts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a power cut leaves a hole that the next run takes for ids."""
+    """Otherwise a power cut leaves a hole that the next run would take for ids."""
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
     take_small_steps(monkeypatch)
     events: list[str] = []
@@ -420,7 +420,7 @@ def test_a_tokenizer_is_loaded_once_and_a_later_file_needs_no_more(
 
 
 def test_a_damaged_npy_is_not_finished(tmp_path: Path) -> None:
-    """The same command given again compares what it wrote: ids, record and tokenizer."""
+    """The same command again compares its results: ids, record and tokenizer."""
     (tmp_path / "a.txt").write_text("the tide is low, the water leaves the sand")
     given = {"file": [tmp_path / "a.txt"], "tokenization": "char"}
     out = pretokenize_file(**given).path
@@ -448,7 +448,7 @@ def test_workers_get_what_reading_leaves_of_the_budget() -> None:
 def test_rows_are_encoded_by_as_many_workers_as_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each holds a cache of pieces: one for each core would not be in the budget."""
+    """Each has a cache of pieces: one for each core would exceed the budget."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "low tide"}\n')
     asked: list[Any] = []
@@ -474,7 +474,7 @@ def test_a_refusal_says_how_much_of_the_text_it_has_not_looked_at(tmp_path: Path
 
 
 def test_batches_of_tiny_texts_are_small(tmp_path: Path) -> None:
-    """A text takes its objects and those of its ids, however short it is."""
+    """A text needs its objects and those of its ids, however short it is."""
     path = tmp_path / "tiny.jsonl"
     path.write_text('{"text": "a"}\n' * 30_000)
     (source,) = expand_inputs([path])
@@ -518,7 +518,7 @@ def test_small_files_are_published_in_groups_and_an_interrupted_group_is_made_ag
 def test_ids_have_room_on_the_disk_or_are_refused(
     monkeypatch: pytest.MonkeyPatch, free: int, fits: bool
 ) -> None:
-    """Half as many ids as bytes, which is more than there are of any text."""
+    """Half as many ids as bytes, which is more than any text has."""
     asked: list[Path] = []
     monkeypatch.setattr(
         pretokenization.files, "free_disk_bytes", lambda path: asked.append(path) or free
@@ -538,18 +538,18 @@ def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path: Path) -> Non
     out = tmp_path / "a.npy"
     folder = pretokenization.tokenizer_dir(out)
     mine, other = Tokenizer.from_characters("ab"), Tokenizer.from_characters("abc")
-    pretokenization._require_free_place(out, mine)  # nothing is there
+    pretokenization._require_free_place(out, mine)  # nothing exists
     folder.mkdir()
     pretokenization._require_free_place(out, mine)
     mine.save(folder)
-    pretokenization._require_free_place(out, mine)  # a kill came just before the record
+    pretokenization._require_free_place(out, mine)  # killed just before the record was written
     with pytest.raises(UsageError, match="choose another --out-path"):
         pretokenization._require_free_place(out, other)
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(UsageError, match="choose another --out-path"):
         pretokenization._require_free_place(out, mine)
     pretokenization.record_path(out).write_text("{}")
-    pretokenization._require_free_place(out, other)  # it is an earlier .npy's
+    pretokenization._require_free_place(out, other)  # it belongs to an earlier .npy
 
 
 @pytest.mark.parametrize(
