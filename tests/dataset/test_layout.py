@@ -252,6 +252,12 @@ def test_a_dataset_near_by_is_proposed(tmp_path: Path) -> None:
         suggest(root) == "give the interrupted lowtide command again: it goes on where it stopped"
     )
     assert suggest(tmp_path / "none" / "at all").startswith("lowtide prepare")
+    for name in ("books", "wiki-2024"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "dataset_metadata.json").touch()
+    assert suggest(tmp_path / "data" / "wiki") == f"did you mean {tmp_path / 'data/wiki-2024'}?"
+    assert suggest(tmp_path / "data" / "code").startswith("lowtide prepare")  # none is like it
+    assert suggest(tmp_path / "data").startswith("did you mean")  # one of those in it
 
 
 def test_new_metadata_forgets_what_was_moved_in_and_flushes_the_shards(

@@ -40,6 +40,7 @@ from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME, WORK_NAME
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.notebooks import table_of
 from lowtide.quickclasses import dataclass
+from lowtide.settings import nearest_name
 from lowtide.stores.urls import store_url
 from lowtide.tokenizer.vocabulary import id_bytes
 
@@ -351,7 +352,9 @@ def _suggest_dataset(root: Path) -> str:
         return f"did you mean {root.parent}?"
     with contextlib.suppress(OSError):
         for folder in (root, root.parent):
-            found = sorted(folder.glob(f"*/{METADATA_NAME}"))
-            if found:
-                return f"did you mean {found[0].parent}?"
+            names = sorted(path.parent.name for path in folder.glob(f"*/{METADATA_NAME}"))
+            # Of several beside it only one with such a name: any other would be a guess.
+            likeness = 0.5 if folder == root.parent and len(names) > 1 else 0.0
+            if (nearest := nearest_name(root.name, names, likeness=likeness)) is not None:
+                return f"did you mean {folder / nearest}?"
     return f"lowtide prepare --input-files FILES --out-dir {root}"
