@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -248,6 +249,13 @@ def test_files_as_documents(tmp_path: Path) -> None:
         (tmp_path / f"{number}.txt").write_text(f"{text}\nwith {SEPARATOR} inside")
     result = prepare([tmp_path], tmp_path / "out", document_separator="")
     assert result.info is not None and result.info.metadata["total_documents"] == 120
+
+
+def test_the_next_command_can_be_copied(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(120))
+    out = tmp_path / "my data; $(x)"
+    words = shlex.split(describe_preparation(prepare([corpus], out)).splitlines()[-1])
+    assert words[:5] == ["Next:", "lowtide", "train", "--dataset-dir", str(out)]
 
 
 def test_metadata_says_what_happened(tmp_path: Path) -> None:

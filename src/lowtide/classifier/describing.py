@@ -6,6 +6,7 @@ Out:     text for users
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from lowtide.classifier.training import TrainedClassifier
@@ -48,8 +49,8 @@ def _describe(trained: TrainedClassifier) -> str:
         *_show("Of --other it would keep first:", held_out["would_keep"]),
         *_show("and drop first:", held_out["would_drop"]),
         *_show("Of --good it likes least:", held_out["good_with_low_scores"]),
-        f"Next: lowtide prepare --input-files FILES --score {trained.path} --keep-top 0.1 "
-        "--out-dir data/mine",
+        f"Next: lowtide prepare --input-files FILES --score {shlex.quote(str(trained.path))} "
+        "--keep-top 0.1 --out-dir data/mine",
     ]
     return "\n".join(lines)
 

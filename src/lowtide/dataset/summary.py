@@ -7,6 +7,7 @@ Memory:  a few kilobytes
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from lowtide.corpus.ranking import describe_cut, read_cut
@@ -132,7 +133,9 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
         )
     if metadata.get("split", {}).get("mode") == "tail":
         lines.append("Validation is the end of the text: too few documents to choose from.")
-    lines.append(f"Next: lowtide train --dataset-dir {info.root} --model-name NAME")
+    lines.append(
+        f"Next: lowtide train --dataset-dir {shlex.quote(str(info.root))} --model-name NAME"
+    )
     return lines
 
 

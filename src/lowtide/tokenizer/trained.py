@@ -7,6 +7,7 @@ Memory:  the vocabulary; a row for each input
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,8 @@ def _describe(trained: TrainedTokenizer, out_dir: Path) -> str:
         lines.append(f"  merges       {counts['merges']:,}")
     lines.append(f"  fingerprint  {tokenizer.fingerprint}")
     lines.append(
-        f"next: lowtide prepare --input-files FILES --tokenization {out_dir} --out-dir data/mine"
+        "next: lowtide prepare --input-files FILES "
+        f"--tokenization {shlex.quote(str(out_dir))} --out-dir data/mine"
     )
     return "\n".join(lines)
 
