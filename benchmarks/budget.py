@@ -1,18 +1,18 @@
-"""Does the budget hold on hostile inputs? Peak, time and exit code of every verb on each of them.
+"""Is the budget kept on hostile inputs? Peak, time and exit code of every verb on each input.
 
-In:      nothing; the inputs are made (--scale makes them larger or smaller), or kept with --folder
-Out:     a Markdown table on stdout; exit code 1 if a row passed its budget and looked like success
+In:      nothing; the inputs are generated (--scale changes their size), or kept with --folder
+Out:     a Markdown table on stdout; exit code 1 if a row exceeded its budget and reported success
 
     python benchmarks/budget.py --results budget.jsonl
     python benchmarks/budget.py --results budget.jsonl --only-table
     python benchmarks/budget.py --inputs jsonl parquet-cell --verbs pretokenize --budgets 128MiB
 
-With --results every row is appended to that file as soon as it is known; started again, rows that
-are there already are not run a second time, so that a long table can be made in several sittings.
+With --results every row is appended to that file at once; a repeated command does not run existing
+rows again, so a long table can be made in several parts.
 
-A row is one verb on one input at one budget. "smallest" is the budget that the verb itself names
-when it refuses 1 MiB. A verb may refuse an input (exit code 1), but not at a budget that it named.
-The peak is the kernel's (VmHWM) of the command, and of its whole process tree where it has one.
+A row is one verb on one input with one budget. "smallest" is the budget that the verb's error names
+for 1 MiB. A verb may reject an input (exit code 1), but not with a budget that it named. The peak
+is the kernel's (VmHWM) for the command, and of its process tree if it has children.
 A new input is a row of INPUTS, a new verb a row of VERBS.
 """
 
@@ -47,7 +47,7 @@ SMALLEST = "smallest"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did."""
+    """The outcome of a command."""
 
     exit_code: int | None
     """None: stopped at the time limit."""
@@ -95,7 +95,7 @@ def make_one_line(folder: Path, scale: float) -> Path:
 
 
 def make_uncuttable(folder: Path, scale: float) -> Path:
-    """Letters of DNA, one word as long as the file."""
+    """DNA letters: one word as long as the file."""
     path = folder / "dna.txt"
     source = random.Random(2)
     with path.open("wb") as file:
@@ -212,13 +212,13 @@ def make_dataset(folder: Path, scale: float) -> Path:
 
 
 def lowtide(*words: str | Path) -> None:
-    """Run a command that has to succeed."""
+    """Run a command that must succeed."""
     command = [sys.executable, "-m", "lowtide", *map(str, words)]
     subprocess.run(command, check=True, capture_output=True)
 
 
 def training(runs: Path) -> Words:
-    """The words of a small training."""
+    """The arguments of a small training run."""
     shape = "--num-layers 1 --width 32 --num-heads 2 --seq-len 64 --batch-size 8"
     rest = "--max-iters 3 --eval-iters 1 --device cpu"
     return ["train", "--checkpoints-dir", runs, *shape.split(), *rest.split()]
@@ -243,7 +243,7 @@ INPUTS: dict[str, Callable[[Path, float], Path]] = {
 }
 
 
-# Verbs: each gives the words after `lowtide` for an input and a folder that it may write to.
+# Verbs: each returns the arguments after `lowtide` for an input and a folder to write to.
 
 VERBS: dict[str, Callable[[Path, Path], Words]] = {
     "train-tokenizer": lambda source, out: [
@@ -272,7 +272,7 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
     ],
     "append": lambda source, out: [*("append", out / "data", "--input-files", source)],
     "pretokenize": lambda source, out: (
-        ["pretokenize", shutil.copytree(source, out / "texts")]  # ids go beside each text
+        ["pretokenize", shutil.copytree(source, out / "texts")]  # ids are written beside each text
         if source.is_dir()
         else ["pretokenize", source, "--out-path", out / "ids.npy"]
     ),
@@ -326,11 +326,11 @@ VERBS: dict[str, Callable[[Path, Path], Words]] = {
 ONE_FILE = ("train",)
 """Verbs that take no folder."""
 ON_DATASET = tuple(VERBS)[tuple(VERBS).index("verify") :]
-"""Verbs that take no text; the others take nothing else."""
+"""Verbs without text; all others need text."""
 
 
 def set_up(verb: str, out: Path) -> None:
-    """Make what a verb needs besides its input."""
+    """Create other files that a verb needs besides its input."""
     first = out / "first.txt"
     if verb in ("append", "prepare-score", "train-classifier"):
         lines = [f"some words to begin with, line {n}\n" for n in range(2000)]
@@ -346,7 +346,7 @@ def set_up(verb: str, out: Path) -> None:
         write_items(out / "items.jsonl", long=verb == "evaluate-tasks")
     if verb == "prepare-clean":
         (out / "step.py").write_text("def keep(text):\n    return text\n")
-    if verb == "generate-lines":  # the second one is all of the text
+    if verb == "generate-lines":  # the second prompt is the whole text
         line = b" ".join(part.rstrip() for part in word_lines(0.5))
         (out / "lines.txt").write_bytes(b"a short prompt\n" + line + b"\nanother\n")
     if verb == "convert-megatron":
@@ -380,9 +380,10 @@ def write_megatron(out: Path, *, num_documents: int) -> None:
     np.full(2 * num_documents, 7, dtype="<u2").tofile(out / "ids.bin")
 
 
-# A small process in between: the kernel charges a child with what its parent held when it started
-# it. The command's own peak is the kernel's; with its children it is the largest sum of samples. A
-# child of the size of its parent has not begun its own program yet, and runs in its memory.
+# A small process in between: the kernel counts the parent's memory at the start of a child as the
+# child's. The command's own peak is the kernel's; with its children it is the largest sum of
+# samples. A child as large as its parent has not started its own program yet, and shares its
+# memory.
 _MEASURE = """
 import os, signal, sys, time
 limit = float(sys.argv[1])
@@ -427,13 +428,13 @@ def run(words: Words, memory: str, limit: float) -> Outcome:
 
 
 def named_budget(output: str) -> str | None:
-    """The budget that a refusal names."""
+    """The budget named in an error."""
     found = re.findall(r"--memory (\d+MiB)", output)
     return found[-1] if found else None
 
 
 def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) -> tuple[str, ...]:
-    """One row of the table; the last cell says whether the budget was kept."""
+    """One row of the table; the last cell tells if the budget was kept."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
@@ -473,7 +474,7 @@ def measure(verb: str, source: Path, folder: Path, budget: str, limit: float) ->
 
 
 def made_input(name: str, folder: Path, scale: float) -> Path:
-    """The input of a name, made now if it is not there."""
+    """The path of an input, created if it does not exist."""
     place = folder / f"{name}-{scale:g}"
     if not place.exists():
         partial = folder / f".{name}"
@@ -485,7 +486,7 @@ def made_input(name: str, folder: Path, scale: float) -> Path:
 
 
 def size_of(source: Path) -> str:
-    """What an input takes on the disk."""
+    """The size of an input on the disk."""
     if source.is_file():
         return f"{source.stat().st_size / 1e6:.1f} MB"
     files = [path for path in source.rglob("*") if path.is_file()]
@@ -493,7 +494,7 @@ def size_of(source: Path) -> str:
 
 
 def read_results(path: Path | None) -> dict[tuple[str, str, str], dict[str, object]]:
-    """The rows of earlier runs, by input, verb and budget; the last one counts."""
+    """The rows of earlier runs, by input, verb and budget; the last of several counts."""
     if path is None or not path.exists():
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -507,7 +508,7 @@ def table_line(row: dict[str, object]) -> str:
 
 
 def main() -> None:
-    """Make the inputs, run every verb on each at each budget, print the table."""
+    """Create the inputs, run every verb on each with each budget, print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

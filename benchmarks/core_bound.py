@@ -1,12 +1,12 @@
-"""How much can more cores of this machine give at best? Separate commands at once, nothing shared.
+"""What speedup can this machine give at best? Separate commands at once, nothing shared.
 
     python benchmarks/core_bound.py --sample sample.txt [--megabytes 600] [--at-once 16]
 
-`prepare` with one worker on a text of its own, alone and so many at once: commands that share
-neither threads nor locks nor files, so what they lose against one alone is the machine's (clock,
+`prepare` with one worker on its own text, alone and several times at once: these commands share no
+threads, locks or files, so any slowdown compared with one alone is due to the machine (clock,
 memory, disk). No number of workers in one command can gain more than this on the same cores. With
-output in memory and on the disk. Beside it what cores do by themselves: hashing within a core's
-caches, and copying between places in memory. Printed: JSON rows, `times_one` is the bound.
+output in memory and on the disk. Also measured: hashing within a core's caches, and copying in
+memory. Printed: JSON rows, `times_one` is the bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COPYING = (
 
 
 def write_text(sample: Path, number: int, num_bytes: int, out: Path) -> None:
-    """Copies of the sample, none of them as another text has it."""
+    """Copies of the sample, each with different text."""
     data = sample.read_bytes()
     with out.open("wb") as file:
         while file.tell() < num_bytes:
@@ -56,7 +56,7 @@ def prepare_words(text: Path, out: Path) -> list[str]:
 
 
 def print_row(name: str, alone: float, together: float, count: int) -> None:
-    """One kind of work: how many times one core's speed the cores have together."""
+    """One kind of work: the speed of all cores as a multiple of one core's."""
     row = {"work": name, "alone_s": round(alone, 2), f"{count}_at_once_s": round(together, 2)}
     print(json.dumps({**row, "times_one": round(count * alone / together, 2)}), flush=True)
 

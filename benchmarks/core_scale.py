@@ -1,17 +1,17 @@
-"""How much faster are prepare and train-tokenizer with more workers? One command, a few minutes.
+"""What is the speedup of prepare and train-tokenizer with more workers? Takes a few minutes.
 
     python benchmarks/core_scale.py --sample sample.txt [--seconds 220] [--gigabytes 2 10]
 
-The text is made of the sample (some megabytes, `<|endoftext|>` between documents), copy by copy:
-each line ends with the copy's number and digits are exchanged, so that no line is a duplicate, and
-in a twentieth of each copy letters are exchanged, so that new words keep coming. It is one large
-file, or one file a copy, each a little longer than the one before: files of one size are compared.
-Commands run one after the other, each in a process of its own; what would not end within
-`--seconds` is left out, and said to be. Shards must be the same for every number of workers.
-Printed: one JSON row for each command (`other_s` is what no phase has: start, end and between;
-then page faults and how often threads gave up their core), what the threads of some commands
-waited for (thread_samples.py; such a run is in no ratio), how long the disk alone takes for as
-many bytes, flushed; then ratios to one worker.
+The text consists of copies of the sample (some megabytes, `<|endoftext|>` between documents): each
+line ends with the copy's number and digits are exchanged, so that no line is a duplicate, and in a
+twentieth of each copy letters are exchanged, so that new words keep occurring. It is one large
+file, or one file per copy, each slightly longer than the one before: files of equal size are
+compared. Commands run one after the other, each in its own process; commands that would not end
+within `--seconds` are skipped, and listed. Shards must be the same for every number of workers.
+Printed: one JSON row for each command (`other_s` is time outside of phases: start, end and between;
+then page faults, and voluntary and involuntary switches of threads), what the threads of some
+commands waited for (thread_samples.py; such a run is in no ratio), how long the disk alone takes to
+write and flush as many bytes; then ratios to one worker.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make_copy(sample: bytes, number: int) -> bytes:
 
 
 def write_copy(sample_path: Path, number: int, large: Path, folder: Path) -> None:
-    """Write one copy into its place of the large file, and into a file of its own."""
+    """Write one copy at its offset in the large file, and into its own file."""
     data = make_copy(sample_path.read_bytes(), number)
     (folder / f"{number:05d}.txt").write_bytes(data + b"." * number)
     with large.open("r+b") as file:
@@ -67,7 +67,7 @@ def write_copy(sample_path: Path, number: int, large: Path, folder: Path) -> Non
 
 @dataclass(frozen=True)
 class Text:
-    """The same text as one file and as many."""
+    """The same text as one file and as many files."""
 
     large: Path
     folder: Path
@@ -91,7 +91,7 @@ class Text:
 
 @dataclass
 class Measurements:
-    """Runs commands within a time, and keeps what they took."""
+    """Runs commands within a time limit, and stores their measurements."""
 
     until: float
     out: Path
@@ -101,7 +101,7 @@ class Measurements:
     checksums: dict[str, str] = field(default_factory=dict)
 
     def run(self, verb: str, source: Path, flags: Sequence[str], facts: dict[str, Any]) -> None:
-        """Run one command, unless the time that is left is less than it may take."""
+        """Run one command, unless it may take longer than the remaining time."""
         expected = self.expect(facts)
         if time.monotonic() + expected > self.until:
             print(json.dumps({"left out": facts, "expected_s": round(expected, 1)}), flush=True)
@@ -141,7 +141,7 @@ class Measurements:
         shutil.rmtree(out)
 
     def expect(self, facts: dict[str, Any]) -> float:
-        """Seconds a command may take: by the nearest that was run, with a third more."""
+        """Estimated seconds of a command: those of the nearest one that was run, plus a third."""
         speeds = [
             row["wall_s"] / row["gigabytes"] * max(row["workers"] / facts["workers"], 1)
             for row in self.rows
@@ -151,7 +151,7 @@ class Measurements:
         return 1.33 * facts["gigabytes"] * min([*speeds, by_hand])
 
     def require_same(self, facts: dict[str, Any], out: Path) -> None:
-        """Refuse a result that another number of workers made otherwise."""
+        """Raise an error if a different number of workers gave a different result."""
         names = ("dataset_metadata.json", "tokenizer.json")
         path = next(out / name for name in names if (out / name).exists())
         value = json.loads(path.read_bytes())
@@ -161,7 +161,7 @@ class Measurements:
             raise SystemExit(f"other bytes with {facts['workers']} workers: {key}")
 
     def print_ratios(self) -> None:
-        """Say how many times faster than with one worker, by the best run of each."""
+        """Print the speedups relative to one worker, by the best run of each."""
         best: dict[tuple[str, str, str, float], dict[int, float]] = {}
         for row in self.rows:
             text = ", output ".join([row["text"], *([row["output"]] if "output" in row else [])])
@@ -175,7 +175,7 @@ class Measurements:
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """Peak memory and seconds of each phase; nothing where a command writes no metrics."""
+    """Peak memory and seconds of each phase; empty if a command writes no metrics."""
     if not path.exists():
         return {}
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
@@ -188,7 +188,7 @@ Measurement = tuple[str, Path, list[str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Measured:
-    """What may be measured with a text."""
+    """The measurements to make with a text."""
 
     text: Text
     workers: Sequence[int]
@@ -200,7 +200,7 @@ class Measured:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of every measurement with one file."""
+        """Settings of all measurements with one file."""
         size = round(self.text.num_bytes / 1e9, 2)
         return {"engine": "threads", "text": "one file", "gigabytes": size}
 
@@ -219,18 +219,18 @@ class Measured:
         return "train-tokenizer", self.text.large, ["--vocab-size", "32000"], facts
 
     def iter_wanted(self) -> Iterator[Measurement]:
-        """What is measured first, of the first text."""
+        """First measurements, with the first text."""
         most = self.most
         yield from (self.prepare(most), self.prepare(1), self.prepare(most, engine="files"))
         yield from (self.learn(most), self.learn(1))
         yield from (self.prepare_many(most), self.prepare_many(1))
 
     def iter_large(self) -> Iterator[Measurement]:
-        """What is measured of the other texts."""
+        """Measurements with the other texts."""
         yield from (self.prepare(self.most), self.prepare(1))
 
     def iter_rest(self) -> Iterator[Measurement]:
-        """What is measured of the first text where time is left."""
+        """Measurements with the first text if time is left."""
         most = self.most
         yield self.prepare(most, engine="files", sampled=True)
         yield from (self.prepare(most, sampled=True), self.learn(most, sampled=True))
@@ -243,7 +243,7 @@ class Measured:
 
 
 def make_text(sample: Path, gigabytes: float, folder: Path) -> Text:
-    """Make a text, and print how long that took."""
+    """Create a text, and print how long that took."""
     begin = time.perf_counter()
     text = Text.make(sample, gigabytes, folder)
     made = round(time.perf_counter() - begin, 1)
@@ -252,7 +252,7 @@ def make_text(sample: Path, gigabytes: float, folder: Path) -> Text:
 
 
 def measure_disk(folder: Path, num_bytes: int, num_files: int) -> float:
-    """Seconds to write so many bytes into some files at once, and to flush them."""
+    """Seconds to write this many bytes into some files at once, and to flush them."""
     data = os.urandom(1 << 20)
 
     def write(path: Path) -> None:
@@ -272,7 +272,7 @@ def measure_disk(folder: Path, num_bytes: int, num_files: int) -> float:
 
 
 def find_text_folder(needed: int) -> Path:
-    """A folder in memory where there is room, else the usual one."""
+    """A folder in memory if there is space, else the usual one."""
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).free > 3 * needed:
         return shared
@@ -306,7 +306,7 @@ def main() -> None:
         for row in small.iter_wanted():
             measured.run(*row)
         for size in others:
-            if time.monotonic() + 5 * size > until:  # making it, and one command
+            if time.monotonic() + 5 * size > until:  # creating it, and one command
                 print(json.dumps({"left out": {"gigabytes": size}}), flush=True)
                 continue
             folder = Path(texts) / "large"

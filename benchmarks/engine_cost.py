@@ -1,23 +1,55 @@
-"""What does `prepare --engine files` cost over threads, on one machine? Processor time of both.
+"""What does `prepare --engine files` cost over threads, on one machine? Processor and wall time.
 
 python benchmarks/engine_cost.py --text enwiki.txt [--rounds 7] [--python OTHER/bin/python]
+                                 [--flush-ms 40]
 
-The commands run by turns, each in a process of its own, and must make the same files. `--python`
-is that of another checkout's environment, whose commands take turns with these.
+The commands run in a random order, each in a process of its own, and must make the same files.
+`--python` is that of another checkout's environment, whose commands run among these. `--flush-ms`
+makes every flush to the disk take so much longer, as on a network disk (it needs a C compiler).
 """
 
 from __future__ import annotations
 
 import argparse
 import filecmp
+import os
+import random
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 ENGINES: dict[str, list[str]] = {"threads": [], "files": ["--engine", "files"]}
+
+
+SLOW_FLUSHES = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+int fsync(int file) {
+  usleep(1000 * MILLISECONDS);
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+"""
+
+
+class Used(NamedTuple):
+    """What a command took, in seconds."""
+
+    processor: float
+    wall: float
+
+
+def build_slow_flushes(folder: Path, milliseconds: int) -> dict[str, str]:
+    """The environment in which a flush takes longer."""
+    source, library = folder / "slow.c", folder / "slow.so"
+    source.write_text(SLOW_FLUSHES.replace("MILLISECONDS", str(milliseconds)))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library)}
 
 
 def processor_seconds() -> float:
@@ -25,23 +57,25 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def prepare(python: str, engine: str, text: Path, out: Path) -> float:
-    """Return the processor time of one command."""
-    before = processor_seconds()
+def prepare(python: str, engine: str, text: Path, out: Path, env: dict[str, str]) -> Used:
+    """Run one command."""
+    before, begun = processor_seconds(), time.perf_counter()
     words = [python, "-m", "lowtide", "prepare", "--input-files", str(text), "--out-dir", str(out)]
     subprocess.run(
         [*words, "--memory", "512MiB", "--quiet", *ENGINES[engine]],
         check=True,
         stdout=subprocess.DEVNULL,
+        env={**os.environ, **env},
     )
-    return processor_seconds() - before
+    return Used(processor_seconds() - before, time.perf_counter() - begun)
 
 
-def require_same(first: Path, second: Path) -> None:
-    names = [path.relative_to(first) for path in first.rglob("shard_*")]
-    _, other, failed = filecmp.cmpfiles(first, second, map(str, names), shallow=False)
-    if not names or other or failed:
-        raise SystemExit(f"the engines made different shards: {other + failed}")
+def require_same(first: Path, *others: Path) -> None:
+    names = [str(path.relative_to(first)) for path in first.rglob("shard_*")]
+    for other in others:
+        _, differ, failed = filecmp.cmpfiles(first, other, names, shallow=False)
+        if not names or differ or failed:
+            raise SystemExit(f"the engines made different shards: {differ + failed}")
 
 
 def main() -> None:
@@ -49,24 +83,31 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--python", action="append", default=[])
+    parser.add_argument("--flush-ms", type=int, default=0)
     given = parser.parse_args()
-    pythons = [sys.executable, *given.python]
-    seconds: dict[tuple[str, str], list[float]] = {}
-    for _ in range(given.rounds):
-        for python in pythons:
+    cases = [(python, engine) for python in [sys.executable, *given.python] for engine in ENGINES]
+    taken: dict[tuple[str, str], list[Used]] = {case: [] for case in cases}
+    with tempfile.TemporaryDirectory() as libraries:
+        env = build_slow_flushes(Path(libraries), given.flush_ms) if given.flush_ms else {}
+        for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as folder:
-                for engine in ENGINES:
-                    out = Path(folder) / engine
-                    row = seconds.setdefault((python, engine), [])
-                    row.append(prepare(python, engine, given.text, out))
-                require_same(*(Path(folder) / engine for engine in ENGINES))
-    for python in pythons:
-        middle = {engine: statistics.median(seconds[python, engine]) for engine in ENGINES}
+                outs = {case: Path(folder) / str(number) for number, case in enumerate(cases)}
+                for case in random.sample(cases, len(cases)):
+                    taken[case].append(prepare(*case, given.text, outs[case], env))
+                require_same(*outs.values())
+    for python in dict.fromkeys(python for python, _ in cases):
         print(python)
-        for engine in ENGINES:
-            row = seconds[python, engine]
-            print(f"  {engine:8} {middle[engine]:.2f} s ({min(row):.2f} to {max(row):.2f})")
-        print(f"  files over threads: {middle['files'] / middle['threads']:.2f}")
+        for kind in Used._fields:
+            rows = {
+                engine: [getattr(row, kind) for row in taken[python, engine]] for engine in ENGINES
+            }
+            middle = {engine: statistics.median(row) for engine, row in rows.items()}
+            shown = ", ".join(
+                f"{engine} {middle[engine]:.2f} s ({min(row):.2f} to {max(row):.2f})"
+                for engine, row in rows.items()
+            )
+            ratio = middle["files"] / middle["threads"]
+            print(f"  {kind} time: {shown}; files over threads {ratio:.2f}")
 
 
 if __name__ == "__main__":

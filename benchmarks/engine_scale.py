@@ -1,13 +1,13 @@
-"""What the engine's own work costs at sizes that no test can have: planning, listing, tiny tasks.
+"""The engine's own costs at sizes that no test can have: planning, listing, tiny tasks.
 
     python benchmarks/engine_scale.py
 
-Inputs are rows without files (planning plain text opens none), records are made by hand. Printed:
-seconds and peak memory of planning 1 TB, 100 TB and 1 PB; how often their hashes are read with some
-budgets; what dividing the hashes of a part of such a corpus takes, and what going through them does
-for each part and partition, where the part is known and where it is opened anew; seconds to list
-and read the records of 30,000 tasks; milliseconds of a task that does nothing, by one worker and by
-four at once.
+Inputs are rows without files (planning plain text opens none), and records are generated. Printed:
+seconds and peak memory of planning 1 TB, 100 TB and 1 PB; the number of passes over their hashes
+with some budgets; the time to divide the hashes of a part of such a corpus, and to read them for
+each part and partition, with the part in the cache and opened again; seconds to list and read the
+records of 30,000 tasks; milliseconds of a task that does nothing, with one worker and with four at
+once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TEXT_BYTES_PER_HASH = 384  # 5.0 MB of hashes, 16 bytes each, of 120 MB of Engl
 
 
 def plan(total: int, num_files: int) -> dict[str, float]:
-    """Plan a corpus of so many bytes in so many files."""
+    """Plan a corpus of this many bytes and files."""
     inputs = InputList()
     for number in range(num_files):
         path = Path(f"/shared/corpus/part-{number:07d}.txt")
@@ -64,7 +64,7 @@ def plan(total: int, num_files: int) -> dict[str, float]:
 
 
 def count_hash_passes(memory: str, workers: int) -> dict[str, object]:
-    """How often a partition's hashes are gone through, as in English: 16 bytes of 384 of text."""
+    """Number of passes over a partition's hashes, as for English: 16 bytes per 384 of text."""
     settings = PrepareSettings(
         input_files=("-",), out_dir=Path("-"), engine="files", memory=memory, num_workers=workers
     )
@@ -80,9 +80,9 @@ def count_hash_passes(memory: str, workers: int) -> dict[str, object]:
 
 
 def divide_hashes(total: int, tasks: int) -> dict[str, object]:
-    """Divide the hashes of some parts of a corpus of so many bytes, and read partitions of them.
+    """Divide the hashes of some parts of a corpus of this size, and read partitions of them.
 
-    The hashes are made, as many in every block as in English, all different.
+    The hashes are generated: as many per block as in English, all different.
     """
     sizes = Sizes.of(total)
     block_rows = ReadingSettings().block_bytes // _TEXT_BYTES_PER_HASH
@@ -125,9 +125,9 @@ def divide_hashes(total: int, tasks: int) -> dict[str, object]:
 
 
 def _time_reading(open_records: Callable[[], Records], sizes: Sizes, tasks: int) -> float:
-    """Seconds of processor time of going through one part's hashes in one partition.
+    """Seconds of processor time to read one part's hashes in one partition.
 
-    The parts are those that `open_records` knows already, or none of them.
+    Either all parts are in the cache of `open_records`, or none of them.
     """
     partitions = range(0, sizes.num_partitions, max(sizes.num_partitions // 20, 1))
     before = time.process_time()
@@ -142,7 +142,7 @@ def _time_reading(open_records: Callable[[], Records], sizes: Sizes, tasks: int)
 
 
 def in_a_process(function: Callable[..., object], *arguments: object) -> object:
-    """Run a measurement in a process of its own, so that its peak is its own."""
+    """Run a measurement in a new process, so that its peak is separate."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
@@ -174,7 +174,7 @@ class Nothing:
         self._count = count
 
     def count_tasks(self) -> int:
-        """As many as asked for."""
+        """The given number."""
         return self._count
 
     def run(self, index: int) -> None:
@@ -183,7 +183,7 @@ class Nothing:
 
 
 def work(folder: Path, count: int) -> None:
-    """Be one worker on tasks that do nothing."""
+    """Run one worker on tasks that do nothing."""
     records = Records(folder)
 
     def on_stage(name: str, count: int) -> Callable[[int], None]:

@@ -1,10 +1,10 @@
-"""Tokens per second of writing on a CPU: lowtide and transformers with its cache, alternately.
+"""Tokens per second of generation on a CPU: lowtide and transformers with its cache, alternately.
 
-Both write with the same random weights, greedily, from prompts of 32 tokens: GPT-2's shape of 124M
-numbers by default, one text and several at once. Ids are compared before anything is timed. Rounds
-alternate in one process, so a busy machine disturbs both; the best round of each is told, in tokens
-a second and in seconds of processor time. With --dtype bfloat16 both have the weights in two bytes;
-transformers then computes in bfloat16 too, so that its ids may differ.
+Both generate with the same random weights, greedily, from prompts of 32 tokens: by default GPT-2's
+shape of 124M parameters, one text and several at once. Ids are compared before anything is timed.
+Rounds alternate in one process, so a busy machine affects both; the best round of each is printed,
+in tokens per second and in seconds of processor time. With --dtype bfloat16 both have the weights
+in two bytes; transformers then also computes in bfloat16, so that its ids may differ.
 
     python benchmarks/generation.py --rounds 3 --tokens 64 --texts 1 8
     python benchmarks/generation.py --layout llama --width 2048 --layers 20 --texts 1 8
@@ -63,7 +63,7 @@ def make_models(
 
 
 def write_ours(network: DecoderNetwork, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-    """Return the ids that lowtide writes."""
+    """Return the ids that lowtide generates."""
     chooser = functools.partial(
         ArrayChooser, sampling=PRESETS["deterministic"], vocab_size=network.config.vocab_size
     )
@@ -77,7 +77,7 @@ def write_ours(network: DecoderNetwork, prompts: list[list[int]], tokens: int) -
 def write_theirs(
     model: transformers.PreTrainedModel, prompts: list[list[int]], tokens: int
 ) -> list[list[int]]:
-    """Return the ids that transformers writes."""
+    """Return the ids that transformers generates."""
     ids = torch.tensor(prompts)
     found = model.generate(
         ids,

@@ -1,14 +1,14 @@
-"""Training on one big GPU: tokens per second, share of the peak, memory; a plain loop beside ours.
+"""Training on one big GPU: tokens per second, utilization, memory; compared with a plain loop.
 
-Ours goes through the whole Trainer (loader, guards, counters). The plain loop is what most people
-begin with: nanoGPT's model and loop rewritten, full logits, fused AdamW, one compiled graph. Rows
-are appended to a JSON-lines file as they are measured, and printed as one table at the end.
+Ours runs the whole Trainer (loader, guards, counters). The plain loop is the usual starting point:
+nanoGPT's model and loop rewritten, full logits, fused AdamW, one compiled graph. Rows are appended
+to a JSON-lines file as they are measured, and printed as one table at the end.
 
     python benchmarks/gpu.py headline --data train.bin --out gpu.jsonl
     python benchmarks/gpu.py memory --data train.bin --out gpu.jsonl
     python benchmarks/gpu.py table --out gpu.jsonl
 
-gpu_loss.py (loss for the clock), gpu_limits.py and gpu_robust.py add their rows to the same file.
+gpu_loss.py (loss in equal time), gpu_limits.py and gpu_robust.py add rows to the same file.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ class PlainLoop:
 def make_steps(
     config: GPTConfig, path: Path, *, notify: Any = None, **options: Any
 ) -> tuple[Steps, TrainSettings]:
-    """Return what is ready to step, as `fit` would make it, and its settings."""
+    """Return the state that `fit` would prepare before the first step, and its settings."""
     torch.manual_seed(options.get("seed", 0))
     model = GPT(config)
-    # What a model begins with is done here: a Trainer takes models as they are.
+    # The initial weights are set here: a Trainer takes models unchanged.
     if options.pop("zero_init", False):
         model.zero_outputs()
     data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
@@ -172,7 +172,7 @@ def finite_loss(ready: Steps) -> float:
 
 
 class WaitedFeed:
-    """A run's feed, in its place, that counts the seconds the loop waits for batches."""
+    """Wraps a run's feed, and counts the seconds that the loop waits for batches."""
 
     def __init__(self, ready: Steps) -> None:
         self._feed, self.seconds = ready.feed, 0.0
@@ -365,7 +365,7 @@ def _rates(config: GPTConfig, tokens: int, times: dict[str, float]) -> dict[str,
 
 
 def append_row(path: Path, kind: str, row: dict[str, Any]) -> None:
-    """Keep a row, with what it was measured on."""
+    """Store a row, with the hardware and versions it was measured on."""
     row = {
         "kind": kind,
         "date": time.strftime("%Y-%m-%d"),
@@ -379,7 +379,7 @@ def append_row(path: Path, kind: str, row: dict[str, Any]) -> None:
 
 
 def free() -> None:
-    """Forget compiled code and give memory back between two cases."""
+    """Clear compiled code and free memory between two cases."""
     torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
@@ -388,7 +388,7 @@ def free() -> None:
 def run_cases(
     cases: dict[str, tuple[str, dict[str, Any]]], options: argparse.Namespace, kind: str
 ) -> None:
-    """Measure case after case; one that fails is a row that says so."""
+    """Measure case after case; for one that fails, the row has the error."""
     for name, (shape, changes) in cases.items():
         if options.only and not any(word in name for word in options.only.split("|")):
             continue
@@ -408,7 +408,7 @@ def run_cases(
 
 
 def print_table(path: Path) -> None:
-    """Print everything measured, kind after kind, one line a row."""
+    """Print all measurements by kind, one line per row."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for kind in dict.fromkeys(row["kind"] for row in rows):
         head = f"{'tokens/s':>9} {'of 989 TF':>9} {'step ms':>8} {'peak GiB':>8} {'x plain':>7}"

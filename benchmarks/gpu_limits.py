@@ -1,4 +1,4 @@
-"""How near estimates of device memory come, what trains at most under a cap, data beyond memory.
+"""Accuracy of device memory estimates, the largest model under a cap, data larger than memory.
 
 python benchmarks/gpu_limits.py peaks --data train.bin --out gpu.jsonl
 python benchmarks/gpu_limits.py largest --data train.bin --out gpu.jsonl
@@ -40,7 +40,7 @@ PLAIN = {"compile": False}
 AGAIN = {"activation_checkpointing": True}
 EIGHT = {"use_8bit_optimizer": True}
 MUON = {"optimizer": "muon"}
-# (shape, rows, changes): what a user may ask for, compiled and not.
+# (shape, rows, changes): settings that users may choose, compiled and not.
 GRID: list[tuple[str, int, dict[str, Any]]] = [
     (SMALL, 16, PLAIN),
     (SMALL, 16, {**PLAIN, **AGAIN}),
@@ -97,7 +97,7 @@ def _words(changes: dict[str, Any]) -> str:
 
 
 def check_largest(gibibytes: int, path: Path) -> dict[str, Any]:
-    """Train the largest model that `plan` finds for a GPU, the allocator capped to that GPU's."""
+    """Train the largest model that `plan` finds for a GPU, the allocator capped to its size."""
     plan = make_plan(
         vram=f"{gibibytes}GiB", ram="120GiB", tokens="500M", vocab_size=50257, seq_len=CONTEXT,
         size="7.9B", measure=False,
@@ -146,7 +146,7 @@ def _train_two_steps(
 
 
 def make_shards(path: Path, folder: Path, *, count: int, shard_tokens: int) -> None:
-    """Write a dataset of made-up size: a corpus over and over, each shard turned differently."""
+    """Write a dataset of any size: a corpus repeated, each shard rotated differently."""
     tokens = np.fromfile(path, dtype=np.uint16)
     whole = np.tile(tokens, -(-shard_tokens // len(tokens)))[:shard_tokens]
     (folder / "train").mkdir(parents=True)
@@ -170,7 +170,7 @@ def make_shards(path: Path, folder: Path, *, count: int, shard_tokens: int) -> N
 
 
 def train_from_shards(folder: Path, steps: int) -> dict[str, Any]:
-    """Train from a large dataset with one loader thread; how long it waits, what it holds."""
+    """Train from a large dataset with one loader thread; measure its waits and its memory."""
     data = TokenDataset(folder, split="train", seq_len=CONTEXT)
     loader = BatchLoader(data, batch_size=64, num_threads=1, seed=1, pin_memory=True)
     torch.manual_seed(0)
@@ -196,14 +196,14 @@ def train_from_shards(folder: Path, steps: int) -> dict[str, Any]:
 
 
 def check_shards(options: argparse.Namespace) -> dict[str, Any]:
-    """Train from shards many times larger than the host memory the process may use."""
+    """Train from shards many times larger than the host memory limit of the process."""
     if not options.folder.exists():
         make_shards(options.data, options.folder, count=options.shards, shard_tokens=100_000_000)
     size = sum(path.stat().st_size for path in options.folder.rglob("*.bin"))
     command = [sys.executable, __file__, "inner", "--folder", str(options.folder)]
     limited = limit_memory("lowtide-shards", options.limit_bytes)
     drop_caches()
-    # The compiler's own processes, one a core, would not fit under the limit.
+    # The compiler's worker processes, one per core, would exceed the limit.
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, preexec_fn=limited, timeout=240,
         env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
@@ -222,7 +222,7 @@ def check_shards(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run one part; a case that fails is a row that says so."""
+    """Run one part; for a case that fails, the row has the error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=["peaks", "largest", "shards", "inner"])
     parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))

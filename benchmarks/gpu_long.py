@@ -1,9 +1,9 @@
-"""A long run of a preset by its command, in parts: its curve, stalls of checkpoints, memory.
+"""A long run of a preset by its command, in parts: loss curve, checkpoint stalls, memory.
 
-The command is killed without warning after every part and given again, until it ends by itself.
-Rows of metrics.jsonl are kept as they come; the row that is appended has the curve of validation
-losses over the seconds that steps took, the median speed, what steps around checkpoints took
-longer than others, and the most memory of the GPU.
+The command is killed without warning after every part and run again, until it ends by itself. Rows
+of metrics.jsonl are kept; the appended row has the curve of validation losses over the seconds of
+steps, the median speed, the additional time of steps around checkpoints, and the peak memory of the
+GPU.
 
     python benchmarks/gpu_long.py "h100, 25 minutes" --preset h100 --hours 0.4 --part 600
     python benchmarks/gpu_long.py "fastest" --preset fastest --hours 0.1 --flags --seed 2
@@ -30,7 +30,7 @@ from gpu_robust import read_rows
 
 
 def run_part(command: list[str], log: Any, *, seconds: float) -> tuple[int, int]:
-    """Run the command for some seconds at the most; give its exit status and the GPU's peak."""
+    """Run the command for at most some seconds; return its exit status and the GPU's peak."""
     process = subprocess.Popen(command, stdout=log, stderr=log)
     end, peak = time.perf_counter() + seconds, 0
     while process.poll() is None:
@@ -42,7 +42,7 @@ def run_part(command: list[str], log: Any, *, seconds: float) -> tuple[int, int]
 
 
 def gpu_bytes(pid: int) -> int:
-    """Bytes of the GPU that a process holds, 0 where nobody says."""
+    """Bytes of the GPU that a process uses; 0 if unknown."""
     if shutil.which("nvidia-smi") is None:
         return 0
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
@@ -52,7 +52,7 @@ def gpu_bytes(pid: int) -> int:
 
 
 def describe(metrics: Path, *, save_interval: int) -> dict[str, Any]:
-    """The curve, the usual speed, and what the rows with a checkpoint took longer."""
+    """The curve, the usual speed, and the additional time of rows with a checkpoint."""
     steps = {row["step"]: row for row in read_rows(metrics)}
     usual = statistics.median(row["tokens_per_second"] for row in steps.values())
     taken: dict[bool, list[float]] = {False: [], True: []}  # seconds a row, by having a checkpoint
@@ -73,7 +73,7 @@ def describe(metrics: Path, *, save_interval: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run it to its end, and keep its row."""
+    """Run it to its end, and store its row."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

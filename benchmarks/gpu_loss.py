@@ -1,8 +1,8 @@
-"""Loss for the clock: the lowest validation loss in a number of seconds of training steps.
+"""Loss in equal time: the lowest validation loss in a number of seconds of training steps.
 
 Compilation and evaluation do not count. Every run sees the same tokens, is validated on all
 windows of the same held-out file, and has as many steps as fit into the seconds: the step is
-timed over the first twenty, and the schedule ends with the clock.
+timed over the first twenty, and the schedule ends with the time.
 
     python benchmarks/gpu_loss.py "baseline" --seconds 178
     python benchmarks/gpu_loss.py "smaller batch" --set batch_size=32 learning_rate=2e-3 seed=1
@@ -52,14 +52,14 @@ RECIPE: dict[str, Any] = {
     "log_interval": 100,
 }
 TIMED_STEPS = 20
-# Of a preset: what a run of minutes does not take from it.
+# Settings of presets that a run of minutes does not use.
 OF_LONG_RUNS = ("max_hours", "eval_interval", "save_interval")
 OF_THE_SHAPE = ("layout", "num_layers", "width", "num_heads", "seq_len")
 HEAD_DIM = 128
 
 
 def timed(ready: Steps, steps: int) -> float:
-    """Return the seconds of `steps` steps, the device's work included."""
+    """Return the seconds of `steps` steps, including the device's work."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):
@@ -77,7 +77,7 @@ def train_for(
     steps: int | None,
     points: int,
 ) -> dict[str, Any]:
-    """Train until the seconds are over, or so many steps; give the curve and the last loss."""
+    """Train until the time is over, or for some steps; return the curve and the last loss."""
     timed(ready, 3)  # compiles; these steps count as three of the later ones
     step_seconds = timed(ready, TIMED_STEPS) / TIMED_STEPS
     used = step_seconds * (TIMED_STEPS + 3)
@@ -113,7 +113,7 @@ def train_for(
 
 
 def parse_changes(words: list[str]) -> dict[str, Any]:
-    """Read NAME=VALUE, values as JSON where they are JSON."""
+    """Parse NAME=VALUE, with values as JSON if they are valid JSON."""
     changes: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
@@ -146,7 +146,7 @@ def preset_recipe(name: str, layers: int | None, width: int | None) -> tuple[GPT
 
 
 def first_tokens(path: Path, count: int | None) -> Path:
-    """A file of the first tokens of another, or that one itself."""
+    """A file with the first tokens of another, or that file itself."""
     if count is None:
         return path
     part = path.with_name(f"{path.stem}-{count}{path.suffix}")
@@ -157,7 +157,7 @@ def first_tokens(path: Path, count: int | None) -> Path:
 
 
 def main() -> None:
-    """Run one case and keep its row."""
+    """Run one case and store its row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--shape", default="qwen3, 6 heads")

@@ -1,10 +1,10 @@
-"""modded-nanogpt without its downloads: import its train_gpt.py on one GPU, write tokens for it.
+"""modded-nanogpt without its downloads: import its train_gpt.py on one GPU, write its tokens.
 
 In:      a checkout (train_gpt.py, triton_kernels.py, dc_triton_kernels.py), tokens
-Out:     its module up to where it begins to warm up, with model and optimizer; shards it can read
+Out:     its module up to the warm-up, with model and optimizer; shards that it can read
 
-Model, kernels, optimizer, loader and schedule are the peer's. What it imports or asks for and a
-machine without a network lacks has a stand-in here:
+Model, kernels, optimizer, loader and schedule are the peer's. Imports and requests that fail on a
+machine without a network are replaced here:
 
     flash-attention 3   the flash-attention 2 that comes with torch, with documents and windows;
                         `check_attention` compares it with a plain form
@@ -12,7 +12,7 @@ machine without a network lacks has a stand-in here:
     process group       one that sends nothing, for one process
     CUDA headers        those of torch's packages too, for a kernel that it compiles at import
 
-gpu_peers.py trains it by the clock.
+gpu_peers.py trains it for a given time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def plain_weights(q: Tensor, k: Tensor, ends: Tensor, window: int, scale: float)
 
 
 def plain_gradients(weights: Tensor, error: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float):
-    """Gradients of q, k and v in plain words."""
+    """Gradients of q, k and v in plain code."""
     error_v = torch.einsum("hqk,qhd->khd", weights, error.float())
     slope = torch.einsum("qhd,khd->hqk", error.float(), v.float())
     slope = scale * weights * (slope - (weights * slope).sum(-1, keepdim=True))
@@ -73,7 +73,7 @@ def plain_gradients(weights: Tensor, error: Tensor, q: Tensor, k: Tensor, v: Ten
     " -> (Tensor, Tensor)",
 )
 def attend(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, window: int, scale: float):
-    """The same by torch's flash-attention, and the logarithms that its backward wants."""
+    """The same by torch's flash-attention, and the logarithms needed for its backward pass."""
     if not q.is_cuda:
         weights = plain_weights(q, k, ends, window, scale)
         out = torch.einsum("hqk,khd->qhd", weights, v.float()).to(q.dtype)
@@ -183,7 +183,7 @@ def check_attention(device: str) -> None:
 
 
 def stand_in(name: str, **members: Any) -> ModuleType:
-    """A module that has these members, and a spec, which others look for."""
+    """A module with these members, and a spec, which other modules check."""
     module = ModuleType(name)
     module.__spec__ = ModuleSpec(name, None)
     vars(module).update(members)
@@ -191,7 +191,7 @@ def stand_in(name: str, **members: Any) -> ModuleType:
 
 
 def install_stand_ins(vocabulary: dict[int, bytes]) -> None:
-    """Put in place what the peer imports and this machine lacks."""
+    """Install replacements for modules that the peer imports and this machine lacks."""
     attention = stand_in("flash_attn", flash_attn_varlen_func=flash_attn_varlen_func)
     package = SimpleNamespace(flash_attn_interface=attention)
     ranks = {text: id for id, text in vocabulary.items() if id != SEPARATOR}
@@ -201,7 +201,7 @@ def install_stand_ins(vocabulary: dict[int, bytes]) -> None:
     compile_kernel = torch.cuda._compile_kernel
 
     def with_found_headers(*args: Any, cuda_include_dirs: Any = (), **options: Any) -> Any:
-        """The peer names one folder of CUDA headers; torch's packages bring them as well."""
+        """The peer uses one folder of CUDA headers; torch's packages contain them as well."""
         places = [Path(place) for place in cuda_include_dirs]
         for packages in site.getsitepackages():
             places += [path.parent for path in Path(packages).glob("nvidia/*/include/cuda_bf16.h")]
@@ -237,11 +237,11 @@ def load_peer(checkout: Path, folder: Path, *, accumulation: int) -> Any:
     assert spec is not None and spec.loader is not None
     peer = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     arguments, sys.argv = sys.argv, [str(checkout.resolve() / "train_gpt.py")]
-    with contextlib.chdir(folder):  # it writes a log where it is
+    with contextlib.chdir(folder):  # it writes a log into the current folder
         spec.loader.exec_module(peer)
     sys.argv = arguments
-    # It evaluates before it trains, and a global tensor of its kernels is made then; within the
-    # compiled backward pass torch refuses to make it.
+    # It evaluates before it trains, which creates a global tensor of its kernels; within the
+    # compiled backward pass torch raises an error for that.
     sys.modules["triton_kernels"]._get_dummy_f32(peer.device)
     return peer
 
@@ -257,7 +257,7 @@ def _room(accumulation: int) -> str:
 
 
 def cut_documents(tokens: Tokens, longest: int) -> Tokens:
-    """Begin a document with the first token, and another where one has `longest` tokens.
+    """Begin a document with the first token, and another after every `longest` tokens of one.
 
     >>> cut_documents(np.array([7, 8, 50256, 1, 2, 3, 4, 5]), 3).tolist()
     [50256, 7, 8, 50256, 1, 2, 50256, 3, 4, 50256, 5]
@@ -276,7 +276,7 @@ def cut_documents(tokens: Tokens, longest: int) -> Tokens:
 
 
 def write_shards(tokens: Tokens, folder: Path) -> None:
-    """Write one shard and name it often enough for all epochs."""
+    """Write one shard and list it often enough for all epochs."""
     shards = folder / "data" / "fineweb10B"
     shards.mkdir(parents=True)
     header = np.zeros(SHARD_HEADER, dtype=np.int32)
@@ -288,7 +288,7 @@ def write_shards(tokens: Tokens, folder: Path) -> None:
 
 
 def most_documents(tokens: Tokens, batch_tokens: int, longest: int) -> int:
-    """How many documents of at most `longest` tokens the fullest batch begins."""
+    """The largest number of documents of at most `longest` tokens that begin in a batch."""
     starts = np.flatnonzero(tokens == SEPARATOR)
     lengths = np.minimum(np.diff(starts, append=len(tokens)), longest)
     ends = np.cumsum(lengths)
@@ -297,7 +297,7 @@ def most_documents(tokens: Tokens, batch_tokens: int, longest: int) -> int:
 
 
 def make_room(peer: Any, tokens: Tokens) -> None:
-    """Let batches have as many documents as this text asks for."""
+    """Let batches have as many documents as this text needs."""
     for stage in peer.TRAINING_STAGES:
         batch_tokens = stage.batch_size // peer.grad_accum_steps
         needed = most_documents(tokens, batch_tokens, stage.train_max_seq_len) + 1
@@ -306,7 +306,7 @@ def make_room(peer: Any, tokens: Tokens) -> None:
 
 
 def window_documents(inputs: Tokens) -> Tokens:
-    """Where documents begin in each window and where the last ends, filled up with its length."""
+    """Where documents begin in each window and where the last ends, padded with its length."""
     rows = [np.flatnonzero(row[1:] == SEPARATOR) + 1 for row in inputs]
     ends = np.full((len(rows), max(map(len, rows)) + 2), inputs.shape[1], dtype=np.int32)
     ends[:, 0] = 0

@@ -1,7 +1,7 @@
-"""How large a model a part of a GPU trains: steps on each rung of --offload, memory and speed.
+"""The largest model for a part of a GPU: steps on each rung of --offload, memory and speed.
 
 The allocator is capped (600 MiB of the GPU are left for its context); every step sees other rows of
-the data. First weights are drawn on the GPU, which is quicker and gives other numbers than a run.
+the data. Initial weights are drawn on the GPU, which is faster and gives other numbers than a run.
 
     python benchmarks/gpu_offload.py --vram 8 --params 7e9 --offload layers --rows 2 --parts 8
     python benchmarks/gpu_offload.py --vram 0 --params 2.5e9 --offload packed   (the whole GPU)
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Before torch begins: less of a small memory is lost between tensors.
+# Set before torch starts: reduces fragmentation of a small memory.
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 import numpy as np
@@ -43,7 +43,7 @@ CONTEXT_GIB = 0.6
 
 
 def first_weights(config: GPTConfig, seed: int, *, zero_init: bool) -> Iterator[tuple[str, Tensor]]:
-    """Draw weights on the GPU, some at a time; each is in the memory of the one before."""
+    """Draw weights on the GPU, some at a time; each replaces the one before in memory."""
     with torch.device("meta"):
         outline = GPT(config)
     room = torch.empty(max(parameter.numel() for parameter in outline.parameters()))
@@ -61,7 +61,7 @@ def first_weights(config: GPTConfig, seed: int, *, zero_init: bool) -> Iterator[
 
 
 def batch(path: Path, rows: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows from anywhere in a file of uint16 ids."""
+    """Rows from random offsets in a file of uint16 ids."""
     ids = np.memmap(path, np.uint16, "r")
     starts = np.random.default_rng(seed).integers(0, len(ids) - CONTEXT - 1, rows)
     found = np.stack([ids[start : start + CONTEXT + 1].astype(np.int64) for start in starts])
@@ -70,7 +70,7 @@ def batch(path: Path, rows: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def run_settings(options: argparse.Namespace, rung: str, scratch_dir: Path | None) -> TrainSettings:
-    """The settings of a run on a rung; its scratch files lie in a folder, if it has any."""
+    """The settings of a run on a rung; with a folder for its scratch files, if any."""
     return train_settings(
         offload=rung,
         batch_size=options.rows,
@@ -85,7 +85,7 @@ def run_settings(options: argparse.Namespace, rung: str, scratch_dir: Path | Non
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Take some steps; return losses, times and peaks beside what was planned."""
+    """Run some steps; return losses, times and peaks, and the planned numbers."""
     config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
     settings = run_settings(options, options.offload, options.offload_dir)
     state, rows = RunState(micro_batch=options.rows), options.rows * options.parts
@@ -129,7 +129,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, *, steps: int) -> None:
-    """The flags of a measured run, whoever trains."""
+    """The flags of a measured run, for all programs."""
     parser.add_argument("--params", type=lambda text: int(float(text)), required=True)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--parts", type=int, default=8)
@@ -141,14 +141,14 @@ def add_run_flags(parser: argparse.ArgumentParser, *, steps: int) -> None:
 
 
 def keep_row(row: dict[str, Any], path: Path) -> None:
-    """Print what was measured, and add it to a file."""
+    """Print the measurements, and append them to a file."""
     print(json.dumps(row))
     with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def main() -> None:
-    """Measure one case and keep its row."""
+    """Measure one case and store its row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vram", type=float, default=0.0, help="GiB; 0 for all there is")
     add_run_flags(parser, steps=10)

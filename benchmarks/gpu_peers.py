@@ -1,9 +1,9 @@
-"""Loss for the clock of two peers, on the tokens and windows of gpu_loss.py.
+"""Loss in equal time of two peers, on the tokens and windows of gpu_loss.py.
 
 nanoGPT and modded-nanogpt, each from a folder with a plain copy of its files, train for a number
-of seconds of steps. Compilation and evaluation do not count; some steps are timed first and the
-schedule is made to end with the clock. The loss is the mean over the windows of 1,024 tokens that
-lowtide is validated on, each seen alone. None of the peers' code is here.
+of seconds of steps. Compilation and evaluation do not count; some steps are timed first, and the
+schedule ends with the time. The loss is the mean over the windows of 1,024 tokens that lowtide is
+validated on, each without context. None of the peers' code is included here.
 
     python benchmarks/gpu_peers.py nanogpt carry/nanogpt "nanoGPT" --seconds 178
     python benchmarks/gpu_peers.py modded carry/modded-nanogpt "modded-nanogpt" --seconds 178
@@ -124,7 +124,7 @@ class NanoRun:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one update sees."""
+        """Tokens per update."""
         rows = self.settings["batch_size"] * self.settings["gradient_accumulation_steps"]
         return rows * CONTEXT
 
@@ -142,7 +142,7 @@ class NanoRun:
             return self.compiled(inputs, targets)[1]
 
     def step(self) -> None:
-        """Take one update; the next crops are cut while the device works."""
+        """Run one update; the next crops are read while the device works."""
         settings = self.settings
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.taken, self.steps, settings)
@@ -157,7 +157,7 @@ class NanoRun:
 
     @torch.no_grad()
     def val_loss(self, inputs: Tokens, targets: Tokens) -> float:
-        """Mean loss of windows; rows that fill the last batch up have no targets (-1)."""
+        """Mean loss of windows; padding rows of the last batch have no targets (-1)."""
         self.model.eval()
         rows, total = self.settings["batch_size"], 0.0
         for first in range(0, len(inputs), rows):
@@ -184,7 +184,7 @@ def learning_rate(step: int, steps: int, settings: dict[str, Any]) -> float:
 
 
 def timed(step: Any, steps: int) -> float:
-    """Seconds of `steps` calls, the device's work included."""
+    """Seconds of `steps` calls, including the device's work."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):
@@ -196,7 +196,7 @@ def timed(step: Any, steps: int) -> float:
 def train_nanogpt(
     checkout: Path, data: Path, windows: tuple[Tokens, Tokens], seconds: float, settings: Any
 ) -> dict[str, Any]:
-    """Train nanoGPT until the seconds are over."""
+    """Train nanoGPT until the time is over."""
     first, count = NANOGPT_TIMED
     if settings["warmup_iters"] < first + count:
         raise ValueError(f"warmup_iters is less than the {first + count} steps that set the clock")
@@ -242,7 +242,7 @@ class ModdedRun:
         )
 
     def step(self) -> None:
-        """Take the step of the schedule whose turn it is."""
+        """Run the next step of the schedule."""
         self.manager.advance_schedule(self.taken)
         for _ in range(self.peer.grad_accum_steps):
             batch = self.batches.send(self.manager.train_loader_send_args)
@@ -255,7 +255,7 @@ class ModdedRun:
             say(f"step {self.taken}")
 
     def time_stages(self) -> list[float]:
-        """Seconds of a step of each stage, behind the steps that compile it."""
+        """Seconds of a step of each stage, after the steps that compile it."""
         found: list[float] = []
         first, count = MODDED_TIMED
         for start, _ in self.peer.training_schedule.boundaries:
@@ -266,7 +266,7 @@ class ModdedRun:
         return found
 
     def plan(self, step_seconds: list[float], seconds: float) -> None:
-        """Give the schedule as many iterations as fit into the seconds."""
+        """Set the schedule's number of iterations to what fits into the seconds."""
         peer, old = self.peer, self.peer.training_schedule
         *stages, _ = peer.TRAINING_STAGES
         *times, last = step_seconds
@@ -301,7 +301,7 @@ class ModdedRun:
         return copy.deepcopy(self.model.state_dict()), self.manager.get_state()
 
     def restart(self, state: Any) -> None:
-        """Forget the steps taken, and begin the text again."""
+        """Undo all steps, and restart the text."""
         weights, moments = state
         self.model.train()
         self.model.zero_grad(set_to_none=True)
@@ -311,7 +311,7 @@ class ModdedRun:
         self.taken, self.batches = 0, self._open_batches()
 
     def end_schedule(self) -> None:
-        """Set the attention windows of its evaluation. Once: the rotary angles follow a change."""
+        """Set the attention windows of its evaluation. Once: the rotary angles change with them."""
         self.manager.advance_schedule(self.steps)
         self.manager.apply_final_ws_ext()
 
@@ -386,7 +386,7 @@ def train_modded(
 
 
 def main() -> None:
-    """Run one peer and keep its row."""
+    """Run one peer and store its row."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

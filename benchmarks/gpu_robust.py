@@ -1,4 +1,4 @@
-"""What must not break on a GPU: running out of memory, a kill, float16; checked, not timed.
+"""Failures that a GPU run must survive: out of memory, a kill, float16; checked, not timed.
 
 python benchmarks/gpu_robust.py --data train.bin --val-data val.bin --out gpu.jsonl
 """
@@ -30,7 +30,7 @@ STEPS = 24
 
 
 def check_out_of_memory(path: Path) -> dict[str, Any]:
-    """Cap the allocator below what a micro-batch of 64 needs, and see that training goes on."""
+    """Cap the allocator below the need of a micro-batch of 64; check that training continues."""
     cap = 12 << 30
     torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.mem_get_info()[1])
     torch.cuda.reset_peak_memory_stats()
@@ -75,7 +75,7 @@ def check_precision(path: Path, precision: str) -> dict[str, Any]:
 
 
 def fit(data: Path, val: Path, folder: Path, name: str) -> None:
-    """Train a small run with checkpoints; the process this runs in may be killed."""
+    """Train a small run with checkpoints; this process may be killed."""
     torch.manual_seed(5)
     config = SHAPES["qwen3, 6 heads"].replace(num_layers=4)
     length = CONTEXT
@@ -96,7 +96,7 @@ def fit(data: Path, val: Path, folder: Path, name: str) -> None:
 
 
 def check_kill(options: argparse.Namespace) -> dict[str, Any]:
-    """Kill a run without warning after some checkpoints; it must end as one never stopped."""
+    """Kill a run without warning after some checkpoints; it must end like an uninterrupted one."""
     folder = Path(tempfile.mkdtemp())
     command = [sys.executable, __file__, "--data", str(options.data), "--val-data"]
     command += [str(options.val_data), "--folder", str(folder), "--fit"]
@@ -124,7 +124,7 @@ def check_kill(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_command(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the preset as a user does, from .npy files, kill it, give the same command again."""
+    """Run the preset as a user does, from .npy files, kill it, and run the command again."""
     folder = Path(tempfile.mkdtemp())
     for name, path in (("train", options.data), ("val", options.val_data)):
         np.save(folder / f"{name}.npy", np.fromfile(path, dtype=np.uint16))
@@ -147,7 +147,7 @@ def check_command(options: argparse.Namespace) -> dict[str, Any]:
     rows = read_rows(metrics)
     speeds = {row["step"]: row["tokens_per_second"] for row in first_rows}
     usual = statistics.median(speeds.values())
-    # Checkpoints of steps 50 and 100 fall into the rows of 60 and 120: twenty steps of 65,536.
+    # Checkpoints of steps 50 and 100 are in the rows of 60 and 120: twenty steps of 65,536.
     stalls = [20 * 65536 * (1 / speeds[step] - 1 / usual) for step in (60, 120)]
     losses = [row["val_loss"] for row in read_rows(metrics, "eval")]
     shutil.rmtree(folder)
@@ -169,18 +169,18 @@ def _losses(path: Path) -> dict[int, float]:
 
 
 def read_rows(path: Path, event: str = "step") -> list[dict[str, Any]]:
-    """Rows of one kind of a metrics.jsonl; a line that a kill cut off is left out."""
+    """Rows of one kind of a metrics.jsonl, without an incomplete last line after a kill."""
     rows: list[dict[str, Any]] = []
     for line in path.read_text().splitlines():
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
-            continue  # the line under way when the process was killed
+            continue  # the line being written when the process was killed
     return [row for row in rows if row.get("event") == event]
 
 
 def main() -> None:
-    """Run every check; one that fails is a row that says so."""
+    """Run every check; for one that fails, the row has the error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("carry/data/train.bin"))
     parser.add_argument("--val-data", type=Path, default=Path("carry/data/val.bin"))

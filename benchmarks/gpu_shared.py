@@ -1,4 +1,4 @@
-"""What becomes of a run whose GPU another process fills, before it begins and while it trains.
+"""A run whose GPU memory another process fills, before its start and during training.
 
 A second process takes memory until only so much is free, with the plain allocator. In turn:
 
@@ -56,7 +56,7 @@ class Hog:
             )  # fmt: skip
 
     def fill(self, left_gib: float) -> str:
-        """Take memory until this is left; return what is."""
+        """Allocate memory until this much is left; return what is left."""
         if self._process is None:
             return "nothing filled"
         assert self._process.stdin and self._process.stdout
@@ -64,7 +64,7 @@ class Hog:
         return f"{float(self._process.stdout.readline()):.2f} GiB left"
 
     def close(self) -> None:
-        """End it, so that its memory is free again."""
+        """End the process, so that its memory is free again."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -73,7 +73,7 @@ class Hog:
 def run(
     name: str, options: argparse.Namespace, *, left_gib: float, shape: list[str], filled: bool
 ) -> dict[str, Any]:
-    """Train while another process holds memory; what the run said, and its steps."""
+    """Train while another process holds memory; the run's messages, and its steps."""
     hog = Hog(options.device)
     with tempfile.TemporaryDirectory() as folder:
         ids = Path(folder) / "ids.npy"
@@ -119,7 +119,7 @@ def _steps(path: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run each case and keep its row."""
+    """Run each case and store its row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("carry/ladder/train.bin"))
     parser.add_argument("--device", default="cuda")

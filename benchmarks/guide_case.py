@@ -1,12 +1,12 @@
-"""The case that guides have: BPE with 32,000 tokens on 11.9 GB of text, and the text prepared.
+"""The case of the guides: BPE with 32,000 tokens on 11.9 GB of text, and the text prepared.
 
-In:      nothing: the text is made here, of made words drawn as words of a language are
+In:      nothing: the text is generated, from artificial words with the frequencies of a language
 Out:     a Markdown table on stdout: seconds, start-up included, and peak memory of each verb
 
     python benchmarks/guide_case.py --size 11.9GB --folder /scratch
 
-Needs three times the size on the disk. Lines are all different, so that deduplication finds nothing
-to spare; there are 200,000 words, and the one of rank r is drawn in proportion to 1 / (r + 2.7).
+Needs three times the size on the disk. Lines are all different, so that deduplication removes
+nothing; there are 200,000 words, and the one of rank r is drawn in proportion to 1 / (r + 2.7).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from memory_by_size import run
 
 _WORDS = 200_000
 _PHRASES = 1 << 17
-_LINES = 1 << 16  # made at once
+_LINES = 1 << 16  # generated at once
 _LINES_PER_DOCUMENT = 12
 
 
 def main() -> None:
-    """Make the text, run both verbs, print the table."""
+    """Generate the text, run both verbs, print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -44,7 +44,7 @@ def main() -> None:
         free = shutil.disk_usage(folder).free
         if free < 3 * size:
             parser.error(f"{format_size(free)} are free, {format_size(3 * size)} are needed")
-        # By another process: the kernel counts what the parent of a process held as its peak, too.
+        # In another process: the kernel counts the parent's memory as part of a process's peak.
         maker = multiprocessing.get_context("spawn").Process(
             target=write_text, args=(folder / "text.txt", size)
         )

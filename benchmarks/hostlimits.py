@@ -1,7 +1,7 @@
-"""A limit on the host memory of a process and all it starts, by a control group of its own.
+"""A limit on the host memory of a process and its descendants, by a new control group.
 
 In:      a name, bytes
-Out:     what puts a new process under the limit; the most that its group held
+Out:     a function that puts a new process under the limit; the peak of its group
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _PEAKS = ("memory.peak", "memory.max_usage_in_bytes")
 
 
 def _group(name: str) -> tuple[int, Path]:
-    """Which of both kinds of control groups this machine has (0 is the second version), and one."""
+    """The kind of control groups on this machine (0 is version 2), and the folder of one."""
     if (ROOT / "cgroup.controllers").is_file():
         return 0, ROOT / name
     return 1, ROOT / "memory" / name
 
 
 def limit_memory(name: str, limit_bytes: int) -> Callable[[], object] | None:
-    """Return what to call in the new process, before it begins; None where no limit can be set.
+    """Return a function to call at the start of the new process; None if no limit can be set.
 
     File pages count too, as everywhere in a control group.
     """
@@ -42,7 +42,7 @@ def limit_memory(name: str, limit_bytes: int) -> Callable[[], object] | None:
 
 
 def end_group(name: str) -> int | None:
-    """Remove a group whose processes have ended; return the most it held, if the kernel says so."""
+    """Remove a group whose processes have ended; return its peak, if the kernel reports it."""
     kind, group = _group(name)
     try:
         peak = int((group / _PEAKS[kind]).read_text())
@@ -53,7 +53,7 @@ def end_group(name: str) -> int | None:
 
 
 def drop_caches() -> None:
-    """Let go of file pages, where this process may."""
+    """Free cached file pages, if this process may."""
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")
     except OSError as error:

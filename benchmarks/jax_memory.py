@@ -1,13 +1,12 @@
-"""Memory of JAX's compiled training step, as the compiler counts it, beside the plan's formula.
+"""Memory of JAX's compiled training step, by the compiler's count, and the plan's formula.
 
     python benchmarks/jax_memory.py
     python benchmarks/jax_memory.py --resident
 
-By default nothing is computed: each shape is compiled for this machine's CPU, which takes some
-seconds each, some minutes in all. What the last stage of the compiler optimizes, and takes most of
-the time for, holds no memory: it is left out, to the same numbers. With `--resident` a few runs of
-three steps are trained, each in a process of its own, and the kernel's peak stands beside the
-plan's total.
+By default nothing is computed: each shape is compiled for this machine's CPU, some seconds each,
+some minutes in total. The last stage of the compiler takes most of the time and no memory, and is
+left out, with the same numbers. With `--resident` a few runs of three steps are trained, each in
+its own process, and the kernel's peak is printed beside the plan's total.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import loss_chunk_tokens
 from lowtide.training.activations import jax_pass_bytes
 
-# Layout, vocabulary, layers, width, rows, tokens, activations again, bfloat16.
+# Layout, vocabulary, layers, width, rows, tokens, recomputed activations, bfloat16.
 CASES = (
     ("qwen3", 8192, 8, 288, 8, 256, False, False),
     ("qwen3", 8192, 8, 288, 8, 256, True, False),
@@ -72,8 +71,8 @@ CASES = (
     ("gpt2", 50304, 12, 768, 8, 512, False, False),
     ("gpt2", 50304, 12, 768, 8, 512, False, True),
 )
-# Both layouts, kept and computed again, in both precisions, of each of these: vocabulary, layers,
-# width, rows, tokens. With a small vocabulary a block decides, with a large one the loss.
+# Both layouts, with activations kept and recomputed, in both precisions, of each of these:
+# vocabulary, layers, width, rows, tokens. A small vocabulary tests the block, a large one the loss.
 SHAPES = (
     (256, 4, 768, 4, 256),
     (256, 4, 768, 1, 1024),
@@ -127,7 +126,7 @@ print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, plan
 
 
 def measure_runs() -> None:
-    """Print the peak of each run, and what was planned for it."""
+    """Print the peak of each run, and its plan."""
     ours = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +142,7 @@ def measure_runs() -> None:
 
 
 def temporary_bytes(config: GPTConfig, rows: int, tokens: int, *, again: bool, half: bool) -> int:
-    """What the compiled pass needs beside its arguments and results."""
+    """Memory of the compiled pass besides its arguments and results."""
     chunk = loss_chunk_tokens(config.vocab_size, on_gpu=False)
     dtype = "bfloat16" if half else "float32"
     form = Form(config, dtype=dtype, again=again, chunk_tokens=chunk)

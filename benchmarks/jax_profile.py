@@ -1,9 +1,9 @@
-"""What a training step of JAX spends its time on, and what other ways to compile it would take.
+"""The time of a JAX training step by kernel, and with other ways to compile it.
 
-Each variant is one way to compile a step's gradients; `base` has a loop over layers, as CPUs have
-it, and `unrolled, no triton` is what GPUs have. All are compiled first, then timed one after the
-other in one process. Parts (a pass without its loss, the update, ...) say what
-is where, and with --profile the kernels of one variant are named, the longest first.
+Each variant is one way to compile a step's gradients; `base` has a loop over layers, as on CPUs,
+and `unrolled, no triton` is the way on GPUs. All are compiled first, then timed one after the other
+in one process. Parts (a pass without its loss, the update, ...) show where time is spent, and with
+--profile the kernels of one variant are listed, the longest first.
 
     python benchmarks/jax_profile.py --layers 12 --width 768 --heads 6 --rows 32 --profile base
     python benchmarks/jax_profile.py --vocabulary 8192 --rows 64 --variants base unrolled
@@ -45,20 +45,20 @@ Array = Any
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One way to compile a pass; the fields are what differs from the way of CPUs."""
+    """One way to compile a pass; the fields are differences from the way on CPUs."""
 
     form: dict[str, Any] = dataclasses.field(default_factory=dict)
     chunk: float = 1.0
-    """Times the tokens whose logits exist at once."""
+    """Multiple of the tokens whose logits exist at once."""
     keeps: str = ""
-    """all: nothing is computed again; barrier: what is, is never taken for the same."""
+    """all: nothing is recomputed; barrier: recomputed values are never merged with others."""
     cast_first: bool = False
     """Weights of all layers are rounded before the first."""
     picked: bool = False
-    """The loss is read off the logits, not off their logarithms."""
+    """The loss is computed from the logits, not from their logarithms."""
     precision: str = "highest"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Of the compiler."""
+    """Options of the compiler."""
     part: str = "step"
 
 
@@ -122,7 +122,7 @@ def make_case(options: argparse.Namespace) -> Case:
 
 
 def _picked_losses(states: Array, head: Array, wanted: Array) -> tuple[Array, Array]:
-    """As loss._losses, but the wanted logit is looked up where logits lie."""
+    """As loss._losses, but the target's logit is looked up where logits are."""
     rounded = jnp.einsum("btd,vd->btv", states, head)
     logits = rounded.astype(jnp.float32)
     whole = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
@@ -132,7 +132,7 @@ def _picked_losses(states: Array, head: Array, wanted: Array) -> tuple[Array, Ar
 
 @contextlib.contextmanager
 def compiled_as(variant: Variant) -> Iterator[None]:
-    """Have what is traced inside be what a variant says."""
+    """Apply a variant to everything traced inside."""
     kept, losses, checkpoint = network._is_kept, loss._losses, jax.checkpoint
     attend = network._attend_fused, network._attend
     if variant.keeps == "all":
@@ -153,7 +153,7 @@ def compiled_as(variant: Variant) -> Iterator[None]:
 
 
 def function_of(variant: Variant, case: Case) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What is compiled and timed, and what it is given."""
+    """The functions that are compiled and timed, with their arguments."""
     size = int(case.form.chunk_tokens * variant.chunk)
     form = dataclasses.replace(case.form, chunk_tokens=size, **variant.form)
 
@@ -191,12 +191,12 @@ def lower(variant: Variant, case: Case) -> tuple[Any, tuple[Any, ...]]:
 
 
 def time_of(compiled: Any, given: tuple[Any, ...], steps: int) -> float:
-    """Seconds of one call, of many that are queued."""
+    """Seconds per call, of many queued calls."""
     jax.block_until_ready([compiled(*given) for _ in range(2)])
     start = time.perf_counter()
     found = None
     for _ in range(steps):
-        found = compiled(*given)  # the one before is let go as soon as this one is queued
+        found = compiled(*given)  # the result before is freed as soon as this call is queued
     jax.block_until_ready(found)
     return (time.perf_counter() - start) / steps
 
@@ -212,13 +212,13 @@ KINDS = (
 
 
 def kind_of(name: str) -> str:
-    """What a kernel does, by its name."""
+    """The operation of a kernel, by its name."""
     lowered = name.lower()
     return next((kind for kind, words in KINDS if any(w in lowered for w in words)), "the rest")
 
 
 def show_profile(compiled: Any, given: tuple[Any, ...], steps: int, top: int) -> None:
-    """Print the kernels of some calls: milliseconds of a call, how many of them, what they are."""
+    """Print the kernels of some calls: milliseconds per call, their number, their operation."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready([compiled(*given) for _ in range(steps)])
@@ -229,7 +229,7 @@ def show_profile(compiled: Any, given: tuple[Any, ...], steps: int, top: int) ->
     counts: dict[str, int] = collections.defaultdict(int)
     kinds: dict[str, float] = collections.defaultdict(float)
     for event in kernel_events(data):
-        # Kernels that differ by a number at their end are one, where they make equal arrays.
+        # Kernels whose names differ by a final number are one if they produce equal arrays.
         shape, origin = written.get(re.sub(r"[.-]", "_", event.name), ("", ""))
         name = f"{event.name.rstrip('0123456789_.')} {shape} {origin}"
         times[name] += event.duration_ns / 1e6 / steps
@@ -243,7 +243,7 @@ def show_profile(compiled: Any, given: tuple[Any, ...], steps: int, top: int) ->
 
 
 def kernel_events(data: Any) -> list[Any]:
-    """What ran on the device; on a CPU, everything."""
+    """The events of the device; on a CPU, all of them."""
     planes = [plane for plane in data.planes if plane.name.startswith("/device:GPU")]
     lines = [line for plane in planes or data.planes for line in plane.lines]
     streams = [line for line in lines if line.name.startswith("Stream")]
@@ -251,7 +251,7 @@ def kernel_events(data: Any) -> list[Any]:
 
 
 def instructions(compiled: Any) -> dict[str, tuple[str, str]]:
-    """What each instruction makes, and the end of where it comes from, by its kernel's name."""
+    """The result type of each instruction, and the end of its source, by its kernel's name."""
     found: dict[str, tuple[str, str]] = {}
     pattern = re.compile(r'%([\w.-]+) = (\S+) .*?op_name="([^"]*)"')
     for match in pattern.finditer(compiled.as_text()):
@@ -263,7 +263,7 @@ def instructions(compiled: Any) -> dict[str, tuple[str, str]]:
 def compile_all(
     wanted: list[str], case: Case, seconds: float
 ) -> Iterator[tuple[str, Any, tuple[Any, ...], float]]:
-    """Compile the first alone, for what it finds serves the others, and those side by side."""
+    """Compile the first alone, since its tuning results serve the others, and those in parallel."""
     ends = time.perf_counter() + seconds
     lowered: dict[str, Any] = {}
 
@@ -295,7 +295,7 @@ def compile_all(
 
 
 def main() -> None:
-    """Compile, time and show what was asked for."""
+    """Compile, time and print the selected variants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--params", type=float, default=10e6)
     parser.add_argument("--layers", type=int, help="this shape instead of --params")
@@ -324,7 +324,7 @@ def main() -> None:
             print(f"--- {name}")
             try:
                 show_profile(compiled, given, 3, options.top)
-            except Exception as error:  # a profiler that is not there
+            except Exception as error:  # no profiler is available
                 print(f"no profile: {type(error).__name__}: {str(error)[:300]}", flush=True)
         seconds = time_of(compiled, given, options.steps)
         held = compiled.memory_analysis().temp_size_in_bytes
@@ -348,7 +348,7 @@ def main() -> None:
         with options.out.open("a") as file:
             file.writelines(json.dumps({**vars(options), "out": "", **row}) + "\n" for row in rows)
     sys.stdout.flush()
-    os._exit(0)  # a compiler that still runs is not waited for
+    os._exit(0)  # do not wait for a compiler that is still running
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Speed of both backends on this machine, in turn, on the same data.
+"""Speed of both backends on this machine, alternately, on the same data.
 
     python benchmarks/jax_speed.py --params 10e6 --steps 8 --rounds 2
     python benchmarks/jax_speed.py --params 124e6 --rows 2 --steps 5 --rounds 1
     python benchmarks/jax_speed.py --layers 12 --width 768 --heads 6 --device gpu --half \
         --rows 32 --tokens 1024 --vocabulary 50304 --steps 60 --every 10 --rounds 1
 
-Each round trains with torch and with JAX in a process of its own; the first steps, which load and
+Each round trains with torch and with JAX in separate processes; the first steps, which load and
 compile, are left out. AdamW; float32, or bfloat16 with `--half`. On a GPU torch compiles too, and
 `jax-plain` (`--backends`) is JAX without the attention of cuDNN. With `--every 10` the loss is read
-after ten steps only, as runs do by themselves, so that a device need not wait for its host. Beside
-the tokens of a second stand those of a second of processor time, of all threads together, which
-other work on the machine hardly changes.
+only after ten steps, as in runs, so that a device need not wait for its host. Besides the tokens
+per second, those per second of processor time of all threads are printed, which other work on the
+machine hardly changes.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ print(json.dumps(seen))
 
 
 def measure(folder: Path, backend: str, options: argparse.Namespace) -> str:
-    """Return in words medians of tokens per second, the last loss, and a GPU's peak if it has one.
+    """Return a line with medians of tokens per second, the last loss, and the GPU's peak, if any.
 
-    Beside the peak stands the plan for it.
+    The planned peak is printed beside it.
     """
     given = {**vars(options), "folder": str(folder), "backend": backend}
     command = [sys.executable, "-c", CODE, json.dumps(given)]

@@ -1,9 +1,9 @@
-"""Rows of the memory ladder on a GPU, some side by side, each with limits of its own.
+"""Rows of the memory ladder on a GPU, some in parallel, each with its own limits.
 
-Every row is a command of its own (gpu_offload.py, rung_bits.py, offload_peers.py, gpu_shared.py)
-with a limit on its host memory, by a control group, and on its time. Rows whose speed counts run
-alone; the others run beside each other as far as the host's memory reaches, so that their tokens a
-second mean little.
+Every row is a separate command (gpu_offload.py, rung_bits.py, offload_peers.py, gpu_shared.py) with
+a limit on its host memory, by a control group, and on its time. Rows whose speed counts run alone;
+the others run in parallel as far as the host's memory allows, so that their tokens per second mean
+little.
 
     python benchmarks/ladder_rows.py --out rows.jsonl --logs logs
     python benchmarks/ladder_rows.py --only 14 17 --dry-run
@@ -35,9 +35,9 @@ class Row:
     name: str
     command: str
     host_gib: float
-    """What it may hold on the host."""
+    """Its limit of host memory."""
     seconds: float
-    """After these it is killed."""
+    """It is killed after this time."""
     alone: bool = False
 
 
@@ -75,7 +75,7 @@ ROWS = [
 
 @dataclass
 class Running:
-    """A command under way."""
+    """A running command."""
 
     row: Row
     process: subprocess.Popen[bytes]
@@ -85,7 +85,7 @@ class Running:
 
 
 def start(row: Row, options: argparse.Namespace) -> Running:
-    """Begin a row under its limits."""
+    """Start a row under its limits."""
     words = row.command.format(scratch=options.scratch).split()
     command = [sys.executable, str(HERE / words[0]), *words[1:]]
     command += ["--out", str(options.out)]
@@ -93,8 +93,8 @@ def start(row: Row, options: argparse.Namespace) -> Running:
         command += ["--data", str(options.data)]
     limited = limit_memory(f"lowtide-{row.name}", int(row.host_gib * GIB))
     log = (options.logs / f"{row.name}.log").open("wb")
-    # The compiler's own processes, one a core, would not fit under the limit; large blocks in
-    # large pages are filled quicker.
+    # The compiler's worker processes, one per core, would exceed the limit; large blocks in large
+    # pages are filled faster.
     more = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     process = subprocess.Popen(
         command, stdout=log, stderr=log, preexec_fn=limited, env={**os.environ, **more}
@@ -104,7 +104,7 @@ def start(row: Row, options: argparse.Namespace) -> Running:
 
 
 def finish(running: Running, options: argparse.Namespace) -> None:
-    """Say how a row ended, and show the end of what it printed."""
+    """Print how a row ended, and the end of its output."""
     running.log.close()
     row, took = running.row, time.monotonic() - running.began
     held = end_group(f"lowtide-{row.name}")
@@ -123,7 +123,7 @@ def finish(running: Running, options: argparse.Namespace) -> None:
 
 
 def may_start(row: Row, running: list[Running], total_gib: float, beside: int) -> bool:
-    """Whether a row may begin beside what runs."""
+    """True if a row may start in addition to the running ones."""
     if any(one.row.alone for one in running) or (row.alone and running):
         return False
     held = sum(one.row.host_gib for one in running)
@@ -131,13 +131,13 @@ def may_start(row: Row, running: list[Running], total_gib: float, beside: int) -
 
 
 def host_gib() -> float:
-    """Memory of this machine, less what everything else may hold."""
+    """Memory of this machine, less the reserve for everything else."""
     first = Path("/proc/meminfo").read_text().splitlines()[0]
     return int(first.split()[1]) / (1 << 20) - RESERVE_GIB
 
 
 def run_all(rows: list[Row], options: argparse.Namespace) -> None:
-    """Begin rows in their order, as soon as each may, and end those whose time is up."""
+    """Start rows in order, each as soon as it may, and stop those whose time is over."""
     waiting, running = list(rows), list[Running]()
     ends = time.monotonic() + options.seconds
     while waiting or running:
@@ -160,7 +160,7 @@ def run_all(rows: list[Row], options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run the rows that were asked for."""
+    """Run the selected rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = [row.name for row in ROWS]
     parser.add_argument("--only", nargs="+", choices=names, default=names)

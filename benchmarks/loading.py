@@ -1,6 +1,6 @@
-"""How fast do batches come, how soon the first, and does memory stay flat? Ours and the peers'.
+"""Batches per second, time to the first batch, and memory growth: lowtide and peers.
 
-In:      nothing; tokens are made up (uniform random ids of a 50,257-word vocabulary)
+In:      nothing; tokens are generated (uniform random ids of a 50,257-word vocabulary)
 Out:     Markdown tables on stdout
 
     python benchmarks/loading.py                       all questions: minutes, 3 GB of disk
@@ -45,7 +45,7 @@ VOCABULARY = 50257
 
 
 def main() -> None:
-    """Measure what is asked for and print it."""
+    """Run the selected measurements and print them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -148,7 +148,7 @@ def own_ways(path: Path) -> dict[str, Callable[[], Iterator[Any]]]:
 
 
 def get_batches(data: TokenDataset) -> Iterator[Any]:
-    """Ask for random windows by index."""
+    """Read random windows by index."""
     rng = np.random.default_rng(1)
     while True:
         yield data.get_batch(rng.integers(0, len(data), BATCH))
@@ -217,7 +217,7 @@ def compare_memory(folder: Path, num_tokens: int) -> str:
 
 
 def measure_growth(way: str, path: str) -> tuple[int, float, int]:
-    """Read every window once in shuffled order; give the growth of the peak, seconds, tokens."""
+    """Read every window once in shuffled order; return the growth of the peak, seconds, tokens."""
     data = TokenDataset(path, split="all", seq_len=LENGTH, dtype="uint16")
     if way == "memmap":
         tokens = np.memmap(path, dtype=np.uint16, mode="r")

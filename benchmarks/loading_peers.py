@@ -1,10 +1,10 @@
-"""Batches of tokens the ways others load them: nanoGPT, torch's DataLoader, LitData, MosaicML.
+"""Batches of tokens the way others load them: nanoGPT, torch's DataLoader, LitData, MosaicML.
 
-In:      a file of raw uint16 ids; a folder for what a peer wants it turned into
+In:      a file of raw uint16 ids; a folder for the converted data of a peer
 Out:     iterators over (inputs, targets), int64 [BATCH, LENGTH]; as a script: tokens per second
 
-`loading.py` measures them. A peer that cannot live beside lowtide's packages runs from an
-environment of its own, which needs NumPy, torch and that peer, and not lowtide:
+`loading.py` measures them. A peer that cannot live beside lowtide's packages runs from a
+separate environment, which needs NumPy, torch and that peer, and not lowtide:
 
     PEER_PYTHON benchmarks/loading_peers.py WAY TOKENS_FILE FOLDER
 """
@@ -33,7 +33,7 @@ class Way:
 
     @property
     def is_installed(self) -> bool:
-        """Whether this interpreter can run it."""
+        """True if this interpreter can run it."""
         return importlib.util.find_spec(self.package) is not None
 
 
@@ -59,7 +59,7 @@ def nanogpt_batches(path: Path, folder: Path) -> Iterator[Any]:
     import torch
 
     while True:
-        tokens = np.memmap(path, dtype=np.uint16, mode="r")  # anew each time, against its leak
+        tokens = np.memmap(path, dtype=np.uint16, mode="r")  # opened each time, against its leak
         starts = torch.randint(len(tokens) - LENGTH, (BATCH,))
         inputs = torch.stack(
             [torch.from_numpy(tokens[i : i + LENGTH].astype(np.int64)) for i in starts]

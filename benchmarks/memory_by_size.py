@@ -1,4 +1,4 @@
-"""Does memory stay flat while the text grows? Time and peak of each stage at several corpus sizes.
+"""Memory while the text grows: time and peak of each stage at several corpus sizes.
 
 In:      one text file (--text); its first 1, 10, 100 MB … are the corpora, repeated if need be
 Out:     a Markdown table on stdout; with --picture an SVG of peak memory against corpus size
@@ -88,7 +88,7 @@ def measure_size(text: Path, size: int, memory: str, folder: Path) -> list[Row]:
 def copy_head(source: Path, target: Path, size: int) -> None:
     """Copy whole lines of `source` until `target` has `size` bytes.
 
-    A text that is too short is taken again, each line with the number of the round at its end, so
+    A text that is too short is repeated, each line with the number of the round at its end, so
     that deduplication finds as much new text as there is.
     """
     written = num_rounds = 0
@@ -104,7 +104,7 @@ def copy_head(source: Path, target: Path, size: int) -> None:
 
 
 def run(command: list[str | Path]) -> tuple[float, int]:
-    """Run a verb; give its seconds, start-up included, and its peak as the kernel counted it."""
+    """Run a verb; return its seconds, start-up included, and its peak by the kernel's count."""
     began = time.monotonic()
     child = subprocess.Popen(
         [sys.executable, "-m", "lowtide", *map(str, command)],
@@ -200,14 +200,14 @@ def as_picture(rows: list[Row], budget_bytes: int) -> str:
         parts.append(f'<polyline class="{kind}" points="{path}"/>')
         for size, value in points if kind.startswith("c") and kind != "corpus" else ():
             parts.append(f'<circle class="{kind}" cx="{x(size):.1f}" cy="{y(value):.1f}" r="4"/>')
-    for size in sizes[:-1]:  # the values, the larger above its point, the smaller below
+    for size in sizes[:-1]:  # the values: the larger one above its point, the smaller one below
         here = sorted(row.peak_bytes for row in rows if row.corpus_bytes == size)
-        shift, anchor = (8, "start") if size == sizes[0] else (0, "middle")  # clear of the axis
+        shift, anchor = (8, "start") if size == sizes[0] else (0, "middle")  # away from the axis
         for value, rise in ((here[0], 20), (here[-1], -11)):
             parts.append(_label(x(size) + shift, y(value) + rise, _short(value), "value", anchor))
     place = 0.0
     for wanted, kind, label in sorted(ends):
-        place = max(wanted + 4, place + 17)  # names of lines that end close together stay apart
+        place = max(wanted + 4, place + 17)  # labels of close ends do not overlap
         parts.append(_label(width - right + 10, place, label, kind))
     return "\n".join([*parts, "</svg>", ""])
 
@@ -217,7 +217,7 @@ def _label(x: float, y: float, text: str, kind: str = "", anchor: str = "start")
 
 
 def _short(size: float) -> str:
-    """Return a size without digits that say nothing.
+    """Return a size without insignificant digits.
 
     >>> _short(1 << 30), _short(114.4 * (1 << 20))
     ('1 GiB', '114 MiB')

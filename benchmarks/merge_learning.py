@@ -1,12 +1,12 @@
-"""How long does learning merges take, from counted pieces? Processor time of the learner alone.
+"""Time of learning merges from counted pieces: processor time of the learner alone.
 
     python benchmarks/merge_learning.py --text made.txt enwiki.txt [--rounds 9] [--threads 1 8]
         [--many-words 8192] [--python OTHER/bin/python]
 
-Each text is counted once and its counts are saved; then learning runs in processes of its own, by
-turns with those of `--python`, the environment of another checkout. All must make the same merges.
-Printed for each: medians of processor time and wall time for the first pairs and for the merges,
-and the most bytes that the learner held.
+Each text is counted once and its counts are saved; then learning runs in separate processes,
+alternating with those of `--python`, the environment of another checkout. All must make the same
+merges. Printed for each: medians of processor time and wall time for the first pairs and for the
+merges, and the peak memory of the learner.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What nanoGPT's openwebtext script does to text, step by step, with the same libraries.
+"""The steps of nanoGPT's openwebtext script on text, with the same libraries.
 
 Hugging Face `datasets` loads the documents, splits off 0.05 % for validation and maps tiktoken over
 them in worker processes; the ids are then written through a NumPy memory map, in 1,024 batches for
-each split. Written anew for a local file; the steps, numbers and libraries are those of nanoGPT.
-A module of its own, because its functions travel to the worker processes by name.
+each split. Rewritten for a local file; the steps, numbers and libraries are those of nanoGPT.
+A separate module, because worker processes import its functions by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _encoding: Any = None
 
 
 def encode_row(row: dict[str, str]) -> dict[str, Any]:
-    """Encode one document, end-of-text behind it."""
+    """Encode one document, followed by end-of-text."""
     global _encoding
     if _encoding is None:
         _encoding = load_encoding()
@@ -32,7 +32,7 @@ def encode_row(row: dict[str, str]) -> dict[str, Any]:
 
 
 def prepare(jsonl: list[Path], out: Path) -> int:
-    """Write train.bin and val.bin; give how many ids they have."""
+    """Write train.bin and val.bin; return their numbers of ids."""
     from datasets import load_dataset
 
     rows = load_dataset(

@@ -2,17 +2,17 @@
 
     python benchmarks/near_dedup.py --documents 20000 enwiki.txt python_code.txt
 
-Documents are passages of the files given, so near copies among them are real ones, and a quarter is
-made: passages with words replaced, left out or put in, cut short, or put together. Every pair of
+Documents are passages of the given files, so near copies among them are real ones, and a quarter is
+generated: passages with words replaced, removed or inserted, truncated, or joined. Every pair of
 documents is decided exactly by sets of n-grams (an inverted index of each document's rarest ones
-leaves out no pair that reaches the threshold), with words as the program splits them, unhashed.
-Prints the share of those pairs of which not both stayed, by similarity; removals whose similarity
-is not theirs or too low; and the processor time of preparing with and without near copies.
+misses no pair that reaches the threshold), with words as the program splits them, unhashed. Prints
+the share of those pairs of which at least one was removed, by similarity; removals whose similarity
+is wrong or too low; and the processor time of preparing with and without near copies.
 
-`--peer-python` is an interpreter that has datatrove[processing] with spaCy and orjson, in an
-environment of its own: its MinHash, with 5-grams and its own 14 buckets of 8, then removes from the
-same documents, and is held against the same pairs. It compares text in lower case without marks,
-with all numbers 0, so that pairs which are unlike here may be alike there.
+`--peer-python` is an interpreter that has datatrove[processing] with spaCy and orjson, in a
+separate environment: its MinHash, with 5-grams and its own 14 buckets of 8, then removes from the
+same documents, and is compared with the same pairs. It compares text in lower case without marks,
+with all numbers 0, so that pairs which differ here may be equal there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_passages(paths: list[Path], wanted: int, chooser: random.Random) -> lis
 
 
 def make_copy(text: str, others: list[str], chooser: random.Random) -> str:
-    """A copy as crawls have them: edited here and there, cut, or with another's text at its end."""
+    """A copy as in crawls: some words edited, truncated, or with another text's end."""
     words = text.split(" ")
     kind = chooser.choice(("replace", "replace", "remove", "insert", "cut", "append"))
     if kind == "cut":
@@ -105,7 +105,7 @@ def find_pairs(
 
 
 def prepare(path: Path, out_dir: Path, threshold: float) -> float:
-    """Prepare with one worker in 256 MiB; give the processor seconds."""
+    """Prepare with one worker in 256 MiB; return the processor seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     words = (
         f"prepare --input-files {path} --out-dir {out_dir} --near-dedup {threshold} --processes 1"
@@ -118,7 +118,7 @@ def prepare(path: Path, out_dir: Path, threshold: float) -> float:
 
 
 def report_found(pairs: dict[tuple[int, int], float], gone: set[int]) -> None:
-    """Print the pairs of which one went, by similarity."""
+    """Print the pairs of which one was removed, by similarity."""
     print("| similarity | pairs | found | share |\n|---|---|---|---|")
     for low, high in ((0.8, 0.85), (0.85, 0.9), (0.9, 0.95), (0.95, 1.01), (0.0, 1.01)):
         rows = [pair for pair, similarity in pairs.items() if low <= similarity < high]
@@ -132,7 +132,7 @@ def report(
     log: list[tuple[int, int, float]],
     sets: list[frozenset[tuple[str, ...]]],
 ) -> None:
-    """Print what was found and missed, and what went wrongly."""
+    """Print what was found, missed and wrongly removed."""
     gone = {removed for _, removed, _ in log}
     report_found(pairs, gone)
     wrong = 0

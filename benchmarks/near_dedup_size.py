@@ -1,12 +1,12 @@
-"""Does `--near-dedup` keep its budget on more and more text? Peak and processor time by size.
+"""Budget of `--near-dedup` on growing text: peak and processor time by size.
 
     python benchmarks/near_dedup_size.py --gigabytes 0.1 1 --folder /tmp/near enwiki.txt
 
-The text is made: the file again and again, with two other letters exchanged in every repetition, so
-that none is like another, and a tenth of the documents are those of the repetition before with one
-word more. It is written as .txt.zst, prepared by one worker in `--memory` with near copies and
-without, in turn for `--rounds`, and removed. Times are medians; what near copies take by themselves
-is the difference.
+The text is generated: the file repeated, with two other letters exchanged in every repetition, so
+that all differ, and a tenth of the documents are those of the repetition before with one word
+added. It is written as .txt.zst, prepared by one worker in `--memory` with near copies and without,
+alternately for `--rounds`, and removed. Times are medians; the cost of near copies is the
+difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAIRS = list(itertools.combinations("tnshrdlcmfpgwybvk", 2))
 
 
 def iter_text(data: bytes, size: int) -> Iterator[bytes]:
-    """So many bytes, repetition by repetition."""
+    """This many bytes, repetition by repetition."""
     copies: list[bytes] = []
     number = 0
     while size > 0:
@@ -53,7 +53,7 @@ def write_text(source: Path, target: Path, size: int) -> None:
 
 
 def prepare(path: Path, out_dir: Path, memory: str, threshold: float) -> tuple[int, float]:
-    """Prepare in a process of its own; its peak in kB, and its processor seconds."""
+    """Prepare in a new process; its peak in kB, and its processor seconds."""
     shutil.rmtree(out_dir, ignore_errors=True)
     words = f"prepare --input-files {path} --out-dir {out_dir} --near-dedup {threshold}"
     more = ["--processes", "1", "--memory", memory]
@@ -80,7 +80,7 @@ def main() -> None:
         folder = given.folder / f"{size:g}"
         folder.mkdir(parents=True)
         text = folder / "text.txt.zst"
-        # In a process of its own: a child's peak begins with what its parent held.
+        # In a new process: a child's peak begins with its parent's memory.
         making = multiprocessing.Process(
             target=write_text, args=(given.file, text, int(size * 1e9))
         )

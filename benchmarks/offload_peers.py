@@ -1,4 +1,4 @@
-"""The same shape trained with other people's offloading: speed and memory beside --offload.
+"""The same shape trained with other packages' offloading: speed and memory beside --offload.
 
 Our network, compiled block by block with activation checkpointing, in the loops that each package's
 own examples show: FSDP2 with weights, gradients and AdamW on the host; torchao's optimizer on the
@@ -7,9 +7,9 @@ host; bitsandbytes' paged 8-bit AdamW. The last two round weights to bfloat16 af
 gpu_offload.py with the same numbers in the same hour, and compare the rows.
 
 FSDP2 moves all weights in float32 to the GPU twice and all gradients back for every micro-batch,
-adds them up on the host, and steps there: many seconds a step. Each step is printed as it ends, and
-after --seconds no further one is begun. With --sync-last gradients wait on the GPU, 4 bytes a
-parameter, and leave it once a step.
+sums them on the host, and steps there: many seconds per step. Each step is printed as it ends, and
+after --seconds no further one starts. With --sync-last gradients stay on the GPU, 4 bytes per
+parameter, and are moved once per step.
 
     python benchmarks/offload_peers.py fsdp2 --params 3e8 --rows 4 --parts 8 --seconds 60
     python benchmarks/gpu_offload.py --vram 0 --params 3e8 --offload optimizer --rows 4 --parts 8
@@ -43,7 +43,7 @@ def with_fsdp2(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, S
 
     tables = model.tables(CONTEXT)
     model.cpu()
-    model.cos, model.sin = tables  # what is no parameter stays on the GPU
+    model.cos, model.sin = tables  # tensors that are not parameters stay on the GPU
     os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
     torch.distributed.init_process_group("cuda:nccl,cpu:gloo")
     how: dict[str, Any] = {
@@ -51,7 +51,7 @@ def with_fsdp2(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, S
         "offload_policy": CPUOffloadPolicy(pin_memory=True),
     }
     for block in model.blocks:
-        if compiled:  # inside of what moves its weights, which no graph can hold
+        if compiled:  # inside of the hooks that move its weights, which no graph can contain
             block.forward = torch.compile(block.forward, dynamic=False)
         fully_shard(block, **how)
     fully_shard(model, **how)
@@ -83,7 +83,7 @@ def with_bitsandbytes(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Mo
 
 
 def with_none(model: GPT, rate: float, *, compiled: bool) -> tuple[nn.Module, Step]:
-    """Nothing is given up and nothing offloaded: float32 on the GPU, activations kept."""
+    """No offloading and no savings: float32 on the GPU, activations kept."""
     model.activation_checkpointing = False
     if compiled:
         model.compile_blocks()
@@ -116,10 +116,10 @@ PACKAGES = {"torchao": "torchao", "bitsandbytes": "bitsandbytes"}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Take some steps; return losses, times and peaks."""
+    """Run some steps; return losses, times and peaks."""
     config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
     torch.manual_seed(1)
-    with torch.device("cuda"):  # quicker to draw there
+    with torch.device("cuda"):  # faster to draw there
         model = GPT(config)
     model.activation_checkpointing = True
     model.loss_chunk_tokens = 4096
@@ -144,8 +144,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.synchronize()
         updating.append(time.perf_counter() - start - computing[-1])
         print(f"step {step}: {computing[-1]:.2f} s, update {updating[-1]:.2f} s", flush=True)
-    # The first step compiles, and what it takes of the host is new; the second is one where there
-    # are no more.
+    # The first step compiles, and allocates on the host; the second is a plain one if there are no
+    # more.
     first = 2 if len(losses) > 2 else len(losses) - 1
     seconds = statistics.median(map(sum, zip(computing[first:], updating[first:], strict=True)))
     return {
@@ -167,7 +167,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def _compute(
     trained: nn.Module, inputs: Tensor, targets: Tensor, options: argparse.Namespace
 ) -> float:
-    """Gradients of a step, a micro-batch after the other; its loss."""
+    """Gradients of a step, micro-batch by micro-batch; its loss."""
     total = torch.zeros((), device="cuda")
     for number, (ids, wanted) in enumerate(
         zip(inputs.split(options.rows), targets.split(options.rows), strict=True), 1
@@ -182,7 +182,7 @@ def _compute(
 
 
 def main() -> None:
-    """Measure one peer and keep its row."""
+    """Measure one peer and store its row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=sorted(PEERS))
     add_run_flags(parser, steps=7)

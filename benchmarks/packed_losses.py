@@ -1,8 +1,8 @@
-"""What packed states cost in loss: runs with --offload beside float32, seed by seed, on a CPU.
+"""The loss of packed states: runs with --offload compared with float32, seed by seed, on a CPU.
 
 Float32 itself is not one number: the same run with its rows in another number of micro-batches
 rounds its sums differently, and drifts. That drift is measured first, for each seed; packed states
-should stay within it, or within what seeds differ by.
+should stay within it, or within the difference between seeds.
 
     python benchmarks/packed_losses.py --text stories.txt --steps 300 --seeds 1 2 3
 """

@@ -1,4 +1,4 @@
-"""Run the contenders of a benchmark one after the other, each in a process of its own.
+"""Run the contenders of a benchmark one after the other, each in its own process.
 
 Rounds alternate between contenders, since a noisy machine disturbs whoever runs at the moment; the
 best round of each counts, and speeds are given as ratios to the fastest peer. Memory is sampled
@@ -25,15 +25,15 @@ _SAMPLE_SECONDS = 0.01
 
 @dataclasses.dataclass
 class Result:
-    """The best a contender did, and the most memory it took."""
+    """The best results of a contender, and its peak memory."""
 
     name: str
     seconds: list[float] = dataclasses.field(default_factory=list)
-    """As the contender says."""
+    """As reported by the contender."""
     wall_seconds: list[float] = dataclasses.field(default_factory=list)
     """From the start of the process to its end."""
     core_seconds: list[float] = dataclasses.field(default_factory=list)
-    """Of the process and those it started, user and system."""
+    """Of the process and its children, user and system."""
     peak_bytes: int = 0
     peak_anonymous_bytes: int = 0
     notes: dict[str, object] = dataclasses.field(default_factory=dict)
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def best(self) -> float:
-        """The fastest round in seconds; infinite if none ended well."""
+        """The fastest round in seconds; infinite if none succeeded."""
         return min(self.seconds, default=float("inf"))
 
 
@@ -69,12 +69,12 @@ def run_rounds(
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A contender that is a command of its own."""
+    """A contender that is a separate command."""
 
     words: Sequence[str]
-    """`{out}` is an empty folder, another one each time."""
+    """`{out}` is an empty folder, a new one each time."""
     read_notes: Callable[[str], dict[str, object]]
-    """Takes what is worth noting out of what it printed."""
+    """Extracts results from its output."""
 
 
 def _run_once(
@@ -109,7 +109,7 @@ def _run_once(
     row = json.loads(lines[-1]) if command is None else command.read_notes(printed)
     result.seconds.append(row.pop("seconds", wall))
     result.wall_seconds.append(wall)
-    # Grandchildren that nobody waited for are missing from what the system has added up.
+    # Grandchildren that were not waited for are missing from the system's sum.
     sampled = sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
     result.core_seconds.append(max(used.ru_utime + used.ru_stime, sampled))
     result.notes = row
@@ -123,7 +123,7 @@ def _sample(pid: int, result: Result, ticks: dict[int, int], ended: threading.Ev
 
 
 def _sample_tree(pid: int, ticks: dict[int, int]) -> tuple[int, int]:
-    """Return resident and anonymous bytes of a process and all it started; note their time."""
+    """Return resident and anonymous bytes of a process and its descendants; record their time."""
     folder = Path(f"/proc/{pid}")
     try:
         status = folder.joinpath("status").read_text().splitlines()
@@ -159,7 +159,7 @@ def print_table(title: str, results: Sequence[Result], *, megabytes: float) -> N
 
 
 def describe_machine() -> str:
-    """Return what the numbers were measured on."""
+    """Return a description of the machine and versions."""
     model = platform.processor()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

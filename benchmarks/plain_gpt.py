@@ -1,4 +1,4 @@
-"""What most people begin with: nanoGPT's model rewritten, full logits and the ordinary loss."""
+"""The usual starting point: nanoGPT's model rewritten, full logits and the ordinary loss."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Do plans come true? What was said against what was measured, over grids of settings.
+"""Accuracy of plans: planned and measured numbers, over grids of settings.
 
-Two grids, each of real commands in processes of their own:
+Two grids, each of real commands in separate processes:
 
 - shapes: `lowtide train` on made-up ids (three steps, with an evaluation, a sample and
   checkpoints), the peak against the estimate of the trainer;
@@ -96,7 +96,7 @@ CPU_CASES: list[Options] = [
     shape(3, 512, 4, 256, activation_checkpointing=True),
     shape(12, 256, 8, 256, activation_checkpointing=True),
 ]
-# What the formulas were not fitted to: leave it so, or they say nothing.
+# Cases that the formulas were not fitted to; fitting to them would make them useless.
 UNSEEN_CASES: list[Options] = [
     shape(7, 192, 8, 256),
     shape(3, 256, 12, 128, vocab_size=10000),
@@ -122,7 +122,7 @@ GPU_CASES: list[Options] = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case: what was said, what was used."""
+    """One case: planned and measured numbers."""
 
     name: str
     planned_bytes: int
@@ -130,14 +130,14 @@ class Outcome:
 
     @property
     def error(self) -> float:
-        """Planned over measured, less one."""
+        """Planned over measured, minus one."""
         return self.planned_bytes / self.measured_bytes - 1
 
 
 def measure_training(
     case: Options, folder: Path, *, device: str = "cpu"
 ) -> tuple[Outcome, Footprint]:
-    """Run a case and give its peak beside the plan."""
+    """Run a case and return its peak beside the plan."""
     options = dict(case)
     vocab_size = options.pop("vocab_size", 1000)
     run_name = f"run{len(list(folder.glob('run*')))}"
@@ -151,7 +151,7 @@ def measure_training(
         "eval_iters": 1,
         "sample_tokens": 4,
         "device": device,
-        "memory": "1TiB",  # so that no micro-batch is cut
+        "memory": "1TiB",  # so that micro-batches are not reduced
     }
     rows = _run(["train", *_words(options)], folder / run_name / "metrics.jsonl")
     settings = build_settings(TrainSettings, options)
@@ -203,7 +203,7 @@ def _folder_of(words: list[str]) -> Path:
 
 
 def _run_watched(words: list[str], folder: Path, out_dir: Path) -> int:
-    """Run a command and give the most disk that its folder took meanwhile."""
+    """Run a command and return the most disk space that its folder took meanwhile."""
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(
             [sys.executable, "-m", "lowtide", *words],
@@ -225,7 +225,7 @@ def _disk_bytes(folder: Path) -> int:
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # gone meanwhile
+            with contextlib.suppress(OSError):  # removed meanwhile
                 total += (Path(place) / name).stat().st_blocks * 512
     return total
 
@@ -244,7 +244,7 @@ print(process_peak_bytes())
 
 
 def _loading_peak(plan: Plan, dataset_dir: Path) -> int:
-    """Return the peak of a program that does nothing but load batches."""
+    """Return the peak of a program that only loads batches."""
     assert plan.chosen is not None
     settings = plan.chosen.settings
     sizes = [settings.batch.rows_per_step, settings.model.seq_len, settings.machine.num_workers]

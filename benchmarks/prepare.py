@@ -1,15 +1,14 @@
-"""How fast does text become shards? lowtide prepare, everything on, against what people use.
+"""Text to shards: speed of lowtide prepare with all steps, against the usual tools.
 
 python benchmarks/prepare.py --text enwiki.txt [--rounds 3] [--sizes] [--large-peer]
 
 The peers only encode (GPT-2's vocabulary, end-of-text between documents, two workers): they do not
 clean, filter, deduplicate, shuffle or split. `lowtide encode` is our encoder alone, the speed that
-`lowtide prepare`, run as the command that it is, is measured against. Each runs in a process of its
-own, timed from its start to its end; what it reads (the text, as jsonl for datatrove and nanoGPT,
-the vocabulary as it loads it) is written before. `--sizes` also prepares the text 17 times over, to
-compare the peaks of memory; with `--large-peer` the fastest peer encodes that too, once, so that
-the ratio is of one run. The peers come with `pip install 'lowtide[benchmark]'`; one that is not
-there is said to be missing.
+the command `lowtide prepare` is compared with. Each runs in its own process, timed from its start
+to its end; its input (the text, as jsonl for datatrove and nanoGPT, the vocabulary in its format)
+is written before. `--sizes` also prepares the text 17 times over, to compare peak memory; with
+`--large-peer` the fastest peer encodes that too, once, so that the ratio is of one run. The peers
+come with `pip install 'lowtide[benchmark]'`; missing ones are reported.
 """
 
 from __future__ import annotations
@@ -218,7 +217,7 @@ def run_contender(name: str, inputs: Path) -> None:
 
 
 def write_inputs(text: Path, folder: Path, *, megabytes: float, jsonl: bool) -> float:
-    """Write what the contenders read; give the text's size in megabytes."""
+    """Write the contenders' input; return the text's size in megabytes."""
     from lowtide import Tokenizer
 
     with text.open("rb") as file:
@@ -244,7 +243,7 @@ def write_jsonl(folder: Path) -> None:
 
 
 def print_table(results: Sequence[Result], *, megabytes: float) -> None:
-    """Print what was measured as Markdown, and what it says about `lowtide prepare`."""
+    """Print the measurements as Markdown, and what they say about `lowtide prepare`."""
     print("| | wall s | core-s | MB/s | peak MB | tokens |\n|---|---|---|---|---|---|")
     for result in results:
         if result.error is not None:
@@ -272,14 +271,14 @@ def print_table(results: Sequence[Result], *, megabytes: float) -> None:
 
 
 def fastest_peer(results: Sequence[Result]) -> str:
-    """Name the peer with the least wall time; the usual one where none was run."""
+    """The peer with the least wall time; the usual one if none was run."""
     peers = [row for row in results if row.error is None and not row.name.startswith("lowtide")]
     best = min(peers, key=lambda row: min(row.wall_seconds), default=None)
     return "tiktoken, 2 processes" if best is None else best.name
 
 
 def compare_sizes(folder: Path, *, peer: str | None) -> None:
-    """Prepare the text once and 17 times over, lines made different, and show the peaks."""
+    """Prepare the text once and 17 times over, with all lines different, and print the peaks."""
     print("\n| | text | wall s | core-s | MB/s | peak |\n|---|---|---|---|---|---|")
     large = folder / "large"
     large.mkdir()
@@ -289,7 +288,7 @@ def compare_sizes(folder: Path, *, peer: str | None) -> None:
             file.write(data.replace(b"\n", b" (%d)\n" % number) + SEPARATOR.encode())
     for name in ("gpt2.tiktoken", "tokenizer.json"):
         shutil.copy(folder / name, large / name)
-    os.sync()  # else the system writes it while the first of them runs
+    os.sync()  # else the system writes it while the first command runs
     names = ["lowtide prepare"] if peer is None else ["lowtide prepare", peer]
     for inputs in (folder, large):
         if peer in READS_JSONL and not (inputs / "jsonl").exists():

@@ -1,12 +1,12 @@
-"""Does it help? The same small model on as many tokens of mixed text, with and without the steps.
+"""Effect of quality steps: the same small model on as many tokens, with and without them.
 
     python benchmarks/quality_experiment.py --seeds 3 --steps 200 enwiki.txt.xz
 
-The corpus is made of the articles given: a part as they are, near copies of a few of them, pages of
-boilerplate, and noise (letters and symbols in no order). One preparation is the default one, the
-other has `--rules gopher,c4,fineweb` and `--near-dedup 0.8` beside it; both with one tokenizer,
-learned from the mixed text. Each seed trains on as many tokens of either, and is evaluated on
-articles that are in neither. Prints the validation loss of each run and the means.
+The corpus consists of the given articles: a part unchanged, near copies of a few of them, pages of
+boilerplate, and noise (random letters and symbols). One preparation is the default one, the other
+also has `--rules gopher,c4,fineweb` and `--near-dedup 0.8`; both with one tokenizer, learned from
+the mixed text. Each seed trains on as many tokens of either, and is evaluated on articles that are
+in neither. Prints the validation loss of each run and the means.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_articles(path: Path, wanted_bytes: int) -> list[str]:
 
 
 def edit(text: str, chooser: random.Random) -> str:
-    """A near copy: every fiftieth word is another."""
+    """A near copy: every fiftieth word is replaced."""
     words = text.split(" ")
     for at in range(len(words)):
         if chooser.random() < 0.02:

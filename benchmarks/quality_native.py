@@ -1,4 +1,4 @@
-"""How fast the native steps of text quality go through text, one by one, on one thread.
+"""Speed of the native steps of text quality, one by one, on one thread.
 
     python benchmarks/quality_native.py --megabytes 30 --rounds 6 enwiki.txt
 
@@ -67,7 +67,7 @@ def clean(blocks: list[TextBlock], **options: Any) -> list[Any]:
 
 
 def want_all(block: Any, number: int) -> bytes:
-    """Rows that ask for the n-grams of every document of a block."""
+    """Rows that request the n-grams of every document of a block."""
     count = len(block.documents) // _native.DOCUMENT_ROW_BYTES
     rows = np.zeros((count, 2), "<u8")
     rows[:, 0] = (number << 32) + np.arange(count)
@@ -87,7 +87,7 @@ def make_items(blocks: list[Any], count: int) -> _native.EvalGrams:
 
 
 def make_works(blocks: list[TextBlock], num_items: int) -> dict[str, Callable[[], list[Any]]]:
-    """What is measured, by name."""
+    """The measurements, by name."""
     plain = clean(blocks)
     signer, sets = _native.NearSigner(0.8, 5, 13, 6), _native.GramSets(5)
     items = make_items(plain, num_items)
@@ -122,7 +122,7 @@ def make_works(blocks: list[TextBlock], num_items: int) -> dict[str, Callable[[]
 
 
 def digest(found: list[Any]) -> str:
-    """Of all that was found."""
+    """A digest of everything found."""
     total = hashlib.sha256()
     for part in found:
         if isinstance(part, bytes):
@@ -135,7 +135,7 @@ def digest(found: list[Any]) -> str:
 
 
 def main() -> None:
-    """Measure in turn, so that a busy moment is nobody's alone."""
+    """Measure in turn, so that other work affects all of them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("files", nargs="+", type=Path, help="text or jsonl, plain or .xz")
     parser.add_argument("--megabytes", type=float, default=30)

@@ -1,4 +1,4 @@
-"""How fast text is judged, signed and scored, beside datatrove, rensa and fasttext in the same run.
+"""Speed of judging, signing and scoring text, beside datatrove, rensa and fasttext in one run.
 
     python benchmarks/quality_peers.py --peer-python /tmp/peers/bin/python corpus.txt
 
@@ -38,7 +38,7 @@ PEERS = {
 
 
 def measure(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Processor seconds, and what came of it."""
+    """Processor seconds, and the result."""
     begin = time.process_time()
     found = work()
     return time.process_time() - begin, found
@@ -54,14 +54,14 @@ def score_theirs(path: Path, lines: list[str]) -> tuple[float, list[dict[str, fl
 
 
 def iter_grams(documents: list[str]) -> Iterator[list[str]]:
-    """The 5-grams of each document, as peers that split nothing need them."""
+    """The 5-grams of each document, for peers that do not split text."""
     for text in documents:
         words = text.split()
         yield [" ".join(words[at : at + 5]) for at in range(len(words) - 4)]
 
 
 def sketch_theirs(documents: list[str]) -> float | None:
-    """Seconds of FastSketchLSH, where there is one."""
+    """Seconds of FastSketchLSH, if it is installed."""
     try:
         from FastSketchLSH import (  # pyright: ignore[reportMissingImports]
             FastSimilaritySketch,

@@ -21,7 +21,7 @@ from typing import Any
 
 SEPARATOR = "<|endoftext|>"
 PRESETS = ("gopher-quality", "gopher-repetition", "c4", "fineweb")
-SAME_RULES = {  # what datatrove calls them
+SAME_RULES = {  # their names in datatrove
     "document_gopher_min_words": "gopher_short_doc",
     "document_gopher_max_words": "gopher_long_doc",
     "document_gopher_min_word_chars": "gopher_below_avg_threshold",
@@ -70,7 +70,7 @@ def read_documents(paths: list[Path], limit: int) -> list[str]:
 
 
 def clean(text: str, options: Any) -> tuple[str | None, str | None]:
-    """What is left of a document, and the rule that removed it."""
+    """The text left of a document, and the rule that removed it."""
     from lowtide.corpus.cleaning import clean_block
     from lowtide.corpus.reading import ReadingSettings
     from lowtide.corpus.removals import RULES
@@ -86,7 +86,7 @@ def clean(text: str, options: Any) -> tuple[str | None, str | None]:
 
 
 def decide_ours(documents: list[str]) -> tuple[dict[str, list[Any]], dict[str, float]]:
-    """Decisions of every preset, and the megabytes it judged in a second."""
+    """Decisions of every preset, and its speed in megabytes per second."""
     from lowtide.corpus.settings import CleaningSettings
 
     decisions: dict[str, list[Any]] = {}

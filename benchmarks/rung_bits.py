@@ -1,10 +1,11 @@
-"""Whether rungs of --offload compute the same bits on this device, and each rung as itself.
+"""Compares the bits that rungs of --offload compute on this device, also with themselves.
 
 Every case trains the same network on the same rows. Of each step the loss, the norm and a sum over
-the bits of every parameter's gradient are kept; then each case is compared with the first one:
-the first step at which a parameter differs, and which ones do, in the order of computing. `=` after
-a rung has torch add in one order: in strict deterministic mode, without which fused attention adds
-the gradients of queries in any order, and the compiler takes the way to sum that was quickest.
+the bits of every parameter's gradient are kept; then each case is compared with the first one: the
+first step at which a parameter differs, and which ones do, in the order of computing. With `=`
+after a rung, torch sums in a fixed order: in strict deterministic mode, without which fused
+attention adds the gradients of queries in any order, and the compiler chooses the fastest way to
+sum.
 
     python benchmarks/rung_bits.py --params 3e8 --no-compile
     python benchmarks/rung_bits.py --params 2.5e9 --layers 8 --cases packed packed layers layers=
@@ -49,7 +50,7 @@ def batch(rows: int, step: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def watch_gradients(engine: LadderEngine, found: dict[str, Tensor]) -> None:
-    """Have the engine keep a sum over the bits of every parameter's gradient, as it is made."""
+    """Let the engine store a sum over the bits of every parameter's gradient, as it is computed."""
     executor: Any = engine._executor
     keep = executor._keep_gradient
 
@@ -64,7 +65,7 @@ def watch_gradients(engine: LadderEngine, found: dict[str, Tensor]) -> None:
 
 
 def run(case: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """Train some steps of one case; what each step computed, and how long it took."""
+    """Train some steps of one case; the results of each step, and their time."""
     torch._dynamo.reset()
     config = shape_for_parameters(options.params, vocab_size=VOCAB, context_length=CONTEXT)
     config = config.replace(num_layers=options.layers or config.num_layers)
@@ -107,7 +108,7 @@ def run(case: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]
 
 
 def compare(first: dict[str, Any], other: dict[str, Any]) -> str:
-    """In words: where two cases part, and by how much."""
+    """A description of where two cases differ first, and by how much."""
     for number, (a, b) in enumerate(zip(first["steps"], other["steps"], strict=True), 1):
         names = [n for n, value in a["gradients"].items() if b["gradients"][n] != value]
         if names or a["loss"] != b["loss"] or a["norm"] != b["norm"]:
@@ -145,7 +146,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 result = run(case, options, Path(scratch))
-            except RuntimeError as error:  # what has no deterministic way says so
+            except RuntimeError as error:  # an operation without a deterministic implementation
                 print(f"{case}: {str(error)[:400]}", flush=True)
                 continue
         results.append(result)

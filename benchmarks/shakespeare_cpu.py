@@ -6,14 +6,14 @@ one command a user could copy, its evaluations, samples and checkpoints counted 
 
     lowtide train --input-file TEXT --tokenization char --config-file small_char
 
-with --max-hours set to what the plain loop took. Both have the same number of threads and take
-turns, seed by seed. Losses are over the whole validation split (the last tenth of the text).
+with --max-hours set to the time of the plain loop. Both have the same number of threads and
+alternate, seed by seed. Losses are over the whole validation split (the last tenth of the text).
 
     python benchmarks/shakespeare_cpu.py tinyshakespeare.txt
 
-On a machine with other jobs the clock says little: --limit processor gives both the same processor
-time, on one thread each. Ours then gets as many steps as a short trial says will fit; the seconds
-shown are without the start of the program and its first and last evaluation.
+On a machine with other jobs wall time means little: --limit processor gives both the same processor
+time, on one thread each. Ours then gets as many steps as fit according to a short trial; the
+seconds shown are without the start of the program and its first and last evaluation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TRIAL_STEPS = (20, 120)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one training came to."""
+    """The result of one training run."""
 
     steps: int
     seconds: float
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Bench:
-    """The text, cut once for both, and the two ways to train on it."""
+    """The text, split once for both, and the two ways to train on it."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -80,7 +80,7 @@ class Bench:
         return time.process_time() if processor else time.perf_counter()
 
     def train_plain(self, seed: int) -> Outcome:
-        """Train by the recipe."""
+        """Train with the recipe."""
         config = GPTConfig(self.vocab_size, CONTEXT, 4, 128, 4, layout="gpt2")
         loop = PlainLoop(config, BATCH, self.train_path, betas=(0.9, 0.99))
         torch.manual_seed(seed)
@@ -94,7 +94,7 @@ class Bench:
         return Outcome(steps, seconds, self.loss_of(loop.model))
 
     def train_ours(self, seed: int, seconds: float) -> Outcome:
-        """Train by one command for as long."""
+        """Train with one command for the same time."""
         name = f"ours-{seed}"
         if self.options.limit == "clock":
             spent = self.command(name, seed, "--max-hours", str(seconds / 3600))
@@ -114,7 +114,7 @@ class Bench:
         return Outcome(last["step"], spent, self.loss_of(load_model(self.folder / name)))
 
     def command(self, name: str, seed: int, *words: str) -> float:
-        """Run `lowtide train`; give the processor seconds it took, its start and end counted."""
+        """Run `lowtide train`; return its processor seconds, including start and end."""
         command = [
             *(sys.executable, "-m", "lowtide", "train", "--input-file", str(self.options.text)),
             *("--tokenization", "char", "--config-file", str(self.options.config)),
@@ -139,7 +139,7 @@ def recipe_rate(step: int, steps: int) -> float:
 
 
 def initialize_plain(model: nn.Module) -> None:
-    """Draw the first weights as nanoGPT does."""
+    """Draw the initial weights as nanoGPT does."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             residual = "project" in name or "down" in name
@@ -149,7 +149,7 @@ def initialize_plain(model: nn.Module) -> None:
 
 
 def main() -> None:
-    """Print a row per training, then the means."""
+    """Print a row per run, then the means."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=Path)
     parser.add_argument("--steps", type=int, default=2000, help="of the plain loop")

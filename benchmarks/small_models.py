@@ -7,8 +7,8 @@ last tenth of the text:
     stories     --vocab-size 2048 --target-params 1000000 --seq-len 128 --batch-size 16
 
 A run is one line of a file: what was changed, steps, processor seconds of the command, losses.
-Other jobs disturb processor time as well, though less than the clock; give an arm whose steps cost
-more as many fewer of them (--steps).
+Other jobs affect processor time as well, though less than wall time; give an arm with slower steps
+correspondingly fewer of them (--steps).
 
     python benchmarks/small_models.py characters shakespeare.txt "decay 1" --steps 500 \
         --set weight_decay=1 --out runs.jsonl
@@ -70,7 +70,7 @@ def train(case: str, text: Path, changes: list[str], *, steps: int, seed: int) -
 
 
 def flag_of(change: str) -> list[str]:
-    """The words of a command for NAME=VALUE.
+    """The arguments of a command for NAME=VALUE.
 
     >>> flag_of("weight_decay=1"), flag_of("cautious_decay=true")
     (['--weight-decay', '1'], ['--cautious-decay'])
@@ -98,7 +98,7 @@ def print_table(path: Path) -> None:
 
 
 def main() -> None:
-    """Train one arm, or print what was kept."""
+    """Train one arm, or print the stored results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("case", nargs="?", choices=tuple(CASES))
     parser.add_argument("text", nargs="?", type=Path)

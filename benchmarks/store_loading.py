@@ -2,9 +2,9 @@
 
     python benchmarks/store_loading.py --seconds 60
 
-The store is the range server of the tests, on this machine, which waits before each answer. Batches
-are taken at the pace of a GPU (--tokens-per-second); what is measured is how long `next` takes,
-after the first --warm-up seconds, and how large the cache was at most.
+The store is the range server of the tests, on this machine, which waits before each response.
+Batches are taken at the speed of a GPU (--tokens-per-second); measured are the time of `next`,
+after the first --warm-up seconds, and the largest size of the cache.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _fill(server: object, root: Path, shards: int, tokens: int) -> None:
-    """Describe a dataset whose shards are all alike, and hold it once."""
+    """Describe a dataset whose shards are all equal, and store their content once."""
     tokenizer = Tokenizer.load("gpt2")
     ids = np.random.default_rng(0).integers(0, tokenizer.vocab_size, size=tokens)
     (root / "train").mkdir(parents=True)

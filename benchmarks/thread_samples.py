@@ -1,13 +1,13 @@
-"""What do the threads of one command wait for? Runs it, and looks at all stacks every few ms.
+"""What the threads of one command wait for: runs it, and samples all stacks every few ms.
 
     python benchmarks/thread_samples.py OUT.json prepare --input-files … (as after `lowtide`)
 
-Of each look: what the main thread does (its phase: the newest function of the command's own
-story), and for every thread the newest function of lowtide, with its state as the system has it:
-R runs or would run, S waits (a lock, the interpreter, a turn), D waits for the disk. Written to
-OUT.json: seconds of the main thread by function, seconds of all workers by phase, function and
-state, processor seconds of every thread. Looking takes a thread and the interpreter now and then,
-so the command itself is some percent slower than without.
+Of each sample: what the main thread does (its phase: the newest function of the command's top-level
+code), and for every thread the newest function of lowtide, with its state in the system: R runs or
+is runnable, S waits (a lock, the interpreter, a turn), D waits for the disk. Written to OUT.json:
+seconds of the main thread by function, seconds of all workers by phase, function and state,
+processor seconds of every thread. Sampling needs a thread and sometimes the interpreter, so the
+command itself is some percent slower than without.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def name_frame(frame: FrameType) -> str:
 
 
 def name_phase(frame: FrameType) -> str:
-    """The newest function of a command's own story on a stack."""
+    """The newest function of a command's top-level code on a stack."""
     at: FrameType | None = frame
     while at is not None:
         if at.f_code.co_filename.endswith(_STORY):
@@ -71,7 +71,7 @@ def read_task(number: int) -> tuple[str, float]:
 
 
 class Sampler(threading.Thread):
-    """Looks at all other threads until it is stopped."""
+    """Samples all other threads until it is stopped."""
 
     def __init__(self, main: threading.Thread) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -89,12 +89,12 @@ class Sampler(threading.Thread):
             before = now
 
     def look(self, seconds: float) -> None:
-        """Add the time since the last look to what every thread does now."""
+        """Add the time since the last sample to each thread's current function."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         phase = name_phase(frames[self.main.ident or 0])
-        # Before any file is read: threads go on then, and a frame may have ended.
+        # Before any file is read: threads continue then, and a frame may have ended.
         names = {ident: name_frame(frame) for ident, frame in frames.items()}
-        frames.clear()  # else they hold what their functions held
+        frames.clear()  # else they keep their functions' variables alive
         for thread in threading.enumerate():
             name = names.get(thread.ident or 0)
             if name is None or thread is self or not thread.name.startswith(_LOOKED_AT):
@@ -108,13 +108,13 @@ class Sampler(threading.Thread):
 
 
 def find_most(seconds: Mapping[str, float], count: int) -> dict[str, float]:
-    """The names that took most."""
+    """The names with the most time."""
     names = sorted(seconds, key=lambda name: -seconds[name])
     return {name: round(seconds[name], 3) for name in names[:count]}
 
 
 def run_sampled(words: list[str]) -> dict[str, Any]:
-    """Run one command in this process; returns what its threads did."""
+    """Run one command in this process; return what its threads did."""
     begin = time.perf_counter()
     sampler = Sampler(threading.main_thread())
     sampler.start()

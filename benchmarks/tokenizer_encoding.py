@@ -1,9 +1,9 @@
-"""How fast does a text file become a file of ids? lowtide and its peers, in one run.
+"""Speed from a text file to a file of ids: lowtide and its peers, in one run.
 
 Every contender reads the file, encodes it with special tokens as their ids, and writes uint16, or
 uint32 for a vocabulary of more than 65,536. Each does so `--repeats` times in one process, so that
-caches are warm for the later ones; the first time and the best time are both shown, and both in
-processor time, which a busy machine disturbs less.
+caches are warm for the later ones; the first time and the best time are both printed, in processor
+time, which a busy machine affects less.
 
     python benchmarks/tokenizer_encoding.py --text enwiki.txt --rounds 3
     python benchmarks/tokenizer_encoding.py --text russian.txt --tokenizer llama3/tokenizer.json \\
@@ -68,7 +68,7 @@ def gigatoken_encoder(source: str) -> Encode:
 
 
 def gigatoken_pieces_encoder(source: str) -> Encode:
-    """Encode 32 MiB at a time, cut at document ends: what a user with less memory would write."""
+    """Encode 32 MiB at a time, divided at document ends, as a user with less memory would."""
     import gigatoken
 
     theirs = huggingface_tokenizer(source)

@@ -1,4 +1,4 @@
-"""How long does BPE training take, and how much memory? lowtide and its peers, in one run.
+"""Time and memory of BPE training: lowtide and its peers, in one run.
 
 In:      a text file with <|endoftext|> between documents
 Out:     a Markdown table on stdout
@@ -73,7 +73,7 @@ def train_huggingface(path: Path, vocab_size: int) -> int:
 
 
 def contend(name: str, path: Path, vocab_size: int, memory: str | None) -> None:
-    """Run one contender and print what it took, its imports apart."""
+    """Run one contender and print its measurements, without its imports."""
     trainers = {
         "gigatoken": train_gigatoken,
         "ffbpe": train_ffbpe,

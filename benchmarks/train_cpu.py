@@ -3,7 +3,7 @@
 Both train shapes of the same depth and width on the same ids, with clipping and no compilation;
 ours through the whole loop (loader, guards, counters), in both layouts and with both optimizers,
 the plain one as GPT-2 with AdamW, random crops, full logits and the ordinary cross entropy. Rounds
-alternate in one process, so a noisy machine disturbs all; on one, compare processor time.
+alternate in one process, so other work affects all; compare processor time on a busy machine.
 
     python benchmarks/train_cpu.py --rounds 5 --steps 20
 """

@@ -1,7 +1,7 @@
-"""Peak memory of a training run against the size of its dataset: the data must not count.
+"""Peak memory of a training run by the size of its dataset: the data must make no difference.
 
 The same small network is trained for the same steps by `lowtide train` on datasets of 10 MB, 100 MB
-and 2 GB of made-up ids, each in a process of its own; peaks are the kernel's own count.
+and 2 GB of random ids, each in its own process; peaks are the kernel's count.
 
     python benchmarks/train_memory.py --folder /somewhere/with/room
 """
@@ -32,7 +32,7 @@ def write_ids(path: Path, megabytes: int) -> None:
 
 
 def train(folder: Path, megabytes: int, steps: int) -> dict[str, float]:
-    """Train on so many megabytes; give the last row of metrics.jsonl."""
+    """Train on this many megabytes; return the last row of metrics.jsonl."""
     data, name = folder / f"{megabytes}.bin", f"run-{megabytes}"
     write_ids(data, megabytes)
     flags = {
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="lowtide-") as folder:
-        characters = map(chr, range(0x100, 0x100 + VOCAB_SIZE - 2))  # and two that are special
+        characters = map(chr, range(0x100, 0x100 + VOCAB_SIZE - 2))  # and two special ones
         Tokenizer.from_characters(characters).save(folder)
         for megabytes in SIZES_MB:
             row = train(Path(folder), megabytes, options.steps)

@@ -1,11 +1,11 @@
-"""Peaks of training against its budgets and its plans, with any torch that is installed.
+"""Peaks of training compared with budgets and plans, with any installed version of torch.
 
     python benchmarks/training_memory.py                                 this Python's torch
     python benchmarks/training_memory.py --python env/bin/python         that of another environment
 
-For each shape the smallest budget is asked for (by giving too small a one), then the command runs
-with the budget it was told, and with one that is large. The peak is the kernel's, of the whole
-process. Rows over their budget, and plans that are off by more than a tenth, are marked.
+For each shape the smallest budget is found (by giving too small a one), then the command runs
+with the budget that it named, and with a large one. The peak is the kernel's, of the whole process.
+Rows over their budget, and plans that are off by more than a tenth, are marked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 @dataclass(frozen=True)
 class Run:
-    """What one command came to."""
+    """The outcome of one command."""
 
     code: int
     peak_bytes: int
@@ -61,7 +61,7 @@ class Run:
 
 
 def run(python: str, folder: Path, words: list[str]) -> Run:
-    """Run a command of lowtide; a small process in between, so that only its own memory counts."""
+    """Run a command of lowtide from a small process, so that only its own memory counts."""
     began = time.monotonic()
     command = [sys.executable, "-S", "-c", _MEASURE, python, "-m", "lowtide", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -70,7 +70,7 @@ def run(python: str, folder: Path, words: list[str]) -> Run:
 
 
 def write_text(path: Path) -> None:
-    """Write 300 KB of made-up words."""
+    """Write 300 KB of random words."""
     source = random.Random(0)
     words = ["".join(source.choices("etaoinshrdlu", k=source.randrange(2, 9))) for _ in range(900)]
     path.write_text("\n".join(" ".join(source.choices(words, k=12)) for _ in range(4500)))
@@ -101,7 +101,7 @@ def main() -> None:
                     [*words, "--memory", budget, "--model-name", f"{number}-{budget}"],
                 )
                 plan = None
-                if budget == "2GiB" and done.code == 0:  # nothing was cut to fit
+                if budget == "2GiB" and done.code == 0:  # nothing was reduced to fit
                     command = [python, "-c", PLANNED, run_dir, *words[1:]]
                     plan = int(subprocess.check_output(command, cwd=folder, text=True))
                 print(row(name, budget, done, plan), flush=True)
