@@ -202,6 +202,38 @@ def test_settings_as_words_and_back() -> None:
     assert flags.repeat_flags(Kinds, ["a", "b"]) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--input-files", "a", "--input-files", "b", "c"],
+        ["--input-files=a", "--input_files=b", "c"],
+        ["--input-files", "a", "--seed", "3", "--input-files", "b", "--input-files", "c"],
+        ["--input-files", "a", "--no-shuffle", "--input-files=b", "c"],
+    ],
+)
+def test_no_value_of_a_repeated_flag_is_lost(words: list[str], monkeypatch: Any) -> None:
+    """Read quickly and by tyro, which would keep the last ones only; a single value is replaced."""
+    found = arguments.parse_settings(
+        PrepareSettings, [*words, "--out-dir", "o"], program="x", summary="x"
+    )
+    assert (found.input_files, found.out_dir) == (("a", "b", "c"), Path("o"))
+    words = [*words, "--out-dir", "first", "--out-dir", "last"]
+    found = read_by_tyro(PrepareSettings, words, monkeypatch)
+    assert (found.input_files, found.out_dir) == (("a", "b", "c"), Path("last"))
+
+
+def test_values_that_begin_as_flags_stay_where_they_are() -> None:
+    words = ["--special-tokens=--a", "--special-tokens", "b", "--json", "--special-tokens=-c"]
+    assert flags.gather_flags(TokenizerTrainingSettings, words) == words
+
+
+@pytest.mark.parametrize("flag", ["--config-file", "--config_file"])
+def test_two_config_files_are_refused(flag: str) -> None:
+    words = [*NEEDED, "--config-file", "a.json", f"{flag}=b.json"]
+    with pytest.raises(UsageError, match="--config-file is given twice"):
+        arguments.parse_settings(PrepareSettings, words, program="x", summary="x")
+
+
 def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     for word, path in (

@@ -20,6 +20,7 @@ from lowtide.counts import counted
 from lowtide.errors import UsageError, printable
 from lowtide.flags import (
     flag_name,
+    gather_flags,
     positional_names,
     read_int,
     read_path,
@@ -42,7 +43,8 @@ def parse_settings(
 ) -> Any:
     """Create settings of the class; `program`, `summary` and `examples` are for its help."""
     names = setting_fields(cls)
-    words = repeat_flags(cls, _place_positionals(cls, _rename_flags(words, names)))
+    words = _place_positionals(cls, _rename_flags(words, names))
+    words = gather_flags(cls, repeat_flags(cls, words))
     if "--help-all" in words or "--help" in words or "-h" in words:
         _print_help(cls, program, summary, examples, whole="--help-all" in words)
         raise SystemExit(0)
@@ -328,6 +330,8 @@ def _take_word(words: list[str], wanted: str) -> tuple[str | None, list[str]]:
         if flag.replace("_", "-") != wanted:
             rest.append(word)
             continue
+        if found is not None:
+            raise UsageError(f"{wanted} is given twice", next_step=f"give one {wanted}")
         found = value if equals else next(remaining, "")
         if not found:
             raise UsageError(f"{wanted} needs a value", next_step=f"{wanted} NAME")

@@ -23,6 +23,7 @@ from lowtide.quickclasses import dataclass
 
 __all__ = [
     "flag_name",
+    "gather_flags",
     "positional_names",
     "read_int",
     "read_path",
@@ -196,6 +197,39 @@ def repeat_flags(cls: type[Any], words: list[str]) -> list[str]:
             num_given += 1
         found.append(word)
     return found
+
+
+def gather_flags(cls: type[Any], words: list[str]) -> list[str]:
+    """The words with all values of a flag that takes several behind its first occurrence.
+
+    Otherwise the last of `--input-files a --input-files b` would be the only one.
+
+    >>> @dataclass
+    ... class Settings:
+    ...     input: tuple[str, ...]
+    >>> gather_flags(Settings, ["--input", "a", "--json", "--input=b"])
+    ['--input', 'a', 'b', '--json']
+    """
+    described = map(_describe, setting_fields(cls).values())
+    many = {flag_name(field.name) for field in described if field.many and not field.positional}
+    first: dict[str, list[str]] = {}
+    current: list[str] = []
+    groups = [current]
+    for word in words:
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-")
+        if not word.startswith("--"):
+            current.append(word)
+        elif flag in first and not value.startswith("-"):
+            current = first[flag]
+            current += [value] if equals else []
+        else:
+            takes_more = flag in many and not value.startswith("-")
+            current = [name, value] if equals and takes_more else [word]
+            groups.append(current)
+            if takes_more:
+                first[flag] = current
+    return list(itertools.chain.from_iterable(groups))
 
 
 def spell_switches(cls: type[Any], words: list[str]) -> list[str]:
