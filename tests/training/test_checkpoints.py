@@ -43,6 +43,23 @@ def run(tmp_path):
     return folder
 
 
+def test_a_run_that_begins_again_logs_every_step_once(make_trainer):
+    """Killed before its first checkpoint, its rows stayed, and came a second time."""
+    trainer = make_trainer(max_iters=3)
+    trainer.run.root.mkdir(parents=True)
+    rows = [
+        {"phase": "tokenize"},
+        {"event": "eval", "step": 0, "val_loss": 9.0},
+        {"event": "step", "step": 1, "loss": 9.0},
+    ]
+    trainer.run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trainer.fit()
+    logged = [json.loads(line) for line in trainer.run.metrics_path.read_text().splitlines()]
+    assert logged[0] == rows[0]
+    assert [row["step"] for row in logged if row.get("event") == "step"] == [1, 2, 3]
+    assert [row["step"] for row in logged if row.get("event") == "eval"] == [0, 3]
+
+
 def test_the_newest_comes_back_and_old_ones_go(run):
     for step in (5, 10, 15):
         run.save(checkpoint(step), CONFIG)

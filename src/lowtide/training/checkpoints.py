@@ -144,10 +144,12 @@ class RunFolder:
         return self.root / "best"
 
     def create(self) -> None:
-        """Make the folder and remove partly written files of a killed run."""
+        """Make the folder and remove what a killed run left: parts of files, rows of its steps."""
         (self.root / "steps").mkdir(parents=True, exist_ok=True)
         for left in (self.root / "steps").glob(".*.partial"):
             shutil.rmtree(left, ignore_errors=True)  # a link to a folder is left alone
+        if not self.exists():  # killed before its first checkpoint: it begins at step 0 again
+            self.forget_metrics_after(0, -1)
 
     def step_dirs(self) -> list[Path]:
         """The finished checkpoints, oldest first."""
