@@ -27,6 +27,7 @@ __all__ = ["PublishGroup", "PublishThreads", "keep_unfinished", "publish_files"]
 
 ResultT = TypeVar("ResultT")
 _THREADS = 16
+_LEAST_FLUSHERS = 8  # a flush is waiting, mostly: with two a disk of 40 ms was waited for
 _WAITING = 4  # stretches of files for each worker, at most, that the disk has not begun with
 _Row = tuple[Path, Path]
 """A finished file, and the name it is to have."""
@@ -109,7 +110,8 @@ class PublishThreads:
     """
 
     def __init__(self, num_workers: int) -> None:
-        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-publish")
+        flushers = max(num_workers, _LEAST_FLUSHERS)
+        self._pool = ThreadPoolExecutor(flushers, thread_name_prefix="lowtide-publish")
         self._beginners = ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-writeback")
         self._room = threading.Semaphore(_WAITING * num_workers)
 
