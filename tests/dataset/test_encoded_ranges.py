@@ -13,6 +13,7 @@ import pytest
 
 from lowtide import _native
 from lowtide.corpus.removals import Report
+from lowtide.corpus.workers import WorkerPool
 from lowtide.corpus.workfiles import write_work_file
 from lowtide.dataset import sharding
 from lowtide.dataset.encoding import EncodedTotals
@@ -70,6 +71,23 @@ def test_ids_come_in_the_order_of_keys(tmp_path: Path, val: bool | None) -> None
     assert len(wanted) > 500
     for num_threads, open_files in ((1, 1), (1, 100), (3, 7), (16, 1000)):
         assert read_all(paths, val, num_threads, open_files) == wanted, (num_threads, open_files)
+
+
+def test_a_large_shard_is_counted_as_it_is_written(tmp_path: Path) -> None:
+    """Hours of one shard looked like no progress; one that is there already counts as a whole."""
+    paths, documents = write_blocks(tmp_path, 40)
+    total = sum(len(tokens) for _, _, tokens in documents)
+    job = ShardJob(
+        root=tmp_path / "data", encoded=paths, shuffle=True, val_fraction=0.0,
+        tokens_per_shard=1 << 40, vocab_size=100, chunk_bytes=200, done_folder=tmp_path / "done",
+    )  # fmt: skip
+    plan = plan_shards(job)
+    for steps in ([100] * (total // 100) + [total % 100], [total]):
+        counted: list[int] = []
+        with WorkerPool(2) as pool:
+            shards = sharding.write_shards(job, plan, pool, on_done=counted.append)
+        assert counted == steps
+        assert [shard.num_tokens for shard in shards["train"]] == [total]
 
 
 def test_as_many_files_stay_open_as_may(tmp_path: Path) -> None:

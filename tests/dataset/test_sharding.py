@@ -214,10 +214,11 @@ def test_shards_that_are_flushed_are_taken_and_few_wait(
             return at_once
 
         def result(self) -> Any:
+            events.append(10 + self.number)
             path = tmp_path / ("val" if self.number == 6 else "train") / str(self.number)
             return SimpleNamespace(path=path, num_tokens=10 + self.number)
 
-    def write_once(job: Any, plan: Any, ranges: Any, wanted: Any, threads: Any) -> Any:
+    def write_once(job: Any, plan: Any, ranges: Any, wanted: Any, *others: Any) -> Any:
         events.append(f"write {wanted.number}")
         return Flushed(wanted.number)
 
@@ -226,7 +227,7 @@ def test_shards_that_are_flushed_are_taken_and_few_wait(
     pool: Any = SimpleNamespace(num_workers=2, run=lambda tasks: (task() for task in tasks))
     job = job_of(root=tmp_path, done_folder=tmp_path / "done")
     plan = sharding.ShardPlan("content", [0], {}, shards)
-    found = sharding.write_shards(job, plan, pool, on_done=lambda count: events.append(count))
+    found = sharding.write_shards(job, plan, pool, on_done=events.append)
     assert [one.num_tokens for one in found["train"]] == list(range(10, 16))
     assert [one.num_tokens for one in found["val"]] == [16]
     writes = [f"write {number}" for number in range(7)]

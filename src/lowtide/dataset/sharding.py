@@ -219,7 +219,7 @@ def write_shards(
     *,
     on_done: Callable[[int], None],
 ) -> dict[str, list[layout.ShardInfo]]:
-    """Write every shard that does not exist yet."""
+    """Write every shard that does not exist yet; `on_done` gets the tokens of each chunk."""
     ask_for_open_files(2 * min(len(job.encoded), job.max_open_files))
     for split in layout.SPLITS:
         (job.root / split).mkdir(parents=True, exist_ok=True)
@@ -229,17 +229,21 @@ def write_shards(
     ranges = _RangeCache(job, plan, capacity=pool.num_workers + 1)
     waiting: deque[Future[layout.ShardInfo]] = deque()
     shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
+    counting = threading.Lock()
+
+    def count(num_tokens: int) -> None:
+        with counting:
+            on_done(num_tokens)
 
     def take() -> None:
         shard = waiting.popleft().result()
         shards[shard.path.parent.name].append(shard)
-        on_done(shard.num_tokens)
 
     with PublishThreads(pool.num_workers) as threads:
 
         def tasks() -> Iterator[Callable[[], Future[layout.ShardInfo]]]:
             for wanted in plan.shards:
-                yield lambda wanted=wanted: _write_once(job, plan, ranges, wanted, threads)
+                yield lambda wanted=wanted: _write_once(job, plan, ranges, wanted, threads, count)
 
         for published in pool.run(tasks()):
             waiting.append(published)
@@ -265,6 +269,7 @@ def _write_once(
     ranges: _RangeCache,
     wanted: PlannedShard,
     threads: PublishThreads,
+    count: Callable[[int], None],
 ) -> Future[layout.ShardInfo]:
     """Write a shard, unless it exists; the result is available when it is flushed and renamed."""
     path = _shard_path(job, wanted)
@@ -273,15 +278,19 @@ def _write_once(
     if note is not None and note.exists() and whole:
         known = Future[layout.ShardInfo]()
         known.set_result(layout.shard_from_row(job.root, open_work_file(note).header))
+        count(wanted.num_tokens)
         return known
     finished: list[tuple[Path, Path]] = []
+    item_bytes = id_bytes(job.vocab_size)
 
     def keep(partial: Path, name: Path) -> None:
         finished.append((partial, name))
 
-    shard = write_shard(
-        job, plan, ranges, wanted, publisher=keep, on_written=threads.start_writeback
-    )
+    def note_chunk(descriptor: int, offset: int, size: int) -> None:
+        threads.start_writeback(descriptor, offset, size)
+        count(size // item_bytes)
+
+    shard = write_shard(job, plan, ranges, wanted, publisher=keep, on_written=note_chunk)
 
     def note_down() -> layout.ShardInfo:
         if note is not None:
