@@ -92,9 +92,9 @@ def test_a_damaged_cache_is_measured_again(probes, tmp_path, content):
     assert len(probes) == 2
 
 
-def test_without_torch_a_plan_says_that_nothing_was_measured(probes, monkeypatch):
+def test_without_torch_nothing_is_measured(probes, monkeypatch):
     monkeypatch.setattr(program_module.importlib.util, "find_spec", lambda name: None)
-    assert not find_program().is_measured
+    assert find_program() is program_module._UNMEASURED
     assert probes == []
 
 

@@ -117,8 +117,6 @@ class Family:
     gguf_names: Mapping[str, str] = field(default_factory=lambda: _GGUF)
     gguf_permuted: bool = False
     """Rows of queries and keys are interleaved (pairs) instead of in halves."""
-    gguf_windows: bool = False
-    """llama.cpp applies its windows."""
     gguf_biases: bool = False
     """llama.cpp has the biases of attention that a config may ask for."""
     gguf_square_heads: bool = False

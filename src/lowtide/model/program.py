@@ -59,8 +59,6 @@ class Program:
     extra_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
     """Additional memory of parts: recompute (activation checkpointing loads torch's compiler), on
     top of it 8bit (bitsandbytes) and compile (its processes); parquet (pyarrow)."""
-    is_measured: bool = True
-    """False if there is no torch to measure."""
 
     def bytes_for(
         self,
@@ -81,9 +79,9 @@ class Program:
 
 
 # A machine without torch can plan for one that has it: the CPU build, and bitsandbytes.
-_UNMEASURED = Program(300 * MIB, 325 * MIB, extra_bytes=_USUAL_EXTRA_BYTES, is_measured=False)
+_UNMEASURED = Program(300 * MIB, 325 * MIB, extra_bytes=_USUAL_EXTRA_BYTES)
 # The same with JAX 0.10 for CPUs, its compiler included.
-_UNMEASURED_JAX = Program(190 * MIB, 560 * MIB, is_measured=False)
+_UNMEASURED_JAX = Program(190 * MIB, 560 * MIB)
 # Without a framework: Python and NumPy take 25 MiB when prompts are known, and 31 after the first
 # token; a command imports 5 MiB more after reading its options.
 _WRITING_BYTES, _IMPORTED_BYTES = 12 * MIB, 10 * MIB

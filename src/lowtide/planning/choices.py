@@ -69,11 +69,6 @@ class Choice:
     """The differences from the requested options."""
     fits: bool
 
-    @property
-    def batch_changes(self) -> tuple[str, ...]:
-        """The changes that do not change the results: smaller micro-batches."""
-        return tuple(change for change in self.changes if change.startswith(_MICRO_BATCHES))
-
 
 def usual_options(
     options: dict[str, Any], machine: Machine, *, names_a_model: bool, train_tokens: int | None

@@ -115,7 +115,6 @@ class JobMetrics:
     device_total_bytes: int | None = None
     budget_bytes: int | None = None
     """The budget of the job with the peak: a folder has rows of all jobs that ran in it."""
-    first_time: float | None = None
     last_time: float | None = None
     last_row: dict[str, Any] = field(default_factory=dict)
     last_event: str | None = None
@@ -152,9 +151,7 @@ class JobMetrics:
             self.budget_bytes = _size(row.get("budget_bytes"), self.budget_bytes)
 
     def _advance(self, now: float) -> None:
-        if self.last_time is None:
-            self.first_time = now
-        else:
+        if self.last_time is not None:
             passed = now - self.last_time
             if self.last_event is not None or passed > _GAP_SECONDS:
                 if len(self.resumes) < _MAX_RESUMES:
