@@ -180,7 +180,7 @@ class _RangeFile(io.RawIOBase):
             else:
                 self._ahead = _FIRST_AHEAD_BYTES
             size = min(size, self._info.size - self._position)
-            self._held = memoryview(b"")  # free it free it before the next is fetched
+            self._held = memoryview(b"")  # freed before the next is fetched
             self._held = memoryview(self._store.read(self._info, self._position, size))
             self._start, inside = self._position, 0
         return self._held[inside : inside + count]

@@ -134,7 +134,7 @@ def load_finished(
                 )
         return None
     if not (out_dir / TOKENIZER_NAME).exists():
-        return None  # it was it was it was killed while it wrote its files
+        return None  # killed while its files were written
     record = read_long_json(out_dir / LEARNED_NAME, ("input_files",))
     difference = _find_difference(settings, inputs, record, out_dir)
     if difference is None:
