@@ -119,7 +119,7 @@ CUTS = {
     r"max_new_tokens=\d+": "max_new_tokens=3",
     "--what loading checkpointing": "--what checkpointing",  # loading: tests/planning
     "lowtide generate ": "lowtide generate --max-new-tokens 3 ",
-    "lowtide evaluate ": "lowtide evaluate --eval-iters 1 ",
+    r"lowtide evaluate (?=.*--dataset-dir)": "lowtide evaluate --eval-iters 1 ",
 }
 
 
