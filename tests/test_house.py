@@ -184,6 +184,27 @@ def test_the_way_of_a_command_is_as_the_page_says() -> None:
         assert missing == [], files
 
 
+def test_every_module_is_on_the_map() -> None:
+    """The page lists folders and the modules beside them; a folder's docstring lists its own."""
+    page = (ROOT / "docs" / "architecture.md").read_text().split("## One command")[0]
+    named = set(re.findall(r"`([\w/]+(?:\.pyi?|/))`", page))
+    folders = {path.parent for path in SOURCE.glob("*/__init__.py")}
+    stages = {"corpus", "tokenizer", "dataset", "loader", "model", "training", "generation"}
+    beside = {path.name for path in SOURCE.glob("*.py")}
+    assert beside | {f"{path.name}/" for path in folders if path.name not in stages} == {
+        name for name in named if "/" not in name.rstrip("/") and not name.endswith(".pyi")
+    }
+    missing = {
+        path.relative_to(SOURCE).as_posix()
+        for init in SOURCE.rglob("*/__init__.py")
+        for words in [set(re.findall(r"\w+", ast.get_docstring(parsed(init)) or ""))]
+        for path in [*init.parent.glob("*.py"), *init.parent.glob("*/__init__.py")]
+        if path != init
+        and (path.parent.name if path.name == "__init__.py" else path.stem) not in words
+    }
+    assert missing == set()
+
+
 def test_families_are_asked_for_by_what_they_are() -> None:
     """Else a further family is more than a row of families.py."""
     names = "|".join(FAMILIES)

@@ -2,4 +2,10 @@
 
 Nothing here imports torch, and nothing elsewhere imports JAX: `lowtide.training.backends` and
 `lowtide.generation` import this package by its name when `--backend jax` asks for it.
+
+The modules, in reading order:
+
+network     trees (weights), network, loss, loading
+step        engine, optimizers, muon, eightbit, feeding
+run         backend, devices, processes, evaluation, generation
 """

@@ -5,6 +5,14 @@
     documents ─────┘        ordering, mixtures          streaming: text files ──▶ batches directly
 
 Reading is NumPy and native code; torch is imported by `torchloaders` alone.
+
+The modules, in reading order:
+
+windows     sources, windows, tokenstreams, arraystreams
+batches     ordering, shuffledblocks, mixtures, batches; torchloaders, datamodule (for torch)
+stores      storedtokens, storestreams, storeahead
+streaming   streaming, texts, tokenblocks, readahead, heldout, footprint
+checks      datachecks, checkedfiles, inspection, selftest
 """
 
 from lowtide.loader.batches import BatchLoader

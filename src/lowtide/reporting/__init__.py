@@ -4,4 +4,10 @@
                                                                      └──▶ watching (live)
 
 Nothing here imports torch, so a page can be made wherever the files are.
+
+The modules, in reading order:
+
+command     settings, reports, pages, watching
+data        metrics, series, runcurves, runfacts, datasetfacts
+pages       runs, comparisons (of runs), datasets, datasetcomparisons, tokenizers, jobs; factstable
 """

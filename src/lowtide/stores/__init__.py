@@ -4,4 +4,9 @@
                  └─────▶ corpus (inputs read as streams)
 
 Only `objects` imports obstore, the client of the stores, when the first URL is opened.
+
+The modules, in reading order:
+
+objects     urls, objects, refusals (errors), credentials, paths, localcopy
+cache       extents, extentfolder, extentfiles
 """
