@@ -230,11 +230,15 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "model.tensorfiles": {
         "PIECE_BYTES": 25_165_824,
         "PIECE_NUMBERS": 1_048_576,
-        "_LARGEST_HEADER": 104_857_600,
-        "ITEM_BYTES": {"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
-        "_WHOLE_BYTES": {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1},
         "copy_tensors(piece_numbers)": 1_048_576,
         "iter_pieces(piece_numbers)": 1_048_576,
+    },
+    "model.tensorheaders": {
+        "ITEM_BYTES": {"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
+        "_WHOLE_BYTES": {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1},
+        "_LARGEST_HEADER": 104_857_600,
+        "_LARGEST_SIZE": 9_223_372_036_854_775_808,
+        "_MOST_DIMENSIONS": 64,
     },
     "model.tensors": {"ModelTensor.transposed": False},
     "model.tide": {"_GATE_INPUTS": 32},

@@ -75,7 +75,7 @@ def test_damage_is_told(tmp_path):
         "the weights have 20 bytes": whole[:20],
         "not a readable": whole[:8] + b"?" + whole[9:],
         "lack model.norm.weight": whole.replace(b"model.norm.weight", b"model.nrom.weight"),
-        "of type I64": whole.replace(b'"F32"', b'"I64"', 1),
+        "of type I32": whole.replace(b'"F32"', b'"I32"', 1),
         "a header of": b"\xff" * 8 + whole[8:],
     }
     for message, data in cases.items():
@@ -101,3 +101,11 @@ def test_tensors_in_several_files_are_found(tmp_path):
     copy_tensors(tmp_path, tmp_path / "out", config=config, dtype="float32")
     save_file(tensors, tmp_path / "expected", metadata={"format": "pt"})
     assert (tmp_path / "out").read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+def test_gits_pointer_to_the_weights_is_named(tmp_path):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 999\n"
+    (tmp_path / "model.safetensors").write_text(pointer)
+    with pytest.raises(DataError, match="Git's pointer") as caught:
+        copy_tensors(tmp_path, tmp_path / "out", config=CONFIGS["qwen3"], dtype=None)
+    assert "git lfs pull" in (caught.value.next_step or "")

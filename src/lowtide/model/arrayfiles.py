@@ -20,7 +20,8 @@ from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
 from lowtide.model.heldfiles import unchanged
 from lowtide.model.moduleconfig import ModuleConfig
-from lowtide.model.tensorfiles import StoredTensor, find_tensors, header_bytes, read_header
+from lowtide.model.tensorfiles import find_tensors
+from lowtide.model.tensorheaders import StoredTensor, header_bytes, read_header
 from lowtide.model.tensors import iter_tensors
 
 __all__ = [

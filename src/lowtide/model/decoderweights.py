@@ -20,14 +20,13 @@ from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.decoder import Array, DecoderNetwork
 from lowtide.model.heldfiles import HeldFiles
 from lowtide.model.tensorfiles import (
-    ITEM_BYTES,
     PIECE_NUMBERS,
-    StoredTensor,
     find_tensors,
     read_exactly,
     require_weights,
     to_float32,
 )
+from lowtide.model.tensorheaders import ITEM_BYTES, StoredTensor
 from lowtide.model.tensors import ModelTensor, iter_tensors, layer_of
 
 __all__ = ["NETWORKS", "held_bytes", "load_decoder", "load_decoder_in_turns", "turns_bytes"]

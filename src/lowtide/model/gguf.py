@@ -30,13 +30,12 @@ from lowtide.model.heldfiles import unchanged
 from lowtide.model.quantization import BLOCK, quantize_q4_0, quantize_q8_0
 from lowtide.model.rope import frequencies
 from lowtide.model.tensorfiles import (
-    ITEM_BYTES,
-    StoredTensor,
     find_tensors,
     from_float32,
     read_exactly,
     to_float32,
 )
+from lowtide.model.tensorheaders import ITEM_BYTES, StoredTensor
 from lowtide.model.tensors import HEAD, ModelTensor, iter_tensors
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer

@@ -27,8 +27,6 @@ from lowtide.filenames import TOKENIZER_NAME
 from lowtide.files import open_file, read_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.tensorfiles import (
-    ITEM_BYTES,
-    StoredTensor,
     TableRows,
     copy_tensors,
     from_float32,
@@ -36,6 +34,7 @@ from lowtide.model.tensorfiles import (
     read_exactly,
     to_float32,
 )
+from lowtide.model.tensorheaders import ITEM_BYTES, StoredTensor
 from lowtide.model.tensors import HEAD
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer

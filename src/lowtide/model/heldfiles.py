@@ -1,6 +1,6 @@
 """Read tensor files that a run may replace with a new checkpoint meanwhile.
 
-In:      locations of tensors (tensorfiles.StoredTensor)
+In:      locations of tensors (tensorheaders.StoredTensor)
 Out:     the tensors of one checkpoint, or DataError; never a mixture of two checkpoints
 Memory:  an open file for each that tensors are in
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lowtide.errors import DataError
 
 if TYPE_CHECKING:
-    from lowtide.model.tensorfiles import StoredTensor
+    from lowtide.model.tensorheaders import StoredTensor
 
 __all__ = ["HeldFiles", "unchanged"]
 

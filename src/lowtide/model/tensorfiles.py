@@ -7,7 +7,6 @@ Memory:  one piece of a tensor, read and converted; no torch
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from lowtide.model.checksums import record_checksums
 from lowtide.model.config import GPTConfig
 from lowtide.model.heldfiles import unchanged
 from lowtide.model.sizing import count_parameters
+from lowtide.model.tensorheaders import ITEM_BYTES, StoredTensor, header_bytes, read_header
 from lowtide.model.tensors import HEAD, iter_tensors, portable_shapes
 from lowtide.quickclasses import dataclass
 
@@ -31,20 +31,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "ITEM_BYTES",
     "NAMES",
     "PIECE_BYTES",
     "PIECE_NUMBERS",
-    "StoredTensor",
     "TableRows",
     "copy_tensors",
     "find_tensors",
     "from_float32",
-    "header_bytes",
     "iter_pieces",
     "portable_shapes",
     "read_exactly",
-    "read_header",
     "require_weights",
     "stored_dtype",
     "to_float32",
@@ -54,31 +50,12 @@ __all__ = [
 PIECE_BYTES = 24 << 20
 """The largest memory of a piece: as read, as float32, and as written."""
 PIECE_NUMBERS = 1 << 20
-_LARGEST_HEADER = 100 << 20
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Bytes of a number, of the types that weights have."""
-_WHOLE_BYTES = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _BUFFERS = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Tensors in old files that are not weights."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".bin.index.json")
+_POINTER = b"version https://git-lfs"  # the text that Git stores in place of a large file
 _OTHER_CONFIG = "bring back the config.json and the weights as they belong together"
 NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """The location of a tensor."""
-
-    path: Path
-    kind: str
-    shape: tuple[int, ...]
-    offset: int
-    """From the beginning of the file."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Its size in the file."""
-        return math.prod(self.shape) * ITEM_BYTES[self.kind]
 
 
 @dataclass(frozen=True)
@@ -248,6 +225,13 @@ def _require_plain(path: Path, place: Path) -> Path:
             path=place,
             next_step="bring this file back from where the model came from",
         )
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise DataError(
+                f"{path.name} is Git's pointer to the weights, not the weights",
+                path=path,
+                next_step="git lfs pull   in the folder that was cloned",
+            )
     return path
 
 
@@ -282,46 +266,6 @@ def _read_headers(folder: Path) -> dict[str, StoredTensor]:
                 next_step="bring this file back from where the model came from",
             )
     return {name: headers[path][name] for name, path in files.items()}
-
-
-def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Find every tensor of one file."""
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if size > _LARGEST_HEADER:
-                raise ValueError(f"a header of {size} bytes")
-            header: dict[str, Any] = json.loads(file.read(size))
-        begin, end = 8 + size, path.stat().st_size
-        rows = {
-            name: StoredTensor(
-                path, row["dtype"], tuple(row["shape"]), begin + row["data_offsets"][0]
-            )
-            for name, row in header.items()
-            if name != "__metadata__"
-        }
-        for name, row in rows.items():
-            if not all(type(size) is int and size >= 0 for size in row.shape):
-                raise ValueError(f"{name} has the shape {row.shape}")
-            size = math.prod(row.shape) * (ITEM_BYTES | _WHOLE_BYTES).get(row.kind, 0)
-            if not begin <= row.offset <= row.offset + size <= end:
-                raise ValueError(f"{name} ends beyond the file")
-        return rows
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"not a readable safetensors file: {error}", path=path) from None
-
-
-def header_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
-    """The beginning of a safetensors file that holds tensors of this kind and shape, in order."""
-    rows: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, (kind, shape) in tensors.items():
-        end = offset + math.prod(shape) * (ITEM_BYTES | _WHOLE_BYTES)[kind]
-        rows[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def iter_pieces(

@@ -28,13 +28,12 @@ from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
 from lowtide.model.heldfiles import HeldFiles
 from lowtide.model.tensorfiles import (
-    ITEM_BYTES,
     PIECE_NUMBERS,
-    StoredTensor,
     find_tensors,
     read_exactly,
     require_weights,
 )
+from lowtide.model.tensorheaders import ITEM_BYTES, StoredTensor
 from lowtide.model.tensors import ModelTensor, iter_tensors, layer_of
 
 __all__ = [
