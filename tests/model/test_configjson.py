@@ -57,6 +57,11 @@ OTHERS: list[dict[str, Any]] = [
     {"quantization_config": {"bits": 4}}, {"model_type": "mamba"}, {"hidden_act": "swish"},
     {"use_sliding_window": "yes"}, {"head_dim": True}, {"vocab_size": "100"},
     {"num_key_value_heads": None}, {"head_dim": None}, {"mlp_bias": True}, {"attention_bias": True},
+    # As model cards tell to add it to a file of version 5, with and without the base outside.
+    {"rope_theta": 777.0, "rope_parameters": {"rope_type": "default", "rope_theta": 777.0},
+     "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 48}},
+    {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 777.0},
+     "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 48}},
 ]  # fmt: skip
 
 

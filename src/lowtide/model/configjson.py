@@ -25,6 +25,7 @@ _REPLACED = (
 )  # fmt: skip
 _CAP = "final_logit_softcapping"
 _WITHOUT_OWN = "without_own_values"
+_THETA = 10000.0  # where a config.json has none
 _MOST_LAYERS = 1 << 10  # more are refused by their number
 _ROPE_FIELDS = (
     "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
@@ -132,7 +133,7 @@ def _read_rotary(fields: Mapping[str, Any], layout: FamilyName) -> GPTConfig:
         layout=layout,
         tie_weights=_flag(fields, "tie_word_embeddings"),
         dropout=fields.get("dropout", 0.0),
-        rope_theta=float(rope.get("rope_theta", fields.get("rope_theta", 10000.0))),
+        rope_theta=_read_theta(rope, fields),
         norm_eps=fields.get("rms_norm_eps", family.default_eps),
         rope_scaling=_read_scaling(rope, fields),
         attention_bias=family.qkv_bias is None and _flag(fields, "attention_bias"),
@@ -145,8 +146,11 @@ def _read_rotary(fields: Mapping[str, Any], layout: FamilyName) -> GPTConfig:
 
 
 def _rope_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of rotary positions: rope_parameters (version 5) or rope_scaling (version 4)."""
-    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    """The fields of rotary positions: rope_scaling (version 4) or rope_parameters (version 5).
+
+    Of both, rope_scaling counts, as in every version: model cards tell to add it.
+    """
+    rope = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     require(isinstance(rope, Mapping), "rope_parameters", rope, "an object")
     if any(isinstance(value, Mapping) for value in rope.values()):
         raise DataError("rope_parameters differ from layer to layer; expected one set for all")
@@ -154,6 +158,20 @@ def _rope_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     if part not in (None, 1, 1.0):
         raise DataError(f"partial_rotary_factor is {part!r}, expected 1")
     return rope
+
+
+def _read_theta(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
+    """The base of the frequencies; one that only the unused of two objects names is refused."""
+    theta = rope.get("rope_theta", fields.get("rope_theta"))
+    unused = fields.get("rope_parameters")
+    other = unused.get("rope_theta", _THETA) if isinstance(unused, Mapping) else _THETA
+    if theta is None and other != _THETA:
+        raise DataError(
+            f"rope_theta is {other} in rope_parameters, but rope_scaling, which replaces it, has "
+            "none",
+            next_step=f'add "rope_theta": {other} to rope_scaling in config.json',
+        )
+    return float(_THETA if theta is None else theta)
 
 
 def _read_scaling(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any] | None:
