@@ -16,6 +16,13 @@ import pytest
 
 from lowtide import _native
 from lowtide.dataset import layout
+from lowtide.dataset.tokenfiles.shards import (
+    ShardInfo,
+    id_chunk,
+    load_document_ends,
+    load_shard_tokens,
+    write_shard_stream,
+)
 from lowtide.tokenizer import Tokenizer
 
 SEPARATOR = "<|endoftext|>"
@@ -44,10 +51,10 @@ def write_corpus(path: Path, documents: list[str]) -> Path:
 
 def write_shard(
     path: Path, ids: npt.NDArray[np.integer], ends: list[int], *, vocab_size: int
-) -> layout.ShardInfo:
+) -> ShardInfo:
     path.parent.mkdir(parents=True, exist_ok=True)
-    chunk = layout.id_chunk(ids, np.array(ends), vocab_size=vocab_size, path=path)
-    return layout.write_shard_stream(path, [chunk], vocab_size=vocab_size)
+    chunk = id_chunk(ids, np.array(ends), vocab_size=vocab_size, path=path)
+    return write_shard_stream(path, [chunk], vocab_size=vocab_size)
 
 
 def read_documents(root: Path, split: str) -> list[str]:
@@ -58,7 +65,7 @@ def read_documents(root: Path, split: str) -> list[str]:
     ends: list[int] = []
     base = 0
     for shard in info.shards[split]:
-        ends += [base + int(end) for end in layout.load_document_ends(shard)]
+        ends += [base + int(end) for end in load_document_ends(shard)]
         base += shard.num_tokens
     documents: list[str] = []
     begin = 0
@@ -70,7 +77,7 @@ def read_documents(root: Path, split: str) -> list[str]:
 
 
 def read_tokens(info: layout.DatasetInfo, split: str) -> np.ndarray:
-    parts = [layout.load_shard_tokens(shard, info.dtype) for shard in info.shards[split]]
+    parts = [load_shard_tokens(shard, info.dtype) for shard in info.shards[split]]
     return np.concatenate(parts) if parts else np.empty(0, info.dtype)
 
 

@@ -21,6 +21,7 @@ from lowtide.dataset.appendable import AppendResult
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_append, describe_preparation
+from lowtide.dataset.tokenfiles.shards import load_document_ends, shard_number
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.filenames import METADATA_NAME
@@ -74,9 +75,7 @@ def test_new_documents_once_and_old_files_untouched(
     assert verify_dataset(dataset_dir=root).problems == []
     metadata = result.info.metadata
     assert metadata["input_files"] == [str(tmp_path / "old.txt"), str(extra)]
-    numbers = [
-        layout.shard_number(s.path) for split in layout.SPLITS for s in result.info.shards[split]
-    ]
+    numbers = [shard_number(s.path) for split in layout.SPLITS for s in result.info.shards[split]]
     assert len(numbers) == len(set(numbers)) == metadata["total_shards"]
     assert metadata["total_tokens"] == sum(map(result.info.num_tokens, layout.SPLITS))
 
@@ -347,7 +346,7 @@ def test_documents_that_end_where_a_chunk_ends_are_decoded_once(tmp_path: Path) 
     root = make_dataset(tmp_path, make_documents(20), val_fraction=0.0, tokens_per_shard=100_000)
     info = layout.load_dataset_info(root)
     shards = info.shards["train"]
-    first_end = int(layout.load_document_ends(shards[0])[0])
+    first_end = int(load_document_ends(shards[0])[0])
     stretches, tokenizer = rehashing.whole_shards(shards), Tokenizer.load(root)
     parts = rehashing.iter_texts(stretches, info.dtype, tokenizer, decode_tokens=first_end)
     texts = [text.decode() for part, _ in parts for text in part]

@@ -25,6 +25,7 @@ from lowtide.dataset.pretokenization import pretokenize_file
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.tokenfiles import streams
 from lowtide.dataset.tokenfiles.megatron import open_megatron
+from lowtide.dataset.tokenfiles.shards import load_document_ends
 from lowtide.dataset.tokenfiles.streams import Opening, TokenStream, iter_lengths
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError, UsageError
@@ -49,7 +50,7 @@ def ends_of(info: layout.DatasetInfo, split: str) -> list[int]:
     ends: list[int] = []
     base = 0
     for shard in info.shards[split]:
-        ends += [base + int(end) for end in layout.load_document_ends(shard)]
+        ends += [base + int(end) for end in load_document_ends(shard)]
         base += shard.num_tokens
     return ends
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.dataset import layout
 from lowtide.dataset.staged import destination
 from lowtide.dataset.staged.destination import open_destination
+from lowtide.dataset.tokenfiles.shards import documents_path, shard_name
 from lowtide.engine import storefolders
 from lowtide.errors import LowtideError, UsageError
 from lowtide.stores import paths
@@ -17,7 +17,7 @@ from lowtide.stores.paths import StorePath
 
 from ..stores.memorystore import MemoryStore
 
-SHARD, OTHER = (layout.shard_name(number, "01234567-bc013c54") for number in range(2))
+SHARD, OTHER = (shard_name(number, "01234567-bc013c54") for number in range(2))
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_shard_is_here_with_both_its_files(store: MemoryStore, tmp_path: Path)
     ):
         assert place.keep_only([]) is None
         assert place.keep_only(names) == names[0]
-        for name in (names[0], layout.documents_path(names[0]), layout.documents_path(names[1])):
+        for name in (names[0], documents_path(names[0]), documents_path(names[1])):
             put(name)
         assert place.keep_only(names) == names[1]
         put(names[1])

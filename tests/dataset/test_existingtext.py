@@ -34,9 +34,9 @@ TEXTS = [b"ab", b"cde", b"", b"fghij", b"kl", b"mn"]
 
 @pytest.fixture
 def dataset(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(rehashing.layout, "load_shard_tokens", lambda shard, dtype: shard.ids)
+    monkeypatch.setattr(rehashing, "load_shard_tokens", lambda shard, dtype: shard.ids)
     monkeypatch.setattr(
-        rehashing.layout, "load_document_ends",
+        rehashing, "load_document_ends",
         lambda shard: (np.flatnonzero(shard.ids == 0) + 1).astype("<u8"),
     )  # fmt: skip
 

@@ -266,7 +266,7 @@ def test_shards_are_listed_as_their_records_say(monkeypatch: pytest.MonkeyPatch)
     records = SimpleNamespace(
         read=lambda task: {"facts": {"shards": [{"split": s, "n": n} for s, n in rows[task.index]]}}
     )
-    monkeypatch.setattr(gathering.layout, "shard_from_row", lambda root, row: (root, row["n"]))
+    monkeypatch.setattr(gathering, "shard_from_row", lambda root, row: (root, row["n"]))
     job: Any = SimpleNamespace(records=records)
     stage = GatherStage(job, lambda: None)  # type: ignore[arg-type,return-value]
     stage.__dict__["_cut"] = SimpleNamespace(groups=[2, 3])
@@ -304,9 +304,7 @@ def test_a_group_is_written_published_and_recorded(
 
     monkeypatch.setattr(gathering, "make_shard_job", lambda job, root, tokenizer, tag: (root, tag))
     monkeypatch.setattr(gathering, "write_shard", write)
-    monkeypatch.setattr(
-        gathering.layout, "shard_row", lambda root, shard: {"file": shard.path.name}
-    )
+    monkeypatch.setattr(gathering, "shard_row", lambda root, shard: {"file": shard.path.name})
     stage = GatherStage(job, lambda: None)  # type: ignore[arg-type,return-value]
     shards = (shard(1, 0), shard(1, 1), shard(1, 2, "val"))
     stage.__dict__["_cut"] = Cut("tag", [1, 3], ShardPlan("content", [], {}, shards))

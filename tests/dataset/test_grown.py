@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.dataset import grown, layout
+from lowtide.dataset import grown
 from lowtide.dataset.grown import GrownDataset, first_free_number, unknown_characters
+from lowtide.dataset.tokenfiles.shards import ShardInfo
 from lowtide.errors import DataError
 from lowtide.tokenizer import Tokenizer
 
@@ -97,7 +98,7 @@ def test_shards_are_moved_ends_first_and_only_once(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     for suffix in ("bin", "docs"):
         (new / f"s.{suffix}").write_text(suffix)
-    shard = layout.ShardInfo(new / "s.bin", 1, 1, 0, 0, None)
+    shard = ShardInfo(new / "s.bin", 1, 1, 0, 0, None)
     for _ in range(2):  # repeated after a kill
         moved = dataset.move_in({"train": [shard], "val": []})
         assert moved["val"] == []
@@ -147,9 +148,9 @@ def test_metadata_says_what_was_there_and_what_was_added(
     }  # fmt: skip
     dataset = make(before)
     path = Path("elsewhere/a.bin")
-    old = layout.ShardInfo(path, 1, 0, 0, 0, None)
+    old = ShardInfo(path, 1, 0, 0, 0, None)
     dataset.shards["train"].append(old)
-    shard = layout.ShardInfo(path, 4, 0, 0, 0, None)
+    shard = ShardInfo(path, 4, 0, 0, 0, None)
     added = grown.Added(
         inputs=[SimpleNamespace(path=Path("new"))], reading=None, contents=None,
         sources=SimpleNamespace(iter_json=lambda rows: [{"file": name} for name, _ in rows]),

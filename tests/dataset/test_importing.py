@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset import importing, layout
+from lowtide.dataset import importing
 from lowtide.dataset.conversion import convert_dataset
+from lowtide.dataset.tokenfiles.shards import ShardInfo, shard_number, write_shard_stream
 from lowtide.dataset.verification import verify_dataset
 from lowtide.dataset.workfolder import begin_work
 from lowtide.errors import DataError, UsageError
@@ -24,16 +25,16 @@ from corpora import snapshot
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[Path]:
     """Stop an import before it writes shard `number`; its writes are recorded."""
-    real = layout.write_shard_stream
+    real = write_shard_stream
 
-    def write(path: Path, chunks: Any, **given: Any) -> layout.ShardInfo:
-        if layout.shard_number(path) == number:
+    def write(path: Path, chunks: Any, **given: Any) -> ShardInfo:
+        if shard_number(path) == number:
             raise KeyboardInterrupt
         written.append(path)
         return real(path, chunks, **given)
 
     written: list[Path] = []
-    monkeypatch.setattr(layout, "write_shard_stream", write)
+    monkeypatch.setattr(importing, "write_shard_stream", write)
     return written
 
 
@@ -59,7 +60,7 @@ def test_an_interrupted_import_goes_on(
     with monkeypatch.context() as patch:
         written = stop_at(patch, -1)
         convert_dataset(**options, out_path=tmp_path / "out")
-    numbers = [layout.shard_number(path) for path in written]
+    numbers = [shard_number(path) for path in written]
     goes_on = changed in {"nothing", "time"}
     assert numbers == list(range(3 if goes_on else 0, 10))
     assert ("begun anew" in capsys.readouterr().err) != goes_on
@@ -170,9 +171,9 @@ def test_files_that_change_while_they_are_read_are_refused(
     source = tmp_path / "in" / "train.bin"
     source.parent.mkdir()
     np.arange(100, dtype="<u2").tofile(source)
-    real = layout.write_shard_stream
+    real = write_shard_stream
 
-    def write(path: Path, chunks: Any, **given: Any) -> layout.ShardInfo:
+    def write(path: Path, chunks: Any, **given: Any) -> ShardInfo:
         shard = real(path, chunks, **given)
         ids = np.arange(100, dtype="<u2")
         if changed:
@@ -181,7 +182,7 @@ def test_files_that_change_while_they_are_read_are_refused(
         os.utime(source, ns=(1, 1))
         return shard
 
-    monkeypatch.setattr(layout, "write_shard_stream", write)
+    monkeypatch.setattr(importing, "write_shard_stream", write)
     options: Any = {"source_kind": "nanogpt", "tokenizer": "gpt2", "val_fraction": 0.1}
     if not changed:
         convert_dataset(in_path=source.parent, out_path=tmp_path / "out", **options)

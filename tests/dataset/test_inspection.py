@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset import inspection, layout
+from lowtide.dataset import inspection
 from lowtide.dataset.inspection import inspect_dataset, plan_inspection, read_window
 from lowtide.errors import UsageError
 from lowtide.memory import MemoryBudget
@@ -28,7 +28,7 @@ def info_of(monkeypatch: pytest.MonkeyPatch, *sizes: int, **metadata: Any) -> An
         read.append((begin, end))
         return shard.ids[begin:end]
 
-    monkeypatch.setattr(layout, "read_shard_tokens", read_tokens)
+    monkeypatch.setattr(inspection, "read_shard_tokens", read_tokens)
     splits: dict[str, Any] = {"train": shards, "val": []}
     return SimpleNamespace(
         root=Path("data"), shards=splits, dtype=np.dtype("<u2"), vocab_size=5000, metadata=metadata,

@@ -16,6 +16,12 @@ from lowtide.dataset import layout, shardlist
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.summary import describe_verification
+from lowtide.dataset.tokenfiles.shards import (
+    ShardInfo,
+    load_document_ends,
+    load_shard_tokens,
+    shard_name,
+)
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
@@ -27,11 +33,9 @@ from corpora import write_shard
 
 def make_dataset(root: Path, *, vocab_size: int = 300) -> layout.DatasetInfo:
     train = write_shard(
-        root / "train" / layout.shard_name(0), np.arange(100), [40, 100], vocab_size=vocab_size
+        root / "train" / shard_name(0), np.arange(100), [40, 100], vocab_size=vocab_size
     )
-    val = write_shard(
-        root / "val" / layout.shard_name(1), np.arange(20), [20], vocab_size=vocab_size
-    )
+    val = write_shard(root / "val" / shard_name(1), np.arange(20), [20], vocab_size=vocab_size)
     layout.write_metadata(
         root,
         shards={"train": [train], "val": [val]},
@@ -48,9 +52,9 @@ def test_round_trip(tmp_path: Path) -> None:
     info = make_dataset(tmp_path)
     assert info.dtype == np.uint16
     assert info.num_tokens("train") == 100 and info.num_tokens("val") == 20
-    tokens = layout.load_shard_tokens(info.shards["train"][0], info.dtype)
+    tokens = load_shard_tokens(info.shards["train"][0], info.dtype)
     assert tokens.tolist() == list(range(100))
-    assert layout.load_document_ends(info.shards["train"][0]).tolist() == [40, 100]
+    assert load_document_ends(info.shards["train"][0]).tolist() == [40, 100]
     metadata = json.loads((tmp_path / "dataset_metadata.json").read_text())
     assert (metadata["total_tokens"], metadata["total_shards"]) == (120, 2)
     assert metadata["train_shards"] == 1 and metadata["val_shards"] == 1
@@ -60,7 +64,7 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_wide_vocabulary_is_uint32(tmp_path: Path) -> None:
     info = make_dataset(tmp_path, vocab_size=70_000)
     assert info.dtype == np.uint32
-    assert layout.load_shard_tokens(info.shards["train"][0], info.dtype)[99] == 99
+    assert load_shard_tokens(info.shards["train"][0], info.dtype)[99] == 99
 
 
 def test_shard_moved_in_is_found(tmp_path: Path) -> None:
@@ -158,7 +162,7 @@ def test_a_shard_moved_in_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     real = shardlist.scan_shard
     scans: list[Path] = []
 
-    def scan(path: Path, **given: Any) -> layout.ShardInfo:
+    def scan(path: Path, **given: Any) -> ShardInfo:
         scans.append(path)
         return real(path, **given)
 

@@ -14,6 +14,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.tokenfiles.shards import shard_name, shard_number
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
@@ -49,9 +50,9 @@ def use_old_names(root: Path) -> None:
     metadata = json.loads(path.read_text())
     for split, rows in metadata["shards"].items():
         for row in rows:
-            number = layout.shard_number(row["file"])
+            number = shard_number(row["file"])
             assert number is not None
-            name = layout.shard_name(number)
+            name = shard_name(number)
             for suffix in (".bin", ".docs"):
                 (root / row["file"]).with_suffix(suffix).rename(
                     (root / split / name).with_suffix(suffix)
@@ -130,7 +131,7 @@ def test_datasets_with_earlier_names_load_and_grow(tmp_path: Path) -> None:
     result = append_to_dataset(dataset_dir=root, input_files=[more])
     assert result.added_shards and result.info.describe_moved_in() is None
     assert read_tokens(result.info, "train").tolist()[: len(before)] == before
-    numbers = [layout.shard_number(s.path) for rows in result.info.shards.values() for s in rows]
+    numbers = [shard_number(s.path) for rows in result.info.shards.values() for s in rows]
     assert sorted(n for n in numbers if n is not None) == list(range(len(numbers)))
     assert not verify_dataset(dataset_dir=root).problems
 

@@ -25,6 +25,7 @@ from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.sharding import ShardJob
 from lowtide.dataset.summary import describe_preparation
+from lowtide.dataset.tokenfiles.shards import ShardInfo, shard_number
 from lowtide.errors import BudgetError, DataError, LowtideError, UsageError
 from lowtide.stores.paths import StorePath
 from lowtide.tokenizer import Tokenizer
@@ -55,7 +56,7 @@ def test_every_document_once(tmp_path: Path) -> None:
     for split in layout.SPLITS:
         sizes = [shard.num_tokens for shard in info.shards[split]]
         assert all(size == 1000 for size in sizes[:-1]) and 0 < sizes[-1] <= 1000
-    numbers = [layout.shard_number(s.path) for split in layout.SPLITS for s in info.shards[split]]
+    numbers = [shard_number(s.path) for split in layout.SPLITS for s in info.shards[split]]
     assert numbers == list(range(len(numbers)))
     assert not (tmp_path / "out" / ".work").exists()
 
@@ -514,7 +515,7 @@ def test_full_disk_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     calls = 0
     real = sharding.write_shard  # pyright: ignore[reportPrivateUsage]
 
-    def fail(*given: Any, **named: Any) -> layout.ShardInfo:
+    def fail(*given: Any, **named: Any) -> ShardInfo:
         nonlocal calls
         calls += 1
         if calls == 3:

@@ -57,8 +57,8 @@ def shards(monkeypatch: pytest.MonkeyPatch) -> Any:
             for number, (ids, ends) in enumerate(parts)
         ]  # fmt: skip
 
-    monkeypatch.setattr(rehashing.layout, "load_shard_tokens", lambda shard, dtype: shard.ids)
-    monkeypatch.setattr(rehashing.layout, "load_document_ends", lambda shard: shard.ends)
+    monkeypatch.setattr(rehashing, "load_shard_tokens", lambda shard, dtype: shard.ids)
+    monkeypatch.setattr(rehashing, "load_document_ends", lambda shard: shard.ends)
     return make
 
 

@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.dataset import layout, shardlist
+from lowtide.dataset import shardlist
 from lowtide.dataset.shardlist import find_split_shards
+from lowtide.dataset.tokenfiles.shards import ShardInfo, id_chunk, shard_row, write_shard_stream
 from lowtide.errors import DataError
 
 
-def write(root: Path, name: str, ids: list[int]) -> layout.ShardInfo:
+def write(root: Path, name: str, ids: list[int]) -> ShardInfo:
     path = root / "train" / name
     path.parent.mkdir(exist_ok=True)
-    chunk = layout.id_chunk(
-        np.array(ids), np.array([len(ids)], np.uint64), vocab_size=300, path=path
-    )
-    return layout.write_shard_stream(path, [chunk], vocab_size=300)
+    chunk = id_chunk(np.array(ids), np.array([len(ids)], np.uint64), vocab_size=300, path=path)
+    return write_shard_stream(path, [chunk], vocab_size=300)
 
 
-def find(root: Path, rows: list[Any], **changes: Any) -> list[layout.ShardInfo]:
+def find(root: Path, rows: list[Any], **changes: Any) -> list[ShardInfo]:
     metadata = {"shards": {"train": rows}, "tokenizer_fingerprint": "f" * 16}
     given: dict[str, Any] = {"dtype": "uint16", "vocab_size": 300, **changes}
     return find_split_shards(root, "train", metadata, **given)
@@ -39,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_shards_are_as_the_metadata_says(root: Path) -> None:
     shards = [write(root, f"{name}.bin", [1, 2, 3]) for name in "ab"]
-    rows = [layout.shard_row(root, shard) for shard in shards]
+    rows = [shard_row(root, shard) for shard in shards]
     assert find(root, rows) == shards
     (root / "train" / "a.bin").write_bytes(bytes(5))
     with pytest.raises(DataError) as caught:
@@ -65,7 +64,7 @@ def test_a_shard_that_is_newer_than_the_metadata_is_looked_at(
     root: Path, monkeypatch: pytest.MonkeyPatch, newer: int, has_head: bool, refused: bool
 ) -> None:
     shard = write(root, "a.bin", [1, 2, 3])
-    row = layout.shard_row(root, shard)
+    row = shard_row(root, shard)
     if not has_head:
         row["head_xxh3_64"] = None
     (root / "train" / "a.bin").write_bytes(np.array([1, 2, 4], "<u2").tobytes())
@@ -91,7 +90,7 @@ def test_shards_moved_in_are_read_once_and_again_when_something_changed(
 
     monkeypatch.setattr(shardlist, "scan_shard", scan)
     known = write(root, "z.bin", [1])
-    rows = [layout.shard_row(root, known)]
+    rows = [shard_row(root, known)]
     for name in ("b", "a"):
         np.array([1, 2], "<u2").tofile(root / "train" / f"{name}.bin")
     for name in (".hidden.bin", "notes.txt"):

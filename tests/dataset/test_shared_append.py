@@ -76,7 +76,7 @@ def test_the_dataset_is_the_one_that_the_work_was_begun_on(
         plan |= {"first_number": 7, "shards": {"train": ["a", "b"], "val": ["c"]}}
     monkeypatch.setattr(adding, "read_plan", lambda records: plan)
     monkeypatch.setattr(adding, "first_free_number", lambda info: 3)
-    monkeypatch.setattr(adding.layout, "shard_from_row", lambda root, row: (root, row))
+    monkeypatch.setattr(adding, "shard_from_row", lambda root, row: (root, row))
     monkeypatch.setattr(adding, "GrownDataset", lambda *given, **more: (given, more))
     info: Any = SimpleNamespace(shards="shards", root="root")
     found: Any = adding._open_grown(info, "stored", "sum", None)  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def test_what_has_to_be_the_same_to_go_on(items: Any) -> None:
 
 
 def test_a_dataset_as_it_is_before_anything_is_moved_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appending.layout, "shard_row", lambda root, shard: (root, shard))
+    monkeypatch.setattr(appending, "shard_row", lambda root, shard: (root, shard))
     monkeypatch.setattr(appending, "first_free_number", lambda info: 9)
     info: Any = SimpleNamespace(
         metadata={"appended": [1, 2]}, root="root", shards={"train": ["a"], "val": []}

@@ -18,6 +18,7 @@ from lowtide.dataset.storeddatasets import (
     open_small_files,
     read_any_metadata,
 )
+from lowtide.dataset.tokenfiles.shards import id_chunk, shard_name, write_shard_stream
 from lowtide.errors import DataError
 from lowtide.stores import paths
 from lowtide.stores.paths import StorePath
@@ -49,11 +50,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, (split, count, ends) in enumerate(
         (("train", 10, [4, 10]), ("train", 5, []), ("val", 3, [3]))
     ):
-        path = root / split / layout.shard_name(number, "01234567-bc013c54")
+        path = root / split / shard_name(number, "01234567-bc013c54")
         path.parent.mkdir(exist_ok=True)
         ids = np.zeros(count, np.uint32)
-        chunk = layout.id_chunk(ids, np.array(ends, np.int64), vocab_size=3, path=path)
-        shards[split].append(layout.write_shard_stream(path, iter([chunk]), vocab_size=3))
+        chunk = id_chunk(ids, np.array(ends, np.int64), vocab_size=3, path=path)
+        shards[split].append(write_shard_stream(path, iter([chunk]), vocab_size=3))
     layout.write_metadata(
         root, shards=shards, vocab_size=3, tokenizer_fingerprint=tokenizer.fingerprint,
         tokenization="char", tokens_per_shard=10, input_files=["a.txt"], more={},

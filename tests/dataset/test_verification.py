@@ -15,6 +15,7 @@ from lowtide.cli import main
 from lowtide.dataset import layout, verification
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
+from lowtide.dataset.tokenfiles.shards import documents_path
 from lowtide.dataset.verification import verify_dataset
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.filenames import METADATA_NAME
@@ -37,7 +38,7 @@ def dataset(tmp_path: Path) -> Path:
 def test_ends_that_are_used_up_are_no_more(tmp_path: Path) -> None:
     """This test is first: a search that does not stop would never end, also in all tests below."""
     path = tmp_path / "shard.bin"
-    np.array([3], dtype="<u8").tofile(layout.documents_path(path))
+    np.array([3], dtype="<u8").tofile(documents_path(path))
     shard = SimpleNamespace(path=path, documents=1, end_id=9, ends_checksum=None)
     ends = verification._Ends(shard, "shard.bin", 8)  # pyright: ignore
     assert ends._fill()  # pyright: ignore
@@ -158,7 +159,7 @@ def check_ends(
 ) -> list[str]:
     """The errors in the ends of a shard whose ids are read in parts of this size."""
     path = tmp_path / "shard.bin"
-    np.array(ends, dtype="<u8").tofile(layout.documents_path(path))
+    np.array(ends, dtype="<u8").tofile(documents_path(path))
     shard = SimpleNamespace(path=path, documents=len(ends), end_id=end_id, ends_checksum=None)
     found = verification._Ends(shard, "shard.bin", len(ids), **limits)  # pyright: ignore
     for base in range(0, len(ids), parts):
@@ -189,7 +190,7 @@ def test_ends_of_documents_are_where_the_text_ends(tmp_path: Path, parts: int, h
 
 def test_files_of_ends_that_cannot_be_right(tmp_path: Path) -> None:
     path = tmp_path / "shard.bin"
-    ends = layout.documents_path(path)
+    ends = documents_path(path)
 
     def problems(documents: int | None) -> list[str]:
         shard = SimpleNamespace(path=path, documents=documents, end_id=9, ends_checksum=None)

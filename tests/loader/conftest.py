@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lowtide.dataset.layout import id_chunk, shard_name, write_metadata, write_shard_stream
+from lowtide.dataset.layout import write_metadata
+from lowtide.dataset.tokenfiles.shards import id_chunk, shard_name, write_shard_stream
 
 MakeDataset = Callable[..., Path]
 

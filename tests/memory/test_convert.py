@@ -42,12 +42,12 @@ _HOLDING = {
     "from lowtide.dataset import verification\n"
     "verification._read_shard = partial(verification._read_shard, buffer_bytes=1 << 27)\n"
     "verification._Ends = partial(verification._Ends, read_bytes=1 << 27)\n",
-    "inspect": "from lowtide.dataset import layout\n"
-    "read = layout.read_shard_tokens\n"
+    "inspect": "from lowtide.dataset import inspection\n"
+    "read = inspection.read_shard_tokens\n"
     "def read_all(shard, dtype, begin, end):\n"
     "    whole = read(shard, dtype, 0, shard.num_tokens).astype('int64').repeat(4)\n"
     "    return read(shard, dtype, begin, end) if whole.size else whole\n"
-    "layout.read_shard_tokens = read_all\n",
+    "inspection.read_shard_tokens = read_all\n",
 }
 """What makes each verb hold its input: a peak that does not show it would prove nothing."""
 

@@ -17,7 +17,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 import pytest
 
-from lowtide.dataset.layout import id_chunk, shard_name, write_metadata, write_shard_stream
+from lowtide.dataset.layout import write_metadata
+from lowtide.dataset.tokenfiles.shards import id_chunk, shard_name, write_shard_stream
 from lowtide.loader import shuffledblocks, storeahead
 from lowtide.stores import extentfiles, extents, objects
 from lowtide.tokenizer import Tokenizer

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.dataset.layout import id_chunk, write_metadata, write_shard_stream
+from lowtide.dataset.layout import write_metadata
+from lowtide.dataset.tokenfiles.shards import id_chunk, write_shard_stream
 from lowtide.longjson import write_long_json
 from lowtide.stores.extents import buffer_bytes
 

@@ -24,6 +24,7 @@ from lowtide.dataset.finishing import find_other_setting, plan_models
 from lowtide.dataset.identity import drop_copies, drop_known
 from lowtide.dataset.seen import seen_path
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
+from lowtide.dataset.tokenfiles.shards import documents_path
 from lowtide.dataset.workfolder import is_half_removed, read_facts, remove_work
 from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
@@ -68,7 +69,7 @@ def give_up(root: Path) -> None:
     # By the records of that command, so that shards that the user moved in since then are kept.
     for note in sorted((root / WORK_NAME / NOTES_NAME).glob("*.shard")):
         path = root / str(open_work_file(note).header["file"])
-        for file in (path, layout.documents_path(path)):
+        for file in (path, documents_path(path)):
             file.unlink(missing_ok=True)
     logs = [root / name for name in log_names(1 + len(described.get("appended", [])))]
     for file in (*logs, seen_path(root, len(described.get("seen", [])))):

@@ -47,6 +47,7 @@ from lowtide.dataset.resources import Inputs, Shares, check_disk, plan_shares
 from lowtide.dataset.seen import write_seen
 from lowtide.dataset.settings import AppendSettings, PrepareSettings
 from lowtide.dataset.sharding import ShardJob, plan_shards
+from lowtide.dataset.tokenfiles.shards import shard_from_row, shard_row
 from lowtide.dataset.workfolder import is_outdated, open_work, remove_work
 from lowtide.filenames import METRICS_NAME
 from lowtide.keywords import takes_keywords
@@ -139,7 +140,7 @@ def _facts_of(info: layout.DatasetInfo) -> dict[str, Any]:
         "num_appended": len(info.metadata.get("appended", [])),
         "first_number": first_free_number(info),
         "shards": {
-            split: [layout.shard_row(info.root, shard) for shard in info.shards[split]]
+            split: [shard_row(info.root, shard) for shard in info.shards[split]]
             for split in layout.SPLITS
         },
     }
@@ -182,7 +183,7 @@ class _Append:
             info,
             stored,
             shards={
-                split: [layout.shard_from_row(info.root, row) for row in facts["shards"][split]]
+                split: [shard_from_row(info.root, row) for row in facts["shards"][split]]
                 for split in layout.SPLITS
             },
             first_number=int(facts["first_number"]),

@@ -16,6 +16,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.seen import ROW_BYTES
 from lowtide.dataset.storeddatasets import open_small_files
 from lowtide.dataset.tokenfiles.intact import require_intact
+from lowtide.dataset.tokenfiles.shards import documents_path
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.stores.paths import checksum_path
@@ -37,7 +38,7 @@ def require_whole(info: layout.DatasetInfo) -> None:
     ]
     described = {row["file"] for rows in info.metadata["shards"].values() for row in rows}
     for shard in chain(*info.shards.values()):
-        path = layout.documents_path(shard.path)
+        path = documents_path(shard.path)
         if shard.path.relative_to(info.root).as_posix() in described:  # not moved in by hand
             expected.append((path.relative_to(info.root).as_posix(), 8 * shard.num_documents))
     for name, size in expected:

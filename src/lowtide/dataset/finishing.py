@@ -24,6 +24,7 @@ from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
 from lowtide.dataset.removed import Finder, list_finders
 from lowtide.dataset.settings import PrepareSettings
+from lowtide.dataset.tokenfiles.shards import ShardInfo, shard_tag
 from lowtide.errors import DataError
 from lowtide.flags import flag_name
 from lowtide.longjson import Rows
@@ -154,7 +155,7 @@ def find_shard_tag(
         *_MODELS,
     ):  # names, and how to continue
         plan.pop(name, None)
-    return layout.shard_tag(tokenizer.fingerprint, plan, list_contents(inputs, contents))
+    return shard_tag(tokenizer.fingerprint, plan, list_contents(inputs, contents))
 
 
 def has_too_few(settings: PrepareSettings, num_tokens: int) -> bool:
@@ -176,7 +177,7 @@ class Made:
     """The results and counts of a preparation."""
 
     split_mode: str
-    shards: Mapping[str, Sequence[layout.ShardInfo]]
+    shards: Mapping[str, Sequence[ShardInfo]]
     report: Report
     notices: list[str]
     contents: InputHashes

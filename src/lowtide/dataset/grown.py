@@ -27,6 +27,7 @@ from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.storeddatasets import open_small_files
+from lowtide.dataset.tokenfiles.shards import ShardInfo, documents_path, shard_number, shard_tag
 from lowtide.errors import DataError
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.longjson import Rows
@@ -51,7 +52,7 @@ class Added:
     reading: ReadingSettings
     contents: InputHashes
     sources: SourceCounts
-    shards: Mapping[str, Sequence[layout.ShardInfo]]
+    shards: Mapping[str, Sequence[ShardInfo]]
     """The new shards, at their final paths."""
     report: dict[str, Any]
     notices: list[str]
@@ -72,7 +73,7 @@ class GrownDataset:
     info: layout.DatasetInfo
     stored: PrepareSettings
     """The settings that it was prepared with."""
-    shards: Mapping[str, Sequence[layout.ShardInfo]]
+    shards: Mapping[str, Sequence[ShardInfo]]
     first_number: int
     """Of new shards."""
     version: str = ""
@@ -164,20 +165,16 @@ class GrownDataset:
             for split in layout.SPLITS
             for shard in self.shards[split]
         ]
-        return layout.shard_tag(
-            self.info.tokenizer_fingerprint, before, list_contents(inputs, contents)
-        )
+        return shard_tag(self.info.tokenizer_fingerprint, before, list_contents(inputs, contents))
 
-    def move_in(
-        self, added: Mapping[str, Sequence[layout.ShardInfo]]
-    ) -> dict[str, list[layout.ShardInfo]]:
+    def move_in(self, added: Mapping[str, Sequence[ShardInfo]]) -> dict[str, list[ShardInfo]]:
         """Move finished shards into the dataset, before its metadata lists them."""
-        moved: dict[str, list[layout.ShardInfo]] = {}
+        moved: dict[str, list[ShardInfo]] = {}
         for split, shards in added.items():
             moved[split] = []
             for shard in shards:
                 path = self.root / split / shard.path.name
-                _move(layout.documents_path(shard.path), layout.documents_path(path))
+                _move(documents_path(shard.path), documents_path(path))
                 _move(shard.path, path)
                 moved[split].append(replace(shard, path=path))
         return moved
@@ -232,7 +229,7 @@ class GrownDataset:
 def first_free_number(info: layout.DatasetInfo) -> int:
     """The number of the first shard that is added to a dataset."""
     shards = (shard for split in layout.SPLITS for shard in info.shards[split])
-    numbers = [layout.shard_number(shard.path) for shard in shards]
+    numbers = [shard_number(shard.path) for shard in shards]
     return 1 + max((number for number in numbers if number is not None), default=-1)
 
 

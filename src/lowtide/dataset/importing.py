@@ -23,6 +23,16 @@ from lowtide.dataset.existing import is_tokenizer_of
 from lowtide.dataset.finished import require_whole
 from lowtide.dataset.settings import ConvertSettings
 from lowtide.dataset.sharding import remove_other_shards
+from lowtide.dataset.tokenfiles.shards import (
+    ShardInfo,
+    documents_path,
+    id_chunk,
+    shard_from_row,
+    shard_name,
+    shard_row,
+    shard_tag,
+    write_shard_stream,
+)
 from lowtide.dataset.tokenfiles.streams import TokenStream
 from lowtide.dataset.tokenfiles.table import (
     list_source_files,
@@ -223,17 +233,17 @@ def _write_shards(
     wanted: Mapping[str, Any],
     tokenizer: Tokenizer,
     progress: Progress,
-) -> dict[str, list[layout.ShardInfo]]:
+) -> dict[str, list[ShardInfo]]:
     """Write every shard that does not exist yet."""
     settings = {name: value for name, value in wanted.items() if name != _FILES}
-    tag = layout.shard_tag(tokenizer.fingerprint, settings, [row[3] for row in wanted[_FILES]])
+    tag = shard_tag(tokenizer.fingerprint, settings, [row[3] for row in wanted[_FILES]])
     notes = root / WORK_NAME / "shards"
     notes.mkdir(exist_ok=True)
-    shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
+    shards: dict[str, list[ShardInfo]] = {split: [] for split in layout.SPLITS}
     total = sum(last - first for _, _, first, last in plan)
     with progress.phase("import", total=total, unit="tokens") as phase:
         for number, (split, source, first, last) in enumerate(plan):
-            path = root / split / layout.shard_name(number, tag)
+            path = root / split / shard_name(number, tag)
             path.parent.mkdir(parents=True, exist_ok=True)
             shard = _write_once(path, notes / f"{number:05d}.json", source, first, last, tokenizer)
             shards[split].append(shard)
@@ -244,18 +254,18 @@ def _write_shards(
 
 def _write_once(
     path: Path, note: Path, source: TokenStream, first: int, last: int, tokenizer: Tokenizer
-) -> layout.ShardInfo:
+) -> ShardInfo:
     """Write a shard and record its row; skip one that is already recorded."""
     root = path.parent.parent
-    if note.is_file() and path.is_file() and layout.documents_path(path).is_file():
-        return layout.shard_from_row(root, files.read_json(note))
+    if note.is_file() and path.is_file() and documents_path(path).is_file():
+        return shard_from_row(root, files.read_json(note))
     origin = source.parts[0].path  # the first source if there are several
     chunks = (
-        layout.id_chunk(ids, ends, vocab_size=tokenizer.vocab_size, path=origin)
+        id_chunk(ids, ends, vocab_size=tokenizer.vocab_size, path=origin)
         for ids, ends in source.iter_chunks(first, last)
     )
-    shard = layout.write_shard_stream(path, chunks, vocab_size=tokenizer.vocab_size)
-    files.write_json(note, layout.shard_row(root, shard))
+    shard = write_shard_stream(path, chunks, vocab_size=tokenizer.vocab_size)
+    files.write_json(note, shard_row(root, shard))
     return shard
 
 
@@ -274,7 +284,7 @@ def _finish(
     settings: ConvertSettings,
     tokenizer: Tokenizer,
     sources: Mapping[str, TokenStream],
-    shards: Mapping[str, list[layout.ShardInfo]],
+    shards: Mapping[str, list[ShardInfo]],
     wanted: Mapping[str, Any],
 ) -> layout.DatasetInfo:
     layout.write_metadata(

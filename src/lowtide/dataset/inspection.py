@@ -17,6 +17,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.settings import InspectSettings
 from lowtide.dataset.storeddatasets import load_any_info, open_small_files
 from lowtide.dataset.summary import describe_cleaning
+from lowtide.dataset.tokenfiles.shards import read_shard_tokens
 from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import UsageError
 from lowtide.keywords import takes_keywords
@@ -103,6 +104,6 @@ def read_window(
     for shard in info.shards[split]:
         begin, end = max(start - base, 0), min(start + count - base, shard.num_tokens)
         if begin < end:
-            parts.append(layout.read_shard_tokens(shard, info.dtype, begin, end))
+            parts.append(read_shard_tokens(shard, info.dtype, begin, end))
         base += shard.num_tokens
     return np.concatenate(parts).astype(np.uint32)

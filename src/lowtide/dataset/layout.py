@@ -14,25 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide import files
 from lowtide.counts import counted
+from lowtide.dataset.shardlist import MOVED_IN_NAME, find_split_shards
 from lowtide.dataset.tokenfiles.shards import (
-    DOCUMENTS_SUFFIX,
     ID_BYTES,
     ShardInfo,
-    checksum_head,
-    documents_path,
     id_chunk,
-    load_document_ends,
-    load_shard_tokens,
     names_tokenizer,
     pick_dtype,
     plain_name,
-    read_shard_tokens,
-    scan_shard,
-    shard_from_row,
     shard_name,
-    shard_number,
     shard_row,
-    shard_tag,
     write_shard_stream,
 )
 from lowtide.errors import DataError, UsageError
@@ -47,31 +38,16 @@ from lowtide.tokenizer.vocabulary import id_bytes
 if TYPE_CHECKING:
     import numpy as np
 
-from lowtide.dataset.shardlist import MOVED_IN_NAME, find_split_shards
-
 __all__ = [
-    "DOCUMENTS_SUFFIX",
     "FORMAT_VERSION",
     "SPLITS",
     "DatasetInfo",
     "FindShards",
-    "ShardInfo",
-    "checksum_head",
     "count_totals",
-    "documents_path",
     "id_chunk",
     "load_dataset_info",
-    "load_document_ends",
-    "load_shard_tokens",
-    "pick_dtype",
     "read_metadata",
-    "read_shard_tokens",
-    "scan_shard",
-    "shard_from_row",
     "shard_name",
-    "shard_number",
-    "shard_row",
-    "shard_tag",
     "write_metadata",
     "write_shard_stream",
 ]

@@ -18,10 +18,10 @@ from lowtide.corpus.inputhashes import InputHashes
 from lowtide.corpus.inputs import InputFile, changed_input, has_changed
 from lowtide.corpus.ranking import ScoreCut, describe_cut
 from lowtide.corpus.workers import WorkerPool
-from lowtide.dataset import layout
 from lowtide.dataset.encoding import EncodedTotals, EncodeJob, Removed, encode_corpus
 from lowtide.dataset.resources import Shares
 from lowtide.dataset.sharding import ShardJob, ShardPlan, write_shards
+from lowtide.dataset.tokenfiles.shards import ShardInfo
 from lowtide.errors import from_os_error
 from lowtide.progress import Progress
 from lowtide.quickclasses import dataclass
@@ -173,7 +173,7 @@ def run_encoding(
 
 def run_sharding(
     job: ShardJob, plan: ShardPlan, pool: WorkerPool, progress: Progress
-) -> dict[str, list[layout.ShardInfo]]:
+) -> dict[str, list[ShardInfo]]:
     """Write all shards of a plan."""
     total = sum(shard.num_tokens for shard in plan.shards)
     with progress.phase("write shards", total=total, unit="tokens") as phase:

@@ -22,9 +22,14 @@ from lowtide.corpus.blocktable import BlockTable, load_block_table
 from lowtide.corpus.reading import BLOCK_BYTES, ReadingSettings, Segment, Stream, TextBlock
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.workers import WorkerPool
-from lowtide.dataset import layout
 from lowtide.dataset.seen import iter_seen, write_seen_block
 from lowtide.dataset.storeddatasets import local_shard
+from lowtide.dataset.tokenfiles.shards import (
+    ShardInfo,
+    load_document_ends,
+    load_shard_tokens,
+    shard_number,
+)
 from lowtide.progress import Progress
 from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
@@ -53,7 +58,7 @@ class ExistingText:
     """A dataset's text, and the cleaning of the new text that is compared with it."""
 
     root: Path
-    shards: Mapping[str, Sequence[layout.ShardInfo]]
+    shards: Mapping[str, Sequence[ShardInfo]]
     dtype: np.dtype[Any]
     seen: list[Any]
     """Metadata rows of the files with hashes of whole documents."""
@@ -160,29 +165,27 @@ def as_it_is(cleaning: CleaningSettings, *, dedup: bool) -> CleaningSettings:
     )
 
 
-def in_order(shards: Iterable[layout.ShardInfo]) -> list[layout.ShardInfo]:
+def in_order(shards: Iterable[ShardInfo]) -> list[ShardInfo]:
     """Sort shards as they were written, because a document may continue in the next shard, also
     from train to val; shards moved in by hand come last."""
-    return sorted(
-        shards, key=lambda shard: (shard.checksum is None, layout.shard_number(shard.path) or 0)
-    )
+    return sorted(shards, key=lambda shard: (shard.checksum is None, shard_number(shard.path) or 0))
 
 
 class TokenStretch(NamedTuple):
     """Tokens `begin` to `end` of a shard."""
 
-    shard: layout.ShardInfo
+    shard: ShardInfo
     begin: int
     end: int
 
 
-def whole_shards(shards: Iterable[layout.ShardInfo]) -> list[TokenStretch]:
+def whole_shards(shards: Iterable[ShardInfo]) -> list[TokenStretch]:
     """All tokens of shards."""
     return [TokenStretch(shard, 0, shard.num_tokens) for shard in shards]
 
 
 def find_start(
-    shards: Sequence[layout.ShardInfo], index: int, dtype: np.dtype[Any], tokenizer: Tokenizer
+    shards: Sequence[ShardInfo], index: int, dtype: np.dtype[Any], tokenizer: Tokenizer
 ) -> tuple[int, int]:
     """The first document start from shard `index` on: a shard, and a token in it.
 
@@ -201,7 +204,7 @@ def find_start(
     return len(shards), 0
 
 
-def count_documents(shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer) -> int:
+def count_documents(shard: ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer) -> int:
     """The number of documents that end in a shard."""
     if is_stored(shard.path) and shard.num_documents:  # its .docs file has this size
         return shard.num_documents
@@ -209,14 +212,14 @@ def count_documents(shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: To
 
 
 def _find_stops(
-    shard: layout.ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer
+    shard: ShardInfo, dtype: np.dtype[Any], tokenizer: Tokenizer
 ) -> npt.NDArray[np.int64]:
     """The ends of documents in a shard."""
-    ends = layout.load_document_ends(shard).astype(np.int64)
+    ends = load_document_ends(shard).astype(np.int64)
     if len(ends) or tokenizer.end_of_text_id is None:
         return ends
     with local_shard(shard) as here:
-        tokens = layout.load_shard_tokens(here, dtype)  # it has no .docs file, or no end in it
+        tokens = load_shard_tokens(here, dtype)  # it has no .docs file, or no end in it
         return np.flatnonzero(tokens == tokenizer.end_of_text_id) + 1
 
 
@@ -239,8 +242,8 @@ def iter_texts(
     is_long = False
     lengths = _token_lengths(tokenizer)
     for shard, begin, stretch_end in _iter_local(stretches):
-        tokens = layout.load_shard_tokens(shard, dtype)[:stretch_end]
-        ends = layout.load_document_ends(shard).astype(np.int64)
+        tokens = load_shard_tokens(shard, dtype)[:stretch_end]
+        ends = load_document_ends(shard).astype(np.int64)
         while begin < stretch_end:
             ids = _cut_ids(tokens[begin : begin + decode_tokens], lengths, block_bytes - len(held))
             end = begin + len(ids)

@@ -27,6 +27,15 @@ from lowtide.corpus.workfiles import open_work_file, write_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
 from lowtide.dataset.openfiles import MAX_OPEN_FILES, ask_for_open_files
+from lowtide.dataset.tokenfiles.shards import (
+    ShardInfo,
+    documents_path,
+    shard_from_row,
+    shard_name,
+    shard_number,
+    shard_row,
+    write_shard_stream,
+)
 from lowtide.errors import DataError
 from lowtide.files import Publisher
 from lowtide.publishing import PublishThreads
@@ -74,7 +83,7 @@ class ShardJob:
     num_documents: int = 0
     """Documents of all blocks, to plan shuffled shards."""
     tag: str = ""
-    """The tag of origin in the shards' names (`layout.shard_tag`)."""
+    """The tag of origin in the shards' names (`shards.shard_tag`)."""
     first_number: int = 0
     split_mode: str | None = None
     """content or tail; None decides by the documents."""
@@ -218,7 +227,7 @@ def write_shards(
     pool: WorkerPool,
     *,
     on_done: Callable[[int], None],
-) -> dict[str, list[layout.ShardInfo]]:
+) -> dict[str, list[ShardInfo]]:
     """Write every shard that does not exist yet; `on_done` gets the tokens of each chunk."""
     ask_for_open_files(2 * min(len(job.encoded), job.max_open_files))
     for split in layout.SPLITS:
@@ -227,8 +236,8 @@ def write_shards(
         job.done_folder.mkdir(parents=True, exist_ok=True)
 
     ranges = _RangeCache(job, plan, capacity=pool.num_workers + 1)
-    waiting: deque[Future[layout.ShardInfo]] = deque()
-    shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
+    waiting: deque[Future[ShardInfo]] = deque()
+    shards: dict[str, list[ShardInfo]] = {split: [] for split in layout.SPLITS}
     counting = threading.Lock()
 
     def count(num_tokens: int) -> None:
@@ -241,7 +250,7 @@ def write_shards(
 
     with PublishThreads(pool.num_workers) as threads:
 
-        def tasks() -> Iterator[Callable[[], Future[layout.ShardInfo]]]:
+        def tasks() -> Iterator[Callable[[], Future[ShardInfo]]]:
             for wanted in plan.shards:
                 yield lambda wanted=wanted: _write_once(job, plan, ranges, wanted, threads, count)
 
@@ -259,7 +268,7 @@ def remove_other_shards(root: Path, known: Iterable[Path]) -> None:
     kept = {path.with_suffix("") for path in known}
     for split in layout.SPLITS:
         for path in (root / split).glob("shard_*"):  # unfinished ones went with the lock
-            if layout.shard_number(path) is not None and path.with_suffix("") not in kept:
+            if shard_number(path) is not None and path.with_suffix("") not in kept:
                 path.unlink()
 
 
@@ -270,14 +279,14 @@ def _write_once(
     wanted: PlannedShard,
     threads: PublishThreads,
     count: Callable[[int], None],
-) -> Future[layout.ShardInfo]:
+) -> Future[ShardInfo]:
     """Write a shard, unless it exists; the result is available when it is flushed and renamed."""
     path = _shard_path(job, wanted)
     note = job.done_folder / f"{wanted.number:05d}.shard" if job.done_folder else None
-    whole = path.exists() and layout.documents_path(path).exists()  # a kill may leave only one
+    whole = path.exists() and documents_path(path).exists()  # a kill may leave only one
     if note is not None and note.exists() and whole:
-        known = Future[layout.ShardInfo]()
-        known.set_result(layout.shard_from_row(job.root, open_work_file(note).header))
+        known = Future[ShardInfo]()
+        known.set_result(shard_from_row(job.root, open_work_file(note).header))
         count(wanted.num_tokens)
         return known
     finished: list[tuple[Path, Path]] = []
@@ -292,16 +301,16 @@ def _write_once(
 
     shard = write_shard(job, plan, ranges, wanted, publisher=keep, on_written=note_chunk)
 
-    def note_down() -> layout.ShardInfo:
+    def note_down() -> ShardInfo:
         if note is not None:
-            write_work_file(note, layout.shard_row(job.root, shard), {})
+            write_work_file(note, shard_row(job.root, shard), {})
         return shard
 
     return threads.publish(finished, note_down)
 
 
 def _shard_path(job: ShardJob, wanted: PlannedShard) -> Path:
-    return job.root / wanted.split / layout.shard_name(wanted.number, job.tag)
+    return job.root / wanted.split / shard_name(wanted.number, job.tag)
 
 
 class Ranges(Protocol):
@@ -320,11 +329,11 @@ def write_shard(
     *,
     publisher: Publisher | None = None,
     on_written: Callable[[int, int, int], None] = _native.start_writeback,
-) -> layout.ShardInfo:
+) -> ShardInfo:
     """Write one shard of a plan; for the callbacks see `write_shard_stream`."""
     path = _shard_path(job, wanted)
     chunks = _iter_chunks(job, plan, ranges, wanted)
-    shard = layout.write_shard_stream(
+    shard = write_shard_stream(
         path, chunks, vocab_size=job.vocab_size, publisher=publisher, on_written=on_written
     )
     if shard.num_tokens != wanted.num_tokens:

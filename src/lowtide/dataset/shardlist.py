@@ -26,7 +26,7 @@ from lowtide.dataset.tokenfiles.shards import (
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
 
-__all__ = ["METADATA_NAME", "MOVED_IN_NAME", "find_split_shards"]
+__all__ = ["MOVED_IN_NAME", "find_split_shards"]
 
 MOVED_IN_NAME = "moved_in.json"
 """Cached descriptions of shards moved in by hand, so that they are not read whole each time."""

@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lowtide.dataset.claims import Additions
-from lowtide.dataset.layout import (
-    SPLITS,
-    DatasetInfo,
+from lowtide.dataset.layout import SPLITS, DatasetInfo, load_dataset_info, read_metadata
+from lowtide.dataset.tokenfiles.intact import damaged_file
+from lowtide.dataset.tokenfiles.shards import (
+    DOCUMENTS_SUFFIX,
+    ID_BYTES,
     ShardInfo,
-    load_dataset_info,
-    read_metadata,
+    documents_path,
     shard_from_row,
 )
-from lowtide.dataset.tokenfiles.intact import damaged_file
-from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX, ID_BYTES, documents_path
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.scratch import scratch_folder

@@ -22,7 +22,14 @@ from lowtide.dataset.claims import Additions
 from lowtide.dataset.finished import check_seen, check_tokenizer
 from lowtide.dataset.settings import VerifySettings
 from lowtide.dataset.storeddatasets import read_any_metadata
-from lowtide.dataset.tokenfiles.shards import names_tokenizer
+from lowtide.dataset.tokenfiles.shards import (
+    ShardInfo,
+    checksum_head,
+    documents_path,
+    names_tokenizer,
+    scan_shard,
+    shard_from_row,
+)
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, METRICS_NAME
 from lowtide.keywords import takes_keywords
@@ -65,7 +72,7 @@ class _Expected:
     vocab_size: int
     end_id: int | None
     tokenizer_fingerprint: str
-    described: layout.ShardInfo | None = None
+    described: ShardInfo | None = None
     """As in the metadata."""
 
     @property
@@ -141,7 +148,7 @@ def _list_shards(root: Path, metadata: dict[str, Any], problems: list[str]) -> l
         known: set[Path] = set()
         for row in metadata["shards"].get(split, []):
             try:
-                described = layout.shard_from_row(root, row)
+                described = shard_from_row(root, row)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 problems.append(f"{METADATA_NAME}: a damaged row of shards ({error!r})")
                 continue
@@ -196,12 +203,10 @@ def _check_shard(shard: _Expected) -> tuple[int, int, list[str]]:
     return size, count, problems
 
 
-def _read_shard(
-    shard: _Expected, ends: _Ends, *, buffer_bytes: int = _BUFFER_BYTES
-) -> layout.ShardInfo:
+def _read_shard(shard: _Expected, ends: _Ends, *, buffer_bytes: int = _BUFFER_BYTES) -> ShardInfo:
     """Read a whole shard and describe it; one that cannot belong here is an error."""
     if shard.described is None:
-        layout.scan_shard(
+        scan_shard(
             shard.path,
             dtype=shard.dtype,
             vocab_size=shard.vocab_size,
@@ -215,11 +220,11 @@ def _read_shard(
             ids = np.frombuffer(part, dtype=shard.dtype)
             ends.check(ids, size)
             low, high, size = min(low, int(ids.min())), max(high, int(ids.max())), size + len(ids)
-    head = layout.checksum_head(shard.path)
-    return layout.ShardInfo(shard.path, size, 0, low, high, digest.hexdigest(), head)
+    head = checksum_head(shard.path)
+    return ShardInfo(shard.path, size, 0, low, high, digest.hexdigest(), head)
 
 
-def _compare(name: str, found: layout.ShardInfo, described: layout.ShardInfo) -> list[str]:
+def _compare(name: str, found: ShardInfo, described: ShardInfo) -> list[str]:
     pairs = [
         ("checksum", found.checksum, described.checksum),
         ("checksum of its head", found.head, described.head or found.head),
@@ -243,7 +248,7 @@ class _Ends:
         self._read_bytes = read_bytes
         self._name = name
         self._num_tokens = num_tokens
-        self._path = layout.documents_path(shard.path)
+        self._path = documents_path(shard.path)
         self._problem: str | None = None
         self._size = self._path.stat().st_size if self._path.is_file() else None
         self._read = 0

@@ -34,7 +34,6 @@ from lowtide.filenames import WORK_NAME
 from lowtide.journal import read_notes, write_notes
 
 __all__ = [
-    "WORK_NAME",
     "begin_work",
     "has_plan",
     "is_half_removed",

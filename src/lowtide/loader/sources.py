@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.dataset.layout import DatasetInfo, documents_path, load_dataset_info
+from lowtide.dataset.layout import DatasetInfo, load_dataset_info
 from lowtide.dataset.provenance import Provenance, read_provenance, record_path
-from lowtide.dataset.tokenfiles.shards import open_shard
+from lowtide.dataset.tokenfiles.shards import documents_path, open_shard
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.dataset.tokenfiles.table import open_token_file
 from lowtide.errors import DataError, UsageError, from_os_error

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lowtide.dataset.layout import DatasetInfo, ShardInfo, load_dataset_info, shard_from_row
+from lowtide.dataset.layout import DatasetInfo, load_dataset_info
 from lowtide.dataset.storeddatasets import ShardObjects, match_objects, no_dataset
-from lowtide.dataset.tokenfiles.shards import ID_BYTES
+from lowtide.dataset.tokenfiles.shards import ID_BYTES, ShardInfo, shard_from_row
 from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.memory import parse_size

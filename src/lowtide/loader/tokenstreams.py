@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lowtide import _native
-from lowtide.dataset.layout import DOCUMENTS_SUFFIX
+from lowtide.dataset.tokenfiles.shards import DOCUMENTS_SUFFIX
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError, LowtideError, from_os_error
 from lowtide.loader.arraystreams import ArrayStream

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.dataset.layout import SPLITS, DatasetInfo, load_document_ends
+from lowtide.dataset.layout import SPLITS, DatasetInfo
+from lowtide.dataset.tokenfiles.shards import load_document_ends
 from lowtide.progress import format_count
 from lowtide.quickclasses import dataclass
 

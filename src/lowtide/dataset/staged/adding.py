@@ -51,6 +51,7 @@ from lowtide.dataset.staged.worker import (
     run_stages,
 )
 from lowtide.dataset.storeddatasets import load_any_info, open_small_files
+from lowtide.dataset.tokenfiles.shards import shard_from_row, shard_number, shard_row
 from lowtide.dataset.workfolder import has_plan
 from lowtide.engine.plans import checksum_plan, commit_plan, read_plan
 from lowtide.engine.records import Records
@@ -159,7 +160,7 @@ def _open_grown(
         info,
         stored,
         shards={
-            split: [layout.shard_from_row(info.root, row) for row in plan["shards"][split]]
+            split: [shard_from_row(info.root, row) for row in plan["shards"][split]]
             for split in layout.SPLITS
         },
         first_number=plan["first_number"],
@@ -185,7 +186,7 @@ def read_added(root: Path, number: int) -> AppendResult:
     event = events[number]
     after = events[number + 1]["first_shard"] if number + 1 < len(events) else None
     numbers = (
-        layout.shard_number(row["file"])
+        shard_number(row["file"])
         for split in layout.SPLITS
         for row in info.metadata["shards"][split]
     )
@@ -263,7 +264,7 @@ class _SharedAppend:
             "dataset": grown.version,
             "first_number": grown.first_number,
             "shards": {
-                split: [layout.shard_row(grown.root, shard) for shard in grown.shards[split]]
+                split: [shard_row(grown.root, shard) for shard in grown.shards[split]]
                 for split in layout.SPLITS
             },
         }

@@ -27,8 +27,7 @@ from lowtide.corpus.deduplication import TABLE_ROW_BYTES
 from lowtide.corpus.reading import TextBlock
 from lowtide.dataset.encoding import NO_LINES
 from lowtide.dataset.staged.encoding import EncodeStage
-from lowtide.dataset.staged.hashing import HASH_STAGE
-from lowtide.dataset.staged.job import StagedJob
+from lowtide.dataset.staged.job import HASH_STAGE, StagedJob
 from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.quickclasses import dataclass
 

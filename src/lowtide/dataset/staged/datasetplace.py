@@ -24,6 +24,7 @@ from lowtide.dataset import layout
 from lowtide.dataset.claims import ADDING_NAME, Claim, drop_claims, take_claim
 from lowtide.dataset.grown import GrownDataset
 from lowtide.dataset.storeddatasets import load_any_info, no_dataset, read_any_metadata
+from lowtide.dataset.tokenfiles.shards import ShardInfo, documents_path
 from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.errors import BudgetError, DataError
 from lowtide.filenames import METADATA_NAME
@@ -40,7 +41,7 @@ _PROBE = "probe-"
 _COPIES_AT_ONCE = 8
 _MOST_COPIED_BYTES = 5 << 30  # the limit of S3 for a copy in one request
 
-Shards = Mapping[str, Sequence[layout.ShardInfo]]
+Shards = Mapping[str, Sequence[ShardInfo]]
 
 
 class DatasetChangedError(DataError):
@@ -226,12 +227,12 @@ class _StoredDataset:
         aside.remove([plan, *filter(is_left_probe, probes)])
 
 
-def _tokens_of(shard: layout.ShardInfo) -> Path:
+def _tokens_of(shard: ShardInfo) -> Path:
     return shard.path
 
 
-def _documents_of(shard: layout.ShardInfo) -> Path:
-    return layout.documents_path(shard.path)
+def _documents_of(shard: ShardInfo) -> Path:
+    return documents_path(shard.path)
 
 
 def _copy(

@@ -20,6 +20,7 @@ from typing import Protocol
 from lowtide.dataset import layout
 from lowtide.dataset.claims import ADDING_NAME
 from lowtide.dataset.sharding import remove_other_shards
+from lowtide.dataset.tokenfiles.shards import documents_path, shard_number
 from lowtide.dataset.workfolder import has_plan
 from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.engine.records import Records
@@ -133,7 +134,7 @@ class _DiskFolder:
 
 
 def _files_of(shard: Path) -> tuple[Path, Path]:
-    return shard, layout.documents_path(shard)
+    return shard, documents_path(shard)
 
 
 class _StorePrefix:
@@ -185,7 +186,7 @@ class _StorePrefix:
         others = [
             url
             for url in found
-            if layout.shard_number(url.name) is not None and str(url).rpartition(".")[0] not in kept
+            if shard_number(url.name) is not None and str(url).rpartition(".")[0] not in kept
         ]
         # There is no lock: another worker may finish meanwhile, and others add shards to the
         # dataset. None of the listed shards is theirs if there is no metadata after the listing.

@@ -23,8 +23,8 @@ from lowtide.corpus.blocktable import Identity
 from lowtide.corpus.cleaning import HASH_ROW_BYTES
 from lowtide.corpus.deduplication import TABLE_ROW_BYTES, LeaveOut
 from lowtide.dataset.removed import leave_out_with
-from lowtide.dataset.staged.hashing import HASH_SECTIONS, HASH_STAGE
-from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
+from lowtide.dataset.staged.hashing import HASH_SECTIONS
+from lowtide.dataset.staged.job import EXISTING_STAGE, HASH_STAGE, StagedJob
 from lowtide.engine.onetask import OneTask
 from lowtide.engine.outputs import Output, OutputWriter
 from lowtide.engine.partitions import PartitionReader, RowStretch, iter_rows

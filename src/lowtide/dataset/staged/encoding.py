@@ -33,8 +33,8 @@ from lowtide.dataset.staged.duplicates import (
     Tally,
     open_duplicates,
 )
-from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE, advance
-from lowtide.dataset.staged.job import CleanPart, StagedJob
+from lowtide.dataset.staged.hashing import CONTENT_ROW, advance
+from lowtide.dataset.staged.job import HASH_STAGE, CleanPart, StagedJob
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.taskscratch import HeldBytes, TaskScratch

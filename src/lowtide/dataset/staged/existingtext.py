@@ -20,7 +20,6 @@ from lowtide import _native
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.reading import Stream, TextBlock
 from lowtide.corpus.textblocks import StreamPaths
-from lowtide.dataset import layout
 from lowtide.dataset.grown import GrownDataset
 from lowtide.dataset.rehashing import (
     TokenStretch,
@@ -35,6 +34,7 @@ from lowtide.dataset.rehashing import (
 from lowtide.dataset.seen import ROW_BYTES, read_seen, sort_seen
 from lowtide.dataset.staged.hashing import HASH_SECTIONS
 from lowtide.dataset.staged.job import EXISTING_STAGE, StagedJob
+from lowtide.dataset.tokenfiles.shards import ShardInfo
 from lowtide.engine.partitions import PartitionedRows
 from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.quickclasses import dataclass
@@ -50,7 +50,7 @@ class ShardRuns:
     """Shards in order, divided into runs of about `run_tokens`."""
 
     grown: GrownDataset
-    shards: Sequence[layout.ShardInfo]
+    shards: Sequence[ShardInfo]
     run_tokens: int
     block_bytes: int
 

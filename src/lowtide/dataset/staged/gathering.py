@@ -33,8 +33,9 @@ from lowtide.dataset.sharding import (
 )
 from lowtide.dataset.staged.duplicates import Tally
 from lowtide.dataset.staged.encoding import ENCODE_STAGE
-from lowtide.dataset.staged.hashing import CONTENT_ROW, HASH_STAGE
-from lowtide.dataset.staged.job import StagedJob
+from lowtide.dataset.staged.hashing import CONTENT_ROW
+from lowtide.dataset.staged.job import HASH_STAGE, StagedJob
+from lowtide.dataset.tokenfiles.shards import ShardInfo, shard_from_row, shard_row
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import PAGE_BYTES, Output, OutputWriter
 from lowtide.engine.tasks import Task, Uncommitted
@@ -244,7 +245,7 @@ class GatherStage:
                     (root / wanted.split).mkdir(parents=True, exist_ok=True)
                     with ranges.naming_damage():
                         shard = write_shard(shard_job, cut.plan, ranges, wanted, publisher=keep)
-                    rows.append({"split": wanted.split, **layout.shard_row(root, shard)})
+                    rows.append({"split": wanted.split, **shard_row(root, shard)})
                     later = job.destination.publish(root, tuple(finished))
                     finished.clear()
                     if later is not None:
@@ -253,12 +254,12 @@ class GatherStage:
             steps.append(partial(job.records.commit_record, task, facts={"shards": rows}))
             return Uncommitted(steps, stack.pop_all())
 
-    def list_shards(self, root: Path) -> dict[str, list[layout.ShardInfo]]:
+    def list_shards(self, root: Path) -> dict[str, list[ShardInfo]]:
         """All shards, from the records of all groups, with paths in `root`."""
-        shards: dict[str, list[layout.ShardInfo]] = {split: [] for split in layout.SPLITS}
+        shards: dict[str, list[ShardInfo]] = {split: [] for split in layout.SPLITS}
         for index in range(self.count_tasks()):
             for row in self._job.records.read(Task(self.name, index))["facts"]["shards"]:
-                shards[row["split"]].append(layout.shard_from_row(root, row))
+                shards[row["split"]].append(shard_from_row(root, row))
         return shards
 
 

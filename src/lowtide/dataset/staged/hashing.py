@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lowtide.dataset.near.signing import PartSigner
     from lowtide.dataset.staged.ahead import EncodingAhead, HeldPart
 
-__all__ = ["CONTENT_ROW", "HASH_SECTIONS", "HASH_STAGE", "HashStage", "advance"]
+__all__ = ["CONTENT_ROW", "HASH_SECTIONS", "HashStage", "advance"]
 
 CONTENT_ROW = struct.Struct("<Q16s")
 """An input's index, and the hash of a range of it."""

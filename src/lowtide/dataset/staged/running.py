@@ -20,7 +20,6 @@ from typing import NamedTuple
 from lowtide import _native
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.usersteps import stop_steps
-from lowtide.dataset import layout
 from lowtide.dataset.chosen import choose_inputs, find_inputs
 from lowtide.dataset.encoding import EncodeJob
 from lowtide.dataset.existing import is_finished, is_tokenizer_of
@@ -39,8 +38,8 @@ from lowtide.dataset.staged.duplicates import (
 )
 from lowtide.dataset.staged.encoding import ENCODE_STAGE, EncodeStage
 from lowtide.dataset.staged.gathering import CutStage, GatherStage, add_contents, load_cut
-from lowtide.dataset.staged.hashing import HASH_STAGE, HashStage
-from lowtide.dataset.staged.job import StagedJob, WorkerLimits, iter_part_texts
+from lowtide.dataset.staged.hashing import HashStage
+from lowtide.dataset.staged.job import HASH_STAGE, StagedJob, WorkerLimits, iter_part_texts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.worker import (
     FINISH_STAGE,
@@ -49,6 +48,7 @@ from lowtide.dataset.staged.worker import (
     make_encode_job,
     run_stages,
 )
+from lowtide.dataset.tokenfiles.shards import ShardInfo
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
@@ -343,7 +343,7 @@ class _FinishStage:
                 f"a prefix of a store, remove {self._job.records.folder}, and start again",
             )
 
-    def _collect(self, root: Path, shards: dict[str, list[layout.ShardInfo]]) -> Made:
+    def _collect(self, root: Path, shards: dict[str, list[ShardInfo]]) -> Made:
         """The results of this preparation."""
         job, totals = self._job, add_up(self._job)
         return Made(
