@@ -1,7 +1,7 @@
 """Parse arguments into settings; flags override the config file, a preset, and the defaults.
 
 In:      a settings dataclass, and the words after the verb
-Out:     an instance of it; tyro prints help and usage errors, if there are any
+Out:     an instance of it; flagerrors.py explains words that tyro refuses
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import io
 import sys
 import types
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args
 
@@ -96,19 +96,29 @@ def _parse_by_tyro(
     """Parse flags, which override a preset and a config file; errors are explained."""
     import tyro  # slow to import, and plain flags need none of it
 
+    from lowtide.flagerrors import explain_flags
+
     default: Any = tyro.MISSING_NONPROP
     if options:
         default = _partial_settings(cls, options, missing=tyro.MISSING)
-    with _quoting(cls, words):
-        return tyro.cli(
-            cls,
-            args=spell_switches(cls, words),
-            config=(tyro.conf.OmitArgPrefixes,),  # flags have no group in their names
-            default=default,
-            prog=program,
-            description=f"{summary}.",
-            registry=_plain_values(),
-        )
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            return tyro.cli(
+                cls,
+                args=spell_switches(cls, words),
+                config=(tyro.conf.OmitArgPrefixes,),  # flags have no group in their names
+                default=default,
+                prog=program,
+                description=f"{summary}.",
+                registry=_plain_values(),
+            )
+    except SystemExit:
+        error = explain_flags(cls, words, options, program=program)
+        if error is not None:
+            raise error from None
+        sys.stderr.write(printable(said.getvalue()))  # it quotes the user's words
+        raise
 
 
 def common_flags(cls: type[Any]) -> str:
@@ -123,30 +133,6 @@ def common_flags(cls: type[Any]) -> str:
     if "debug" not in names:
         flags.append("--debug (traceback on error)")
     return ", ".join(flags)
-
-
-@contextlib.contextmanager
-def _quoting(cls: type[Any], words: Sequence[str]) -> Generator[None]:
-    """Escape control characters in tyro's output, since it quotes the user's words.
-
-    tyro names flags by the settings' own names; names from `flag_words` are printed instead. Output
-    without either is unchanged, because escaping would break tyro's colours.
-    """
-    guides: Mapping[str, str] = getattr(cls, "flag_words", {})
-    shown = {flag_name(name): flag_name(word) for name, word in guides.items()}
-    used = {word.partition("=")[0] for word in words} & shown.keys()
-    if not used and all(printable(word) == word for word in words):
-        yield
-        return
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            yield
-    finally:
-        text = said.getvalue()
-        for flag in used:
-            text = text.replace(flag, shown[flag])
-        sys.stderr.write(printable(text))
 
 
 def _plain_values() -> ConstructorRegistry:

@@ -108,7 +108,7 @@ def _run_words(words: list[str], meter: PeakMeter) -> int:
         with naming_missing_packages(f"lowtide {words[0] if words else ''}"):
             _dispatch(words)
         sys.stdout.flush()
-    except SystemExit as end:  # tyro: 0 after help, 2 after it has printed a usage error
+    except SystemExit as end:  # 0 after help, 2 if tyro has printed what has no other explanation
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         return _tell(LowtideError(str(end.code)))

@@ -3,7 +3,7 @@
 In:      a settings dataclass, and the words after the verb; settings or options (writing)
 Out:     an instance of it; None if a word is not a known flag with a valid value
 
-tyro, which explains errors in flags, takes 0.15 s to import and set up, as long as everything else
+tyro, which reads all other words, takes 0.15 s to import and set up, as long as everything else
 before the work starts. So it is only used if there is an error to explain, and for the few types of
 fields that are not parsed here.
 """
