@@ -13,10 +13,11 @@ from lowtide import lmeval
 from lowtide.errors import BudgetError
 from lowtide.files import write_json
 from lowtide.generation.decoding import generate_text
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.inference import planned_bytes
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.packages import MissingPackageError
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.evaluating import evaluate

@@ -17,9 +17,10 @@ import pytest
 import lowtide
 from lowtide import packages
 from lowtide.files import write_json
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.packages import REQUIREMENTS, MissingPackageError, import_package
 from lowtide.tokenizer import Tokenizer
 from lowtide.verbs import VERBS

@@ -135,7 +135,7 @@ _HOMES = {
     "TrainedClassifier": "lowtide.classifier.training",
     "TrainedTokenizer": "lowtide.tokenizer.trained",
     "Trainer": "lowtide.training.trainer",
-    "TrainResult": "lowtide.training.trainer",
+    "TrainResult": "lowtide.training.results",
     "TrainSettings": "lowtide.training.settings",
     "UsageError": "lowtide.errors",
     "verify_dataset": "lowtide.dataset.verification",

@@ -54,12 +54,12 @@ from lowtide.training.modules import WrappedModule as WrappedModule
 from lowtide.training.modules import wrap_module as wrap_module
 from lowtide.training.optimizers import build_optimizers as build_optimizers
 from lowtide.training.results import EvalResult as EvalResult
+from lowtide.training.results import TrainResult as TrainResult
 from lowtide.training.schedule import learning_rate_factor as learning_rate_factor
 from lowtide.training.settings import EvaluateSettings as EvaluateSettings
 from lowtide.training.settings import TrainSettings as TrainSettings
 from lowtide.training.trainable import GPT as GPT
 from lowtide.training.trainable import load_model as load_model
-from lowtide.training.trainer import TrainResult as TrainResult
 from lowtide.training.trainer import Trainer as Trainer
 from pathlib import Path
 from typing import Literal
@@ -545,8 +545,8 @@ def prepare_dataset(
         tokenization: gpt2, char (one token per character), or a tokenizer's folder.
         tokens_per_shard: Tokens in a shard; only the last shard of a split has fewer.
         val_fraction: Share of the documents held out for validation; 0 for none.
-        document_separator: Separator between documents in text files; may contain \\n and \\t; ""
-            makes each file one document.
+        document_separator: Separator between documents in text files; may contain \\n (which is
+            also found as \\r\\n) and \\t; "" makes each file one document.
         text_field: Field of jsonl rows, or column of parquet files, that holds the text.
         encoding: Encoding of text files.
         skip_bad_inputs: Skip files and rows that cannot be read, and list them, instead of
@@ -1059,8 +1059,8 @@ def train_classifier(
         max_words: Size limit of the dictionary; the most frequent words are kept.
         buckets: Hash buckets for bigrams (pairs of words).
         seed: Seed of the order of the examples.
-        document_separator: Separator between documents in text files; may contain \\n and \\t; ""
-            makes each file one document.
+        document_separator: Separator between documents in text files; may contain \\n (which is
+            also found as \\r\\n) and \\t; "" makes each file one document.
         text_field: Field of jsonl rows, or column of parquet files, that holds the text.
         encoding: Encoding of text files.
         skip_bad_inputs: Skip files and rows that cannot be read, and list them, instead of

@@ -12,10 +12,11 @@ from lowtide.generation.prompts import Prompt, longest_prompt
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
 from lowtide.generation.textstreams import Start
 from lowtide.generation.writing import write_texts
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.tokenizer import Tokenizer
 
 PROMPTS = ["ab", "", "cdefg hij ab", "j", "ab ab ab ab ab ab ab ab ab", "hij"]

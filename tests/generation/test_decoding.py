@@ -26,9 +26,10 @@ from lowtide.generation.textstreams import (
     not_text,
     note_unknown,
 )
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.tokenizer import Tokenizer
 
 GREEDY = SamplingSettings(0.0, 0, 1.0, 1.0)

@@ -8,10 +8,11 @@ import torch
 
 from lowtide.files import write_json
 from lowtide.model import loss
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import muon
 from lowtide.training.state import RunState

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 
 from lowtide.files import write_json
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.tokenizer import Tokenizer
 
 

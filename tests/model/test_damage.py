@@ -6,10 +6,11 @@ import os
 import pytest
 
 from lowtide.errors import DataError
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.export import export_model
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import load_model, portable_tensors, save_weights
+from lowtide.model.weights import load_model, portable_tensors
 
 
 @pytest.fixture(params=["qwen3", "gpt2", "tide"])

@@ -8,6 +8,7 @@ import torch
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.decoder import PROMPT_ROWS, DecoderSteps, turn_tables
 from lowtide.model.decoderweights import (
     NETWORKS,
@@ -20,7 +21,7 @@ from lowtide.model.families import FAMILIES
 from lowtide.model.gpt import rotary_tables
 from lowtide.model.rope import RopeScaling
 from lowtide.model.rowcaches import open_steps
-from lowtide.model.weights import load_model, portable_tensors, save_weights
+from lowtide.model.weights import load_model, portable_tensors
 
 from .networks import make_model
 

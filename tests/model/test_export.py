@@ -9,10 +9,11 @@ from safetensors.torch import load_file
 from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock, write_json
 from lowtide.model import export
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.export import ExportSettings, export_model, write_export
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import load_model, portable_tensors, save_weights
+from lowtide.model.weights import load_model, portable_tensors
 from lowtide.progress import Phase
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer

@@ -14,11 +14,12 @@ from safetensors.numpy import load_file
 
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.export import ExportSettings, export_model
 from lowtide.model.gpt import GPT
 from lowtide.model.growing import NewTokens, find_new_tokens, grown_config
-from lowtide.model.weights import load_model, portable_tensors, save_weights
+from lowtide.model.weights import load_model, portable_tensors
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.start import train
 

@@ -8,10 +8,10 @@ import torch
 
 from lowtide.errors import DataError
 from lowtide.files import write_json
-from lowtide.model.arrayfiles import iter_weights
+from lowtide.model.arrayfiles import iter_weights, save_weights
 from lowtide.model.heldfiles import HeldFiles, unchanged
 from lowtide.model.tensorfiles import copy_tensors, find_tensors
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 
 from .networks import make_model
 

@@ -11,7 +11,8 @@ from lowtide.errors import DataError
 from lowtide.model import tensorfiles
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.tensorfiles import copy_tensors, portable_shapes
+from lowtide.model.tensorfiles import copy_tensors
+from lowtide.model.tensors import portable_shapes
 from lowtide.model.weights import portable_tensors
 
 SHAPE = {"vocab_size": 96, "context_length": 16, "num_layers": 2, "width": 32, "num_heads": 4}

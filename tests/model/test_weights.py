@@ -10,17 +10,12 @@ from safetensors.torch import load_file, save_file
 from lowtide.errors import DataError
 from lowtide.files import write_json
 from lowtide.model import weights
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.families import FAMILIES
 from lowtide.model.gpt import GPT
 from lowtide.model.inference import in_turns_bytes
-from lowtide.model.weights import (
-    TensorFile,
-    load_in_turns,
-    load_model,
-    portable_tensors,
-    save_weights,
-)
+from lowtide.model.weights import TensorFile, load_in_turns, load_model, portable_tensors
 
 from .networks import make_model
 

@@ -13,9 +13,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from lowtide.checksumrecords import verify_folder
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.loader.windows import TokenDataset
-from lowtide.model.checksums import record_files, verify_folder, write_recorded_json
+from lowtide.model.checksums import record_files, write_recorded_json
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import TensorFile, load_model, load_weights

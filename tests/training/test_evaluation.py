@@ -13,15 +13,14 @@ from lowtide.errors import DataError
 from lowtide.loader.windows import TokenDataset
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import evaluation, results
-from lowtide.training.evaluation import (
+from lowtide.training.evaluation import evaluate_loss, token_byte_counts
+from lowtide.training.results import (
     EvalResult,
     ForgettingWatch,
-    evaluate_loss,
+    RunEvaluator,
     evaluation_windows,
     require_same_tokenizer,
-    token_byte_counts,
 )
-from lowtide.training.results import RunEvaluator
 from lowtide.training.settinggroups import ReplaySettings
 from lowtide.training.settings import train_settings
 

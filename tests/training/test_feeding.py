@@ -18,8 +18,9 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import batchsources, feeding
+from lowtide.training.batchsources import open_batches
 from lowtide.training.distributed import ProcessGroup
-from lowtide.training.feeding import Feed, open_batches
+from lowtide.training.feeding import Feed
 from lowtide.training.settings import train_settings
 from lowtide.training.trainer import Trainer
 

@@ -13,10 +13,11 @@ from lowtide import cli
 from lowtide.errors import BudgetError, UsageError
 from lowtide.files import write_json
 from lowtide.model import inference
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.program import MIB, Program
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.reporting.runs import RunReader
 from lowtide.stores.extents import buffer_bytes
 from lowtide.tokenizer import Tokenizer

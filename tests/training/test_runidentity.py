@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from lowtide.errors import UsageError
+from lowtide.model.arrayfiles import save_weights
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
-from lowtide.model.weights import portable_tensors, save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.training import runidentity
 from lowtide.training.runidentity import optimizer_of, require_same_model, weights_fingerprint
 

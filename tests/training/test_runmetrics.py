@@ -14,8 +14,8 @@ from lowtide.model.config import GPTConfig
 from lowtide.progress import Progress
 from lowtide.training import runmetrics
 from lowtide.training.counters import Counters
-from lowtide.training.evaluation import EvalResult
 from lowtide.training.eventfiles import EventFile
+from lowtide.training.results import EvalResult
 from lowtide.training.runmetrics import (
     MetricSinks,
     Pace,

@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from lowtide.checksumrecords import verify_folder
 from lowtide.errors import DataError, UsageError
 from lowtide.model.arrayfiles import iter_weights
-from lowtide.model.checksums import find_intact, verify_folder
+from lowtide.model.checksums import find_intact
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.tensorfiles import require_weights

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lowtide.checksumrecords import verify_folder
 from lowtide.errors import UsageError
 from lowtide.ladder.muon import PackedMuon
 from lowtide.ladder.packing import BLOCK, Chunk, pack_weights, unpack_weights
@@ -26,7 +27,6 @@ from lowtide.ladder.torchdraws import TorchDraws
 from lowtide.ladder.units import Matrix, Unit, small_shapes, units_of
 from lowtide.memory import release_free_memory, return_large_blocks
 from lowtide.model.arrayfiles import StoredForm, iter_weights, stored_form
-from lowtide.model.checksums import verify_folder
 from lowtide.model.config import GPTConfig
 from lowtide.model.firstweights import iter_first_weights
 from lowtide.model.gpt import GPT

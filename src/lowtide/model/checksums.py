@@ -30,7 +30,6 @@ __all__ = [
     "record_checksums",
     "record_files",
     "step_dirs",
-    "verify_folder",
     "write_recorded_json",
 ]
 

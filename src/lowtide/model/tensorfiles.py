@@ -24,7 +24,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.heldfiles import unchanged
 from lowtide.model.sizing import count_parameters
 from lowtide.model.tensorheaders import ITEM_BYTES, StoredTensor, header_bytes, read_header
-from lowtide.model.tensors import HEAD, iter_tensors, portable_shapes
+from lowtide.model.tensors import HEAD, iter_tensors
 from lowtide.quickclasses import dataclass
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ __all__ = [
     "find_tensors",
     "from_float32",
     "iter_pieces",
-    "portable_shapes",
     "read_exactly",
     "require_weights",
     "stored_dtype",

@@ -20,10 +20,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lowtide.checksumrecords import verify_folder
 from lowtide.errors import DataError
 from lowtide.model.arrayfiles import StoredForm, save_weights, stored_form
-from lowtide.model.checksums import find_intact, verify_folder
-from lowtide.model.config import GPTConfig, find_model_dir, load_config
+from lowtide.model.checksums import find_intact
+from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.devices import device_memory, pick_device
 from lowtide.model.gpt import GPT
 from lowtide.model.heldfiles import HeldFiles
@@ -40,7 +41,6 @@ __all__ = [
     "NETWORKS",
     "STORED_TYPES",
     "TensorFile",
-    "find_model_dir",
     "load_in_turns",
     "load_model",
     "load_network",

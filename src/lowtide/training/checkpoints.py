@@ -25,6 +25,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lowtide.checksumrecords import verify_folder
 from lowtide.errors import BudgetError, DataError, warn
 from lowtide.filenames import (
     CHECKSUMS_NAME,
@@ -51,7 +52,6 @@ from lowtide.model.checksums import (
     record_checksums,
     record_files,
     step_dirs,
-    verify_folder,
     write_recorded_json,
 )
 from lowtide.model.companions import write_companions

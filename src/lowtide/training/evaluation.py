@@ -24,23 +24,14 @@ from lowtide.tokenizer import Tokenizer
 from lowtide.training.likelihood import Score, Scorer, TextIds
 from lowtide.training.results import (
     EvalResult,
-    ForgettingWatch,
-    RunEvaluator,
     evaluate_windows,
-    evaluation_windows,
-    require_same_tokenizer,
     token_bytes,
 )
 
 __all__ = [
     "EVALUATOR",
-    "EvalResult",
-    "ForgettingWatch",
     "LossSums",
-    "RunEvaluator",
     "evaluate_loss",
-    "evaluation_windows",
-    "require_same_tokenizer",
     "score_rows",
     "token_byte_counts",
 ]

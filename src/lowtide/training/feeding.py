@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowtide.training.batchsources import BatchSource, open_batches
+from lowtide.training.batchsources import BatchSource
 
-__all__ = ["BatchSource", "Feed", "open_batches"]
+__all__ = ["Feed"]
 
 
 class Feed(Iterator[tuple[Tensor, Tensor]]):

@@ -21,8 +21,8 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.tokenizer import Tokenizer
-from lowtide.training.results import require_same_tokenizer
-from lowtide.training.trainer import Trainer, TrainResult
+from lowtide.training.results import TrainResult, require_same_tokenizer
+from lowtide.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from lowtide.keywordtypes import TrainKeywords

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lowtide.checksumrecords import verify_folder
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import WEIGHTS_NAME
 from lowtide.flatsettings import setting_values
 from lowtide.generation.sampling import choose_tokens
 from lowtide.generation.settings import SamplingSettings
 from lowtide.generation.textstreams import ends, not_text
-from lowtide.model.checksums import verify_folder
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.weights import STORED_TYPES, TensorFile
 from lowtide.tokenizer import Tokenizer

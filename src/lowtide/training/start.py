@@ -34,12 +34,13 @@ from lowtide.training.choosing import begins_at_counts, model_config
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.firstembedding import first_embedding
 from lowtide.training.offloading import RUNGS
+from lowtide.training.results import TrainResult
 from lowtide.training.resuming import continued_settings, require_own_run, run_exists
 from lowtide.training.rungs import choose_rung
 from lowtide.training.runidentity import optimizer_of
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 from lowtide.training.settings import TrainSettings
-from lowtide.training.trainer import Trainer, TrainResult
+from lowtide.training.trainer import Trainer
 from lowtide.training.unusedsettings import refuse_unread
 from lowtide.waiting import sleep_while_waiting
 

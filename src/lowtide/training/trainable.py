@@ -19,7 +19,7 @@ from lowtide.model.weights import load_network
 
 if TYPE_CHECKING:
     from lowtide.keywordtypes import TrainKeywords
-    from lowtide.training.trainer import TrainResult
+    from lowtide.training.results import TrainResult
 
 __all__ = ["GPT", "load_model"]
 

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from lowtide.keywordtypes import TrainKeywords
 
-__all__ = ["TrainResult", "Trainer"]
+__all__ = ["Trainer"]
 
 
 def _to_stderr(text: str) -> None:
