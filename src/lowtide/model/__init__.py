@@ -8,7 +8,8 @@ shape       config, families, sizing, configjson, moduleconfig (a torch module o
 network     gpt, blocks, rope, loss, targets; tide, tide_blocks, modeling_tide (the tide layout)
 kernels     rowkernels (CPU); kernels, rotation, headkernels, float8, float8_linear (GPU); graphs
 decoder     decoder, decoderweights (native code, without torch), rowcaches
-files       tensors (names), tensorfiles, weights, arrayfiles, heldfiles, checksums, firstweights
+files       tensors (names), tensorfiles, tensorheaders, weights, arrayfiles, heldfiles, checksums,
+            firstweights
 companions  companions, templates, growing (adds tokens)
 export      export, gguf, ggufvocabulary, quantization
 memory      inference, program; devices, networks (what evaluation and generation load)
