@@ -403,6 +403,21 @@ def test_a_long_piece_of_one_letter(tie_break: str) -> None:
     )
 
 
+@TIE_BREAKS
+@FULL_SPEED
+@pytest.mark.parametrize("letters", ["ACGT", "ab", "abcdefghijklmnopqrstuvwxyz"])
+def test_long_pieces(kind: type[_native.MergeLearner], tie_break: str, letters: str) -> None:
+    """Pairs at any distance from each other and from the end, in text that is one piece."""
+    source = random.Random(7)
+    counts = Counter(
+        bytes(source.choices(letters.encode(), k=length)) for length in (31, 40, 63, 2001)
+    )
+    wanted = reference.learn_merges(counts, target=100, tie_break=tie_break)
+    for num_threads in (1, 3):
+        learner = kind(tie_break, num_threads=num_threads, many_words=1)
+        assert learn_with(learner, counts, target=100) == wanted
+
+
 def test_an_unwritable_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file") as caught:
         _native.RoundLearner("huggingface", file_dir=str(tmp_path / "gone"), memory_bytes=0)

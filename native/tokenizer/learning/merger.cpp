@@ -1,6 +1,7 @@
 #include "tokenizer/learning/merger.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <stdexcept>
@@ -15,6 +16,7 @@ constexpr size_t kCompactionFloor = 1 << 17;
 constexpr size_t kWordsAtOnce = 512;  // that a thread takes at a time
 constexpr size_t kPatience = 200;     // microseconds; large merges follow each other closely
 constexpr uint32_t kAhead = 16;       // words and pairs that are prefetched
+constexpr size_t kLongRest = 32;      // symbols of a word, from which on most are far from the pair
 }  // namespace
 
 template <typename Symbol>
@@ -202,8 +204,8 @@ void MergeLearner<Symbol>::merge_in_word(MergePart& part, const Pair& chosen, ui
   typename Words::Head head = words_.head(word);
   Symbol* const s = words_.symbols(word);
   const size_t length = head.length;
-  size_t i =
-      is_shared_ ? find_pair(s, length, left, right) : find_pair_reading_on(s, length, left, right);
+  size_t i = is_shared_ ? find_pair(s, 0, length, left, right)
+                        : find_pair<kReadBehind>(s, 0, length, left, right);
   if (i + 1 >= length) return;  // merged since the posting was written
   const int64_t count = words_.count(word, head);
   size_t out = i;
@@ -222,6 +224,11 @@ void MergeLearner<Symbol>::merge_in_word(MergePart& part, const Pair& chosen, ui
       if (after_merge) add(MergePart::kAfter, s[i], count);
       s[out++] = s[i++];
       after_merge = false;
+      if (length - i < kLongRest) continue;
+      const size_t next = find_pair(s, i, length, left, right);
+      std::memmove(s + out, s + i, (next - i) * sizeof(Symbol));
+      out += next - i;
+      i = next;
     }
   }
   head.length = static_cast<uint32_t>(out);
