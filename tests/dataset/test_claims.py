@@ -16,7 +16,7 @@ from lowtide.dataset.claims import (
     take_claim,
 )
 from lowtide.errors import DataError
-from lowtide.stores.objects import ObjectChangedError, ObjectMissingError
+from lowtide.stores.refusals import ObjectChangedError, ObjectMissingError
 from lowtide.stores.urls import StoreURL
 
 from ..stores.memorystore import MemoryStore

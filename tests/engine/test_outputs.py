@@ -12,7 +12,7 @@ import pytest
 from lowtide.engine import outputs
 from lowtide.engine.outputs import OutputWriter, open_output
 from lowtide.errors import DataError
-from lowtide.stores.objects import ObjectChangedError
+from lowtide.stores.refusals import ObjectChangedError
 
 
 def write(path: Path, header: object = 5, data: bytes = b"abcdef") -> str:

@@ -13,8 +13,8 @@ from lowtide.engine import storefolders
 from lowtide.engine.folders import SeenLease
 from lowtide.engine.storefolders import StoreFolder, refuse_overwriting, refuse_replacing
 from lowtide.errors import DataError, UsageError
-from lowtide.stores.objects import StoreDownError
 from lowtide.stores.paths import StorePath
+from lowtide.stores.refusals import StoreDownError
 from lowtide.stores.urls import StoreURL
 
 from ..stores.memorystore import MemoryStore

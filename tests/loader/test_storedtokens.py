@@ -11,7 +11,7 @@ import pytest
 from lowtide.errors import DataError, UsageError
 from lowtide.loader import storedtokens
 from lowtide.loader.storedtokens import ShardRow, fetch_tokenizer, open_stored_dataset
-from lowtide.stores.objects import ObjectMissingError
+from lowtide.stores.refusals import ObjectMissingError
 from lowtide.stores.urls import store_url
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import DataError
-from lowtide.stores.objects import ObjectInfo, ObjectMissingError
+from lowtide.stores.objects import ObjectInfo
+from lowtide.stores.refusals import ObjectMissingError
 from lowtide.stores.urls import StoreURL
 
 

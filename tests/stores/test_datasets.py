@@ -23,7 +23,7 @@ from lowtide.errors import BudgetError, DataError
 from lowtide.loader import BatchLoader, Mixture, TokenDataset, storestreams
 from lowtide.loader.ordering import Order
 from lowtide.stores import extentfolder, extents
-from lowtide.stores.objects import ObjectChangedError
+from lowtide.stores.refusals import ObjectChangedError
 
 pytestmark = pytest.mark.usefixtures("small_extents")
 ORDERS = ["shuffle", "shifted", "blocks", "random", "sequential"]

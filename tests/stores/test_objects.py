@@ -8,7 +8,8 @@ import pytest
 from lowtide import packages
 from lowtide.errors import DataError, UsageError
 from lowtide.stores import credentials, objects
-from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store
+from lowtide.stores.objects import Store
+from lowtide.stores.refusals import ObjectChangedError, ObjectMissingError
 from lowtide.stores.urls import StoreURL
 
 ROOT = StoreURL("s3", "bucket", "")

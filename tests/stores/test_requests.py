@@ -12,13 +12,8 @@ import pytest
 
 from lowtide.errors import DataError, UsageError
 from lowtide.stores import objects, refusals
-from lowtide.stores.objects import (
-    ObjectChangedError,
-    ObjectInfo,
-    ObjectMissingError,
-    Store,
-    StoreDownError,
-)
+from lowtide.stores.objects import ObjectInfo, Store
+from lowtide.stores.refusals import ObjectChangedError, ObjectMissingError, StoreDownError
 from lowtide.stores.urls import StoreURL
 
 URL = StoreURL("s3", "bucket", "a/b.txt")

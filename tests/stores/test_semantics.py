@@ -11,7 +11,8 @@ import pytest
 from lowtide.errors import DataError
 from lowtide.loader import BatchLoader, TokenDataset
 from lowtide.stores import extents, objects
-from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store
+from lowtide.stores.objects import Store
+from lowtide.stores.refusals import ObjectChangedError, ObjectMissingError
 from lowtide.stores.urls import StoreURL
 
 ROOT = StoreURL("s3", "bucket", "")

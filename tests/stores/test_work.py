@@ -28,8 +28,9 @@ from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task, run_task
 from lowtide.engine.workstate import describe_work, is_work_folder
 from lowtide.errors import DataError, UsageError
-from lowtide.stores.objects import ObjectChangedError, Store, StoreDownError
+from lowtide.stores.objects import Store
 from lowtide.stores.paths import StorePath
+from lowtide.stores.refusals import ObjectChangedError, StoreDownError
 from lowtide.stores.urls import StoreURL
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer

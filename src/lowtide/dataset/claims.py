@@ -25,7 +25,8 @@ from lowtide.filenames import METADATA_NAME
 from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder
 from lowtide.stores.localcopy import copy_object
-from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store
+from lowtide.stores.objects import Store
+from lowtide.stores.refusals import ObjectChangedError, ObjectMissingError
 from lowtide.stores.urls import StoreURL
 
 __all__ = [

@@ -32,8 +32,8 @@ import xxhash
 from lowtide import _native, files
 from lowtide.errors import DataError
 from lowtide.quickclasses import dataclass
-from lowtide.stores.objects import ObjectChangedError
 from lowtide.stores.paths import is_stored
+from lowtide.stores.refusals import ObjectChangedError
 
 __all__ = [
     "OUTPUT_FORMAT",

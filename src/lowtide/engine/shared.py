@@ -30,7 +30,7 @@ from lowtide.engine.tasks import Stage, Task, Uncommitted
 from lowtide.errors import LowtideError, from_os_error, warn
 from lowtide.progress import Progress
 from lowtide.quickclasses import dataclass
-from lowtide.stores.objects import StoreDownError
+from lowtide.stores.refusals import StoreDownError
 
 __all__ = ["run_in_phases", "run_shared"]
 

@@ -29,8 +29,9 @@ from lowtide.engine.folders import Lease, SeenLease
 from lowtide.errors import DataError, UsageError
 from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder, temporary_root
-from lowtide.stores.objects import ObjectMissingError, Store, StoreDownError, open_store
+from lowtide.stores.objects import Store, open_store
 from lowtide.stores.paths import StorePath
+from lowtide.stores.refusals import ObjectMissingError, StoreDownError
 from lowtide.stores.urls import StoreURL
 
 __all__ = ["StoreFolder", "is_left_probe", "refuse_overwriting", "refuse_replacing"]

@@ -22,7 +22,8 @@ from lowtide.memory import parse_size
 from lowtide.quickclasses import dataclass
 from lowtide.stores.extentfiles import CachedObject, Extent
 from lowtide.stores.extents import ExtentCache, open_cache
-from lowtide.stores.objects import ObjectMissingError, Store, open_store
+from lowtide.stores.objects import Store, open_store
+from lowtide.stores.refusals import ObjectMissingError
 from lowtide.stores.urls import StoreURL
 
 __all__ = [

@@ -27,7 +27,6 @@ from lowtide.packages import import_package
 from lowtide.quickclasses import dataclass
 from lowtide.stores.credentials import needs_profile, profile_credentials
 from lowtide.stores.refusals import (
-    ObjectChangedError,
     ObjectMissingError,
     StoreDownError,
     describe_reason,
@@ -38,11 +37,8 @@ from lowtide.stores.urls import StoreURL
 
 __all__ = [
     "UPLOAD_BYTES",
-    "ObjectChangedError",
     "ObjectInfo",
-    "ObjectMissingError",
     "Store",
-    "StoreDownError",
     "open_store",
 ]
 

@@ -26,7 +26,8 @@ from typing import Any
 import xxhash
 
 from lowtide.files import checksum_file
-from lowtide.stores.objects import ObjectInfo, ObjectMissingError, open_store
+from lowtide.stores.objects import ObjectInfo, open_store
+from lowtide.stores.refusals import ObjectMissingError
 from lowtide.stores.urls import StoreURL, store_url
 
 __all__ = [

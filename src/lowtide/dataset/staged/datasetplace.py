@@ -31,8 +31,9 @@ from lowtide.filenames import METADATA_NAME
 from lowtide.memory import format_size
 from lowtide.scratch import scratch_folder
 from lowtide.stores.localcopy import copy_object
-from lowtide.stores.objects import ObjectChangedError, ObjectMissingError, Store, open_store
+from lowtide.stores.objects import Store, open_store
 from lowtide.stores.paths import StorePath, is_stored
+from lowtide.stores.refusals import ObjectChangedError, ObjectMissingError
 from lowtide.stores.urls import StoreURL
 
 __all__ = ["DatasetChangedError", "DatasetPlace", "open_place"]
