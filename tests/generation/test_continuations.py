@@ -6,7 +6,7 @@ import torch
 from lowtide.errors import UsageError
 from lowtide.files import write_json
 from lowtide.generation.continuations import Rows
-from lowtide.generation.decoding import generate_text, iter_tokens, open_rows, stream_text
+from lowtide.generation.decoding import generate_text
 from lowtide.generation.generating import generate
 from lowtide.generation.prompts import Prompt, longest_prompt
 from lowtide.generation.settings import GenerateSettings, SamplingSettings
@@ -18,6 +18,8 @@ from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors
 from lowtide.tokenizer import Tokenizer
+
+from .tokens import iter_tokens, open_rows, stream_text
 
 PROMPTS = ["ab", "", "cdefg hij ab", "j", "ab ab ab ab ab ab ab ab ab", "hij"]
 

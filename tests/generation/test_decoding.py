@@ -10,11 +10,7 @@ import torch
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.files import write_json
 from lowtide.generation import decoding
-from lowtide.generation.decoding import (
-    generate_text,
-    iter_tokens,
-    stream_text,
-)
+from lowtide.generation.decoding import generate_text
 from lowtide.generation.generating import generate
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.settings import WRITING_NAMES, GenerateSettings, SamplingSettings
@@ -31,6 +27,8 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors
 from lowtide.tokenizer import Tokenizer
+
+from .tokens import iter_tokens, stream_text
 
 GREEDY = SamplingSettings(0.0, 0, 1.0, 1.0)
 ALPHABET = "abcdefghij äö\n"
@@ -420,20 +418,19 @@ def test_as_many_rows_as_there_are_texts(
     """Each row has a cache: none is made that no text would use."""
     asked = []
 
-    def open_rows(model, count, *, vocab_size, **options):
-        asked.append((count, vocab_size))
-        return SimpleNamespace()
+    def write(steps, choosers, tokenizer, prompts, options):
+        asked.append(
+            (len(steps.cache.lengths), options.batch_size, choosers.keywords["vocab_size"])
+        )
+        return iter(())
 
-    monkeypatch.setattr(decoding, "open_rows", open_rows)
-    monkeypatch.setattr(decoding, "write_texts", lambda *given, **options: iter(()))
+    monkeypatch.setattr(decoding, "write_prompts", write)
     generate_text(model, tokenizer, prompts, num_samples=samples, batch_size=wanted)
     known = min(tokenizer.vocab_size, model.config.vocab_size)
-    assert asked == [(rows, known)]
+    assert asked == [(rows, rows, known)]
     larger = SimpleNamespace(vocab_size=10_000)
-    monkeypatch.setattr(decoding, "not_text", lambda tokenizer: ())
-    monkeypatch.setattr(decoding, "iter_starts", lambda *given, **options: iter(()))
     generate_text(model, larger, prompts, num_samples=samples, batch_size=wanted)
-    assert asked[1] == (rows, model.config.vocab_size)
+    assert asked[1] == (rows, rows, model.config.vocab_size)
 
 
 def test_an_empty_prompt_becomes_the_first_that_there_is_of_an_end_a_line_break_and_zero():
@@ -470,25 +467,6 @@ def test_only_characters_that_may_be_unknown_are_looked_up(kind, unknown, asked,
     assert looked_up == asked
     said = "note: not in the model's vocabulary, read as <unk>: b\n" if asked else ""
     assert capsys.readouterr().err == said
-
-
-@pytest.mark.parametrize(
-    ("prompts", "samples", "rows"), [("a", 2, 2), ("a", 9, 8), ([Prompt("a")], 2, 8)]
-)
-def test_a_single_prompt_has_a_row_for_each_sample(
-    monkeypatch, model, tokenizer, prompts, samples, rows
-):
-    asked = []
-
-    def stream_pieces(*given, **options):
-        asked.append(options["batch_size"])
-        return iter([(0, "x"), (0, "")])
-
-    monkeypatch.setattr(decoding, "stream_pieces", stream_pieces)
-    assert list(stream_text(model, tokenizer, prompts, num_samples=samples)) == [(0, "x")]
-    assert asked == [rows]
-    assert list(decoding.WRITER.stream(model, tokenizer, [], batch_size=3)) == [(0, "x"), (0, "")]
-    assert asked == [rows, 3]
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3])

@@ -6,7 +6,7 @@ import numpy as np
 
 from lowtide.generation.nativewriting import WRITER
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.settings import WritingOptions
 from lowtide.model.config import GPTConfig
 from lowtide.model.decoder import DecoderNetwork
 from lowtide.model.firstweights import iter_first_weights
@@ -21,11 +21,8 @@ def written(tokenizer, vocab_size):
     for name in ("embedding.weight", "head.weight"):
         weights[name] = weights[name][:vocab_size]
     network = DecoderNetwork(replace(config, vocab_size=vocab_size), weights, num_workers=1)
-    pieces = WRITER.stream(
-        network, tokenizer, [Prompt("a")], num_samples=4, max_new_tokens=12,
-        sampling=SamplingSettings(), stop=(), seed=1, context=16, begin=None, batch_size=2,
-    )  # fmt: skip
-    return list(pieces)
+    options = WritingOptions(16, num_samples=4, max_new_tokens=12, seed=1, batch_size=2)
+    return list(WRITER.stream(network, tokenizer, [Prompt("a")], options))
 
 
 def test_ids_that_the_tokenizer_does_not_know_are_never_written():

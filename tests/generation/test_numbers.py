@@ -12,14 +12,7 @@ from ..numbers_of import find_changes
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "generation.continuations": {"_Row.is_begun": False, "_Read.slot": -1},
-    "generation.decoding": {
-        "iter_tokens(num_samples)": 1,
-        "iter_tokens(max_new_tokens)": 100,
-        "stream_text(num_samples)": 1,
-        "stream_text(max_new_tokens)": 100,
-        "stream_text(batch_size)": 8,
-        "generate_text(num_samples)": 1,
-    },
+    "generation.decoding": {"generate_text(num_samples)": 1},
     "generation.prompts": {
         "_READ_BYTES": 1_048_576,
         "_TOKENS_BEFORE": 8,
@@ -42,6 +35,9 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "SamplingSettings.top_k": 50,
         "SamplingSettings.top_p": 0.95,
         "SamplingSettings.repetition_penalty": 1.1,
+        "WritingOptions.num_samples": 1,
+        "WritingOptions.max_new_tokens": 100,
+        "WritingOptions.batch_size": 8,
         "GenerateSettings.each_line": False,
         "GenerateSettings.best": False,
         "GenerateSettings.max_new_tokens": 100,

@@ -18,7 +18,7 @@ import pytest
 
 from lowtide.errors import DataError, UsageError
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.settings import SamplingSettings, WritingOptions
 from lowtide.jaxtraining import (
     backend,
     devices,
@@ -456,7 +456,7 @@ def check_pieces_of_texts():
         return iter(["tokens"])
 
     def texts(found, tokenizer, *, num_samples, stop):
-        assert list(found) == ["tokens"] and (num_samples, stop) == (1, ["x"])
+        assert list(found) == ["tokens"] and (num_samples, stop) == (1, ("x",))
         return iter([(0, "a"), (0, "b")])
 
     tokenizer = SimpleNamespace(vocab_size=9)
@@ -472,28 +472,34 @@ def check_pieces_of_texts():
         patch.setattr(generation, "ends", lambda tokenizer: [8])
         begun = []
 
-        def iter_starts(*given, **options):
-            begun.append((given, options))
+        def iter_starts(*given):
+            begun.append(given)
             return iter(starts)
 
         patch.setattr(generation, "iter_starts", iter_starts)
-        options = {"max_new_tokens": 4, "stop": ["x"], "seed": 5, "begin": 3}
-        found = list(generation.WRITER.stream(model, tokenizer, ["p"], num_samples=2, **options))
+        options = WritingOptions(
+            8, num_samples=2, max_new_tokens=4, stop=("x",), seed=5, begin=3, batch_size=1
+        )
+        found = list(generation.WRITER.stream(model, tokenizer, ["p"], options))
         assert found == [(n, text) for n in range(2) for text in ("a", "b", "")]
-        wanted = {"num_samples": 2, "context": 8, "begin": 3, "seed": 5}
-        assert begun == [((tokenizer, ["p"]), wanted)]
-        shared = {"max_new_tokens": 4, "sampling": None, "vocab_size": 9, "banned": [7]}
+        assert begun == [(tokenizer, ["p"], options)]
+        shared = {
+            "max_new_tokens": 4,
+            "sampling": SamplingSettings(),
+            "vocab_size": 9,
+            "banned": [7],
+        }
         assert asked == [
             ([1], {**shared, "banned_first": (), "seed": 5, "context": 8}),
             ([2], {**shared, "banned_first": [8], "seed": 6, "context": 8}),
         ]
-        assert list(generation.stream_text(model, tokenizer, "p", stop=["x"])) == [
-            (0, "a"), (0, "b"), (1, "a"), (1, "b")
-        ]  # fmt: skip
-        assert begun[-1][0][1] == [Prompt("p")]
-        given = Prompt("q")
-        assert generation.generate_text(model, tokenizer, given, stop=["x"]) == "abab"
-        assert begun[-1][0][1] == [given] and generation.WRITER.most_rows == 1
+        patch.setattr(
+            generation, "iter_texts", lambda *given, **options: iter([(0, "a"), (0, "b")])
+        )
+        written = generation.generate_text(model, tokenizer, "q", max_new_tokens=4, seed=9)
+        assert written == "abab" and generation.WRITER.most_rows == 1
+        begun_with = WritingOptions(8, max_new_tokens=4, seed=9)
+        assert begun[-1] == (tokenizer, [Prompt("q")], begun_with)
 
 
 def check_trees_of_weights():

@@ -19,12 +19,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "jaxtraining.eightbit": {"_BLOCK": 256, "_SMALLEST": 4_096, "_EXPONENTS": 7},
     "jaxtraining.engine": {"JaxEngine.compute(share_done)": 0.0},
     "jaxtraining.evaluation": {"_PENDING": 64, "LossSums.__init__(pending)": 64},
-    "jaxtraining.generation": {
-        "iter_tokens(max_new_tokens)": 100,
-        "stream_pieces(num_samples)": 1,
-        "stream_pieces(max_new_tokens)": 100,
-        "stream_pieces(batch_size)": 1,
-    },
+    "jaxtraining.generation": {"iter_tokens(max_new_tokens)": 100},
     "jaxtraining.network": {
         "_TRIED_TOKENS": 256,
         "_NEAR": 0.03,

@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lowtide.generation.decoding import iter_tokens
 from lowtide.generation.settings import SamplingSettings
 from lowtide.model.config import GPTConfig, load_config
 from lowtide.model.families import FAMILIES
@@ -14,6 +13,8 @@ from lowtide.model.gpt import GPT
 from lowtide.model.sizing import count_parameters
 from lowtide.model.tensors import portable_shapes
 from lowtide.model.weights import load_model, portable_tensors
+
+from ..generation.tokens import iter_tokens
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.generation.decoding import iter_tokens
 from lowtide.generation.settings import PRESETS
 from lowtide.model.export import export_model
 from lowtide.model.weights import load_model
 from lowtide.tokenizer.training import train_tokenizer
 
+from ..generation.tokens import iter_tokens
 from .test_gguf import MODELS, TEXT, write_model
 
 llama = pytest.importorskip("xllamacpp")

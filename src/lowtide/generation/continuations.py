@@ -1,11 +1,11 @@
-"""Several continuations at once: each begins, goes on and ends by itself, in a row of one cache.
+"""Continuous batching: each row of a cache holds a text, which starts and ends independently.
 
-In:      steps of a network (Steps); prompts as ids, each with a seed of its own
+In:      steps of a network (Steps); prompts as ids, each with its own seed
 Out:     the next id of every row, step by step
 Memory:  a cache of keys and values for the rows, as long as the longest of them
 
-A text is the same alone and beside others: prompts are read one by one, a step computes each row by
-itself, and every row draws from its own generator. Neither torch nor JAX is imported here.
+A text does not depend on the texts in other rows: a step computes each row separately, and every
+row has its own random generator. Neither torch nor JAX is imported here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from lowtide.quickclasses import dataclass
 
-__all__ = ["Chooser", "Rows", "Steps"]
+__all__ = ["Chooser", "MakeChooser", "Rows", "Steps"]
 
 
 class RowStore(Protocol):
@@ -25,28 +25,28 @@ class RowStore(Protocol):
     lengths: list[int]
 
     def reserve(self, positions: int) -> None:
-        """Make room for rows of so many tokens."""
+        """Enlarge all rows to so many tokens."""
         ...
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Let a row begin as another one does."""
+        """Copy the first `length` tokens of a row to another row."""
         ...
 
 
 class Steps(Protocol):
-    """A network that writes several texts at once."""
+    """A network that computes several texts at once."""
 
     @property
     def cache(self) -> RowStore:
-        """Where its rows are."""
+        """The cache with its rows."""
         ...
 
     def read(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Any]:
-        """Begin rows anew, each with these ids; logits [V] of the token after them."""
+        """Replace rows by prompts; return logits [V] of the next token of each."""
         ...
 
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Any:
-        """Add one id to each of these rows; logits [rows, V] of the tokens after them."""
+        """Add one id to each of these rows; return logits [rows, V] of their next tokens."""
         ...
 
 
@@ -58,23 +58,28 @@ class Chooser(Protocol):
         ...
 
 
+MakeChooser = Callable[[Sequence[int], int, int | None], Chooser]
+"""Makes the chooser of a text, from the ids of its prompt, the maximum number of ids that a penalty
+looks at, and its seed."""
+
+
 @dataclass
 class _Row:
-    """A text under way."""
+    """An unfinished text."""
 
     ids: deque[int]
-    """The newest of the prompt and of what was written: as many as a full context goes on with."""
+    """The newest ids of prompt and text: half a context, kept when the context is full."""
     prompt: tuple[int, ...]
     chooser: Chooser
     banned: tuple[int, ...]
-    """Never the first token."""
+    """Not allowed as the first token."""
     is_begun: bool = False
-    """True once a token of it is written."""
+    """True if the text has a token."""
 
 
 @dataclass
 class _Read:
-    """The prompt that was read last: the next text may begin in the same way."""
+    """The prompt that was read last; its row is copied for the same prompt."""
 
     prompt: tuple[int, ...] = ()
     slot: int = -1
@@ -82,16 +87,12 @@ class _Read:
 
 
 class Rows:
-    """Up to `num_rows` texts that a network writes at once.
-
-    `make_chooser` is called with the ids of a prompt, how many ids a text may have that are looked
-    at, and its seed.
-    """
+    """Up to `num_rows` texts that a network writes at once; `banned` ids are never chosen."""
 
     def __init__(
         self,
         steps: Steps,
-        make_chooser: Callable[[Sequence[int], int, int | None], Chooser],
+        make_chooser: MakeChooser,
         num_rows: int,
         *,
         context: int,
@@ -107,7 +108,7 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """True while no further text can begin."""
+        """True if no row is free."""
         return None not in self._rows
 
     def begin(
@@ -129,11 +130,11 @@ class Rows:
         return slot
 
     def end(self, slot: int) -> None:
-        """Make a row free for another text."""
+        """Free a row."""
         self._rows[slot] = None
 
     def step(self) -> list[tuple[int, int]]:
-        """Write one more token of every text; return rows and ids."""
+        """Choose the next token of every text; return rows and ids."""
         going: list[tuple[int, _Row]] = []
         fresh: dict[int, tuple[int, ...]] = {}
         full: dict[int, tuple[int, ...]] = {}
@@ -143,7 +144,7 @@ class Rows:
             if not row.is_begun:
                 fresh[slot] = row.prompt
             elif self._steps.cache.lengths[slot] >= self.context:
-                # Emptied and filled with the newer half: the cost of a token stays bounded.
+                # Read the newer half again, so that the cost of a token stays bounded.
                 full[slot] = tuple(row.ids)
             else:
                 going.append((slot, row))
@@ -157,7 +158,7 @@ class Rows:
     def _read_prompts(
         self, fresh: Mapping[int, tuple[int, ...]], full: Mapping[int, tuple[int, ...]]
     ) -> dict[int, Any]:
-        """Read prompts and rows that are filled again, all of them at once; equal prompts once."""
+        """Read prompts of new rows, and rows that were full, in one pass; equal prompts once."""
         found: dict[int, Any] = {}
         readers: dict[tuple[int, ...], int] = {}
         for slot, prompt in fresh.items():

@@ -1,6 +1,6 @@
-"""Continue a prompt token by token, past the context too, and turn the ids into text as they come.
+"""Continue prompts with a network of torch; texts may be longer than its context.
 
-In:      a GPT and its Tokenizer, a prompt
+In:      a GPT and its Tokenizer, prompts
 Out:     text, whole or in pieces; never half a character
 Memory:  a cache of keys and values for the texts that are written at once (rows)
 """
@@ -11,25 +11,22 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-import torch
-from torch import Tensor
-
 from lowtide.aliases import own_name
 from lowtide.errors import UsageError
 from lowtide.flatsettings import setting_fields
-from lowtide.generation.continuations import Rows
+from lowtide.generation.continuations import MakeChooser, Steps
 from lowtide.generation.drawing import ArrayChooser
 from lowtide.generation.prompts import Prompt
 from lowtide.generation.sampling import TensorChooser
 from lowtide.generation.settings import (
-    BATCH_SIZE,
     MOST_TEXTS,
     WRITING_NAMES,
     GenerateSettings,
     SamplingSettings,
+    WritingOptions,
 )
-from lowtide.generation.textstreams import count_writable, iter_starts, not_text
-from lowtide.generation.writing import write_texts
+from lowtide.generation.textstreams import count_writable
+from lowtide.generation.writing import write_prompts
 from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
 from lowtide.model.rowcaches import open_steps
@@ -40,135 +37,28 @@ from lowtide.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from lowtide.keywordtypes import GenerateKeywords
 
-__all__ = ["WRITER", "generate_text", "iter_tokens", "open_rows", "stream_pieces", "stream_text"]
+__all__ = ["WRITER", "generate_text", "make_choosers", "stream_pieces"]
 
 
-def open_rows(
-    model: GPT,
-    num_rows: int,
-    *,
-    sampling: SamplingSettings | None = None,
-    vocab_size: int | None = None,
-    banned: Sequence[int] = (),
-    context: int | None = None,
-) -> Rows:
-    """Rows for texts of a model; native code writes them on a CPU, torch elsewhere."""
-    settings, size = sampling or SamplingSettings(), vocab_size or model.config.vocab_size
-    context = context or model.config.context_length
-    steps = open_steps(model, num_rows)
+def make_choosers(
+    steps: Steps, model: GPT, sampling: SamplingSettings, vocab_size: int
+) -> MakeChooser:
+    """The function that makes choosers for logits as `steps` returns them: arrays or tensors."""
     if isinstance(steps, DecoderSteps):
-        chooser = functools.partial(ArrayChooser, sampling=settings, vocab_size=size)
-    else:
-        chooser = functools.partial(
-            TensorChooser, sampling=settings, vocab_size=size, device=model.device
-        )
-    return Rows(steps, chooser, num_rows, context=context, banned=banned)
-
-
-def iter_tokens(
-    model: GPT,
-    prompt_ids: Sequence[int],
-    *,
-    num_samples: int = 1,
-    max_new_tokens: int = 100,
-    sampling: SamplingSettings | None = None,
-    vocab_size: int | None = None,
-    banned: Sequence[int] = (),
-    banned_first: Sequence[int] = (),
-    seed: int | None = None,
-    context: int | None = None,
-) -> Iterator[Tensor]:
-    """Yield the next ids [num_samples], one step at a time; never one of `banned`.
-
-    A full cache is emptied and filled again with the newer half of the context, so the cost per
-    token stays bounded and positions never run out. `context` is the model's if not given. Every
-    sample has a seed of its own, counted up from the one given.
-    """
-    rows = open_rows(
-        model,
-        num_samples,
-        sampling=sampling,
-        vocab_size=vocab_size,
-        banned=banned,
-        context=context,
+        return functools.partial(ArrayChooser, sampling=sampling, vocab_size=vocab_size)
+    return functools.partial(
+        TensorChooser, sampling=sampling, vocab_size=vocab_size, device=model.device
     )
-    for number in range(num_samples):
-        rows.begin(
-            prompt_ids,
-            max_new_tokens=max_new_tokens,
-            seed=None if seed is None else seed + number,
-            banned_first=banned_first,
-        )
-    for _ in range(max_new_tokens):
-        yield torch.tensor([token for _, token in rows.step()])
-
-
-def stream_text(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompts: str | Prompt | Iterable[Prompt],
-    *,
-    num_samples: int = 1,
-    max_new_tokens: int = 100,
-    sampling: SamplingSettings | None = None,
-    stop: Sequence[str] = (),
-    seed: int | None = None,
-    context: int | None = None,
-    begin: int | None = None,
-    batch_size: int = BATCH_SIZE,
-) -> Iterator[tuple[int, str]]:
-    """Yield (number of the text, new text) as the model writes; `begin` comes before every prompt.
-
-    Up to `batch_size` texts are written at once: the samples of the first prompt, then those of the
-    next. Each is what it would be alone.
-    """
-    if isinstance(prompts, (str, Prompt)):
-        prompts = [Prompt(prompts) if isinstance(prompts, str) else prompts]
-        batch_size = min(batch_size, num_samples)
-    pieces = stream_pieces(
-        model,
-        tokenizer,
-        prompts,
-        num_samples=num_samples,
-        max_new_tokens=max_new_tokens,
-        sampling=sampling,
-        stop=stop,
-        seed=seed,
-        context=context,
-        begin=begin,
-        batch_size=batch_size,
-    )
-    return ((number, text) for number, text in pieces if text)
 
 
 def stream_pieces(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompts: Iterable[Prompt],
-    *,
-    num_samples: int,
-    max_new_tokens: int,
-    sampling: SamplingSettings | None,
-    stop: Sequence[str],
-    seed: int | None,
-    context: int | None,
-    begin: int | None,
-    batch_size: int,
+    model: GPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingOptions
 ) -> Iterator[tuple[int, str]]:
-    """Yield pieces of texts with the texts' numbers; an empty one follows the last of each."""
-    context = context or model.config.context_length
-    rows = open_rows(
-        model,
-        batch_size,
-        sampling=sampling,
-        vocab_size=count_writable(tokenizer, model.config),
-        banned=not_text(tokenizer),
-        context=context,
-    )
-    starts = iter_starts(
-        tokenizer, prompts, num_samples=num_samples, context=context, begin=begin, seed=seed
-    )
-    return write_texts(rows, tokenizer, starts, max_new_tokens=max_new_tokens, stop=stop)
+    """Continue prompts, on a CPU by native code; yield pieces of texts like `write_texts`."""
+    steps = open_steps(model, options.batch_size)
+    vocab_size = count_writable(tokenizer, model.config)
+    choosers = make_choosers(steps, model, options.sampling, vocab_size)
+    return write_prompts(steps, choosers, tokenizer, prompts, options)
 
 
 @overload
@@ -217,7 +107,7 @@ def generate_text(
 ) -> Any:
     """Return the continuation of a prompt, or a list of `num_samples` of them.
 
-    Of several prompts a list with one of these for each.
+    With several prompts, a list with one of these for each.
 
     `generate_text(model, tokenizer, "Once upon a time", max_new_tokens=50, temperature=0)`
     """
@@ -229,18 +119,17 @@ def generate_text(
     texts = [""] * (num_samples * len(prompts))
     was_training = model.training
     model.eval()
+    writing = WritingOptions(
+        context=model.config.context_length,
+        num_samples=num_samples,
+        max_new_tokens=settings.max_new_tokens,
+        sampling=settings.sampling(),
+        stop=settings.stop,
+        seed=settings.seed,
+        batch_size=min(settings.batch_size, max(1, len(texts))),
+    )
     try:
-        for number, text in stream_text(
-            model,
-            tokenizer,
-            [Prompt(text) for text in prompts],
-            num_samples=num_samples,
-            max_new_tokens=settings.max_new_tokens,
-            sampling=settings.sampling(),
-            stop=settings.stop,
-            seed=settings.seed,
-            batch_size=min(settings.batch_size, max(1, len(texts))),
-        ):
+        for number, text in stream_pieces(model, tokenizer, map(Prompt, prompts), writing):
             texts[number] += text
     finally:
         model.train(was_training)
@@ -251,7 +140,7 @@ def generate_text(
 
 
 def _refuse_unused(options: Mapping[str, Any]) -> None:
-    """Refuse what is of `lowtide generate` alone: a model in memory has its place and its size."""
+    """Refuse settings that only `lowtide generate` uses: how it loads a model and prompts."""
     fields = setting_fields(GenerateSettings)
     for name in options:
         own = own_name(name, fields)
@@ -269,10 +158,7 @@ class _TorchWriter:
     networks = NETWORKS
     most_rows = MOST_TEXTS
 
-    def stream(
-        self, model: GPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any
-    ) -> Iterator[tuple[int, str]]:
-        return stream_pieces(model, tokenizer, prompts, **options)
+    stream = staticmethod(stream_pieces)
 
 
 WRITER = _TorchWriter()

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ArrayChooser:
-    """Chooses the tokens of one text, whose newest ids the penalty looks at."""
+    """Chooses the tokens of one text; the penalty is for its newest ids."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ def choose_token(
     banned: Sequence[int] = (),
     dice: np.random.Generator,
 ) -> int:
-    """Return an id; `dice` draws it where more than one is left."""
-    # A model that diverged has NaN logits, or infinite ones: such tokens are then equally likely,
-    # instead of an error.
+    """Return an id; `dice` draws it if the settings leave more than one."""
+    # A model that diverged has NaN or infinite logits: then all such tokens are equally likely,
+    # which is better than an error.
     logits = np.clip(np.nan_to_num(logits), -LARGEST_LOGIT, LARGEST_LOGIT)
     if banned:
         logits[list(banned)] = -np.inf
@@ -77,17 +77,16 @@ def choose_token(
 
 
 def _shares(logits: Array, settings: SamplingSettings) -> tuple[Array, Array]:
-    """The tokens that top-k and top-p leave, and their shares; the likeliest always stays."""
+    """The tokens left by top-k and top-p, and their probabilities; the likeliest is always left."""
     left = np.arange(logits.size)
     if 0 < settings.top_k < logits.size:
-        # Only these are sorted and drawn from: the rest of a large vocabulary costs more than a
-        # small network does.
+        # Softmax and sorting of a large vocabulary would take longer than a small network does.
         left = np.flatnonzero(logits >= np.partition(logits, -settings.top_k)[-settings.top_k])
     kept = logits[left].astype(np.float64)
     shares = np.exp(kept - kept.max())
     shares /= shares.sum()
     if settings.top_p < 1.0:
-        # Those with less than this share together have less than 1 - top_p: none of them stays.
+        # All tokens below this probability together have less than 1 - top_p: none is left.
         likely = np.flatnonzero(shares >= (1.0 - settings.top_p) / shares.size)
         order = likely[np.argsort(-shares[likely], kind="stable")]
         before = np.cumsum(shares[order]) - shares[order]

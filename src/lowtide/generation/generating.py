@@ -2,10 +2,10 @@
 
 In:      GenerateSettings
 Out:     pieces of text to print
-Memory:  the network (of native code with little memory its tables and one layer), a cache of keys
-         and values, texts that wait for an earlier one
+Memory:  the network (in native code with little memory its tables and one layer), a cache of keys
+         and values, finished texts that are printed after an earlier one
 
-No backend is imported here: a machine needs only the one that is installed on it.
+No backend is imported here: only the one in use has to be installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from lowtide.counts import counted
 from lowtide.errors import BudgetError
 from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
-from lowtide.generation.settings import GenerateSettings
+from lowtide.generation.settings import GenerateSettings, WritingOptions
 from lowtide.generation.textstreams import note_unknown
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
@@ -46,19 +46,19 @@ _MODULES = {
 
 
 class Writer(Protocol):
-    """What a backend does for this command."""
+    """The operations that a backend implements for this command."""
 
     networks: Networks
 
     @property
     def most_rows(self) -> int:
-        """Texts that it writes at once, at most."""
+        """The most texts that it writes at once."""
         ...
 
     def stream(
-        self, model: Any, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any
+        self, model: Any, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingOptions
     ) -> Iterator[tuple[int, str]]:
-        """Pieces of texts with the texts' numbers; an empty one follows the last of each."""
+        """Yield (number of the text, piece); an empty piece follows the last one of each text."""
         ...
 
 
@@ -69,14 +69,14 @@ def _open_writer(settings: GenerateSettings) -> Writer:
 
 @takes_keywords(GenerateSettings)
 def generate(settings: GenerateSettings) -> Iterator[str]:
-    """Yield pieces of text to print: each prompt, then its continuation as it is written."""
+    """Yield pieces of text to print: each prompt, then its continuation as it is generated."""
     sleep_while_waiting()
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = find_weights_dir(run_dir, best=settings.best)
     writer = _open_writer(settings)
     place = writer.networks.open(settings.device)
     num_prompts = count_prompts(settings)
-    # On a terminal the text itself is the progress; a line between its words would tear it apart.
+    # On a terminal the text itself shows the progress; a bar would be printed between its words.
     stream = None if sys.stdout.isatty() else "stderr"
     with Progress(
         "generate",
@@ -102,26 +102,28 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
                 model,
                 tokenizer,
                 _told(tokenizer, iter_prompts(settings)),
-                num_samples=settings.num_samples,
-                max_new_tokens=settings.max_new_tokens,
-                sampling=settings.sampling(),
-                stop=settings.stop,
-                seed=settings.seed,
-                context=room.context,
-                begin=begin,
-                batch_size=max(1, room.rows),
+                WritingOptions(
+                    context=room.context,
+                    num_samples=settings.num_samples,
+                    max_new_tokens=settings.max_new_tokens,
+                    sampling=settings.sampling(),
+                    stop=settings.stop,
+                    seed=settings.seed,
+                    begin=begin,
+                    batch_size=max(1, room.rows),
+                ),
             )
             yield from _in_order(pieces, iter_prompts(settings), settings.num_samples, phase)
 
 
 @dataclass(frozen=True)
 class _Room:
-    """How many tokens a text may have, and how many texts are written at once."""
+    """The tokens of a text, and the number of texts written at once."""
 
     context: int
     rows: int
     in_turns: bool = False
-    """Whether layers are in memory one after the other, because the budget does not hold all."""
+    """True if each layer is read when it is computed, because the budget does not hold all."""
 
 
 def _fit_budget(
@@ -132,7 +134,7 @@ def _fit_budget(
     program: Program,
     progress: Progress,
 ) -> _Room:
-    """As much of the room as the budget holds on a CPU; what is left out is said."""
+    """Reduce the room to what fits the budget of a CPU, and print what was reduced."""
     backend, budget = settings.chosen_backend(), progress.budget_bytes or 0
     tokens = min(room.context, longest_prompt(settings) + settings.max_new_tokens)
     options: dict[str, Any] = {"program": program, "backend": backend}
@@ -167,7 +169,7 @@ def _told(tokenizer: Tokenizer, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
 def _in_order(
     pieces: Iterator[tuple[int, str]], prompts: Iterator[Prompt], num_samples: int, phase: Phase
 ) -> Iterator[str]:
-    """Yield prompts and texts one after the other: the first as it is written, later ones held."""
+    """Yield prompts and texts in order; pieces of later texts are held until it is their turn."""
     held: dict[int, list[str]] = {}
     over: set[int] = set()
     number = 0

@@ -1,4 +1,4 @@
-"""Texts of networks in native code, which needs neither torch nor JAX.
+"""Continue prompts with a network in native code, without torch or JAX.
 
 In:      a DecoderNetwork and its Tokenizer, prompts
 Out:     pieces of text
@@ -8,14 +8,13 @@ Memory:  a cache of keys and values for the texts that are written at once
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from lowtide.generation.continuations import Rows
 from lowtide.generation.drawing import ArrayChooser
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import MOST_TEXTS, SamplingSettings
-from lowtide.generation.textstreams import count_writable, iter_starts, not_text
-from lowtide.generation.writing import write_texts
+from lowtide.generation.settings import MOST_TEXTS, WritingOptions
+from lowtide.generation.textstreams import count_writable
+from lowtide.generation.writing import write_prompts
 from lowtide.model.decoder import DecoderNetwork, DecoderSteps
 from lowtide.model.decoderweights import NETWORKS
 from lowtide.tokenizer import Tokenizer
@@ -34,32 +33,15 @@ class _NativeWriter:
         model: DecoderNetwork,
         tokenizer: Tokenizer,
         prompts: Iterable[Prompt],
-        *,
-        num_samples: int,
-        max_new_tokens: int,
-        sampling: SamplingSettings,
-        stop: Sequence[str],
-        seed: int | None,
-        context: int,
-        begin: int | None,
-        batch_size: int,
+        options: WritingOptions,
     ) -> Iterator[tuple[int, str]]:
-        chooser = functools.partial(
+        choosers = functools.partial(
             ArrayChooser,
-            sampling=sampling,
+            sampling=options.sampling,
             vocab_size=count_writable(tokenizer, model.config),
         )
-        rows = Rows(
-            DecoderSteps(model, batch_size),
-            chooser,
-            batch_size,
-            context=context,
-            banned=not_text(tokenizer),
-        )
-        starts = iter_starts(
-            tokenizer, prompts, num_samples=num_samples, context=context, begin=begin, seed=seed
-        )
-        return write_texts(rows, tokenizer, starts, max_new_tokens=max_new_tokens, stop=stop)
+        steps = DecoderSteps(model, options.batch_size)
+        return write_prompts(steps, choosers, tokenizer, prompts, options)
 
 
 WRITER = _NativeWriter()

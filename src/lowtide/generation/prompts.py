@@ -4,8 +4,8 @@ In:      GenerateSettings: a text, a file, or a file with a prompt on each line
 Out:     Prompt: its text in pieces, and the ids of its end
 Memory:  pieces of 1 MiB; the end of a prompt, a few bytes for each token of the context
 
-A model looks at its context and no further, so only the last tokens count. They are found exactly:
-the end is cut where no piece of text can reach across, and encoded from there on.
+A model only reads as many tokens as its context has. These are the last ids of the whole prompt:
+the end is cut at a border that no token crosses, and encoded from there on.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from lowtide.tokenizer import Tokenizer
 __all__ = ["Prompt", "count_prompts", "encode_end", "iter_prompts", "longest_prompt"]
 
 _READ_BYTES = 1 << 20
-_LINE_END = re.compile(rb"[\r\n]")  # one look at each byte, however many lines there are
-_TOKENS_BEFORE = 8  # of a text: the token that begins it, a blank before its first word
+_LINE_END = re.compile(rb"[\r\n]")  # scans each byte once, whatever the number of lines
+_TOKENS_BEFORE = 8  # put before a text: the token that begins it, a blank before its first word
 _FIRST_END_BYTES = 1 << 14
 _LARGEST_END_BYTES = 8 << 20
 """The longest end that is looked at for a place to cut; encoding it takes some 50 MiB."""
@@ -44,13 +44,13 @@ class Prompt:
     begin: int = 0
     size_bytes: int = 0
     read_bytes: int = _READ_BYTES
-    """What is read of a file at a time."""
+    """Bytes of a file that are read at a time."""
 
     def __bool__(self) -> bool:
         return bool(self.text or self.size_bytes)
 
     def iter_text(self) -> Iterator[str]:
-        """Return the text in pieces, line ends as in any text file."""
+        """The text in pieces, with line ends as newlines."""
         if self.path is None:
             yield self.text
             return
@@ -58,12 +58,12 @@ class Prompt:
         held = ""
         for data in _iter_bytes(self.path, self.begin, self.size_bytes, self.read_bytes):
             text = held + _decode(decoder, data, self.path)
-            held = "\r" if text.endswith("\r") else ""  # perhaps the first half of a line end
+            held = "\r" if text.endswith("\r") else ""  # possibly the first half of a line end
             yield _plain_lines(text[: len(text) - len(held)])
         yield _plain_lines(held + _decode(decoder, b"", self.path, final=True))
 
     def end(self, size: int) -> tuple[bytes, bool]:
-        """Return the last bytes, about `size` of them, and whether that is all there is."""
+        """The last bytes, about `size` of them, and whether these are all."""
         if self.path is None:
             text = self.text[-size:]
             return text.encode("utf-8", "replace"), len(text) == len(self.text)
@@ -82,8 +82,8 @@ def encode_end(
     first_bytes: int = _FIRST_END_BYTES,
     largest_bytes: int = _LARGEST_END_BYTES,
 ) -> list[int]:
-    """Return the last `context` ids of a prompt, the same as if all of it were encoded."""
-    if tokenizer.kind == "package":  # where its text can be cut is known once it is encoded
+    """The last `context` ids of a prompt, the same as if all of it were encoded."""
+    if tokenizer.kind == "package":  # only encoding the text shows where it can be cut
         ids = deque[int](maxlen=context)
         for part in tokenizer.iter_encoded(prompt.iter_text(), special="text"):
             ids.extend(part.tolist())
@@ -107,15 +107,15 @@ def encode_end(
 
 
 def _first_cut(tokenizer: Tokenizer, data: bytes) -> int | None:
-    """Return the first place where text can be cut without changing its ids; None without one."""
-    if tokenizer.kind == "char":  # at any character
+    """The first place where text can be cut without changing its ids; None without one."""
+    if tokenizer.kind == "char":  # between any two characters
         return next((place for place in range(min(4, len(data))) if data[place] & 0xC0 != 0x80), 0)
     place = tokenizer.native.first_cut(data, False)
     return place if place < len(data) else None
 
 
 def iter_prompts(settings: GenerateSettings, *, read_bytes: int = _READ_BYTES) -> Iterator[Prompt]:
-    """Return every prompt; a file is checked first, so that nothing is printed before an error."""
+    """Yield every prompt; a file is checked first, so that nothing is printed before an error."""
     path = settings.prompt_file
     if path is None:
         yield Prompt(settings.prompt)
@@ -129,7 +129,7 @@ def iter_prompts(settings: GenerateSettings, *, read_bytes: int = _READ_BYTES) -
 
 
 def count_prompts(settings: GenerateSettings) -> int:
-    """Count the prompts, to say how far generating is."""
+    """The number of prompts, for the progress."""
     path = settings.prompt_file
     if path is None or not settings.each_line:
         return 1
@@ -137,7 +137,7 @@ def count_prompts(settings: GenerateSettings) -> int:
 
 
 def longest_prompt(settings: GenerateSettings) -> int:
-    """Return an upper bound of a prompt's tokens: one for each byte, and those put before it."""
+    """An upper bound of a prompt's tokens: one for each byte, and those put before it."""
     path = settings.prompt_file
     if path is None:
         return len(settings.prompt.encode("utf-8", "replace")) + _TOKENS_BEFORE
@@ -149,7 +149,7 @@ def longest_prompt(settings: GenerateSettings) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _check(path: Path, read_bytes: int = _READ_BYTES) -> int:
-    """Refuse what is not a regular file of UTF-8; return its size."""
+    """Refuse anything but a regular file in UTF-8; return its size."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -185,7 +185,7 @@ def _plain_lines(text: str) -> str:
 
 
 def _iter_lines(path: Path, size: int, read_bytes: int = _READ_BYTES) -> Iterator[tuple[int, int]]:
-    """Return where the lines with something on them begin and end."""
+    """Yield the begin and end of lines that are not empty."""
     begin = position = 0
     for data in _iter_bytes(path, 0, size, read_bytes):
         for end in _LINE_END.finditer(data):

@@ -1,11 +1,10 @@
-"""The newest ids of a text, as penalties of repetition look at them.
+"""Ring buffer of the newest ids of a text, for the repetition penalty.
 
-In:      an array or tensor of ids that has room for a whole context, and how many of it are used
+In:      an array or tensor of ids as long as a context, and the number of ids in it
 Out:     the same one, with each new id in it
 Memory:  none of its own
 
-It is a ring: once the context is full, a new id takes the place of the oldest. Their order does not
-matter to whoever looks at them.
+Once the context is full, a new id replaces the oldest. The penalty does not depend on their order.
 """
 
 from __future__ import annotations
@@ -31,6 +30,6 @@ class RecentIds:
         self._count = count
 
     def add(self, token: Any) -> None:
-        """Put one more id among them."""
+        """Add an id."""
         self.ids[..., self._count % self.ids.shape[-1]] = token
         self._count += 1

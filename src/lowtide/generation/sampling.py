@@ -18,7 +18,7 @@ __all__ = ["TensorChooser", "choose_tokens", "filter_logits"]
 
 
 class TensorChooser:
-    """Chooses the tokens of one text, whose newest ids the penalty looks at."""
+    """Chooses the tokens of one text; the penalty is for its newest ids."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ def choose_tokens(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Return one id per row, never one beyond the tokenizer's `vocab_size` nor one of `banned`."""
-    # A model that diverged has NaN logits, or infinite ones: such tokens are then equally likely,
-    # instead of an error. A copy is made, because other rows may ban other tokens.
+    # A model that diverged has NaN or infinite logits: then all such tokens are equally likely,
+    # which is better than an error. A copy is made, because other rows may ban other tokens.
     logits = logits.float()[:, :vocab_size].nan_to_num().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
     if banned:
         logits[:, list(banned)] = -torch.inf
@@ -75,8 +75,7 @@ def choose_tokens(
     logits = logits / settings.temperature
     places = None
     if 0 < settings.top_k < logits.shape[-1]:
-        # Only these are sorted and drawn from: the rest of a large vocabulary costs more than a
-        # small network does.
+        # Softmax and sorting of a large vocabulary would take longer than a small network does.
         logits, places = logits.topk(settings.top_k, dim=-1)
     shares = filter_logits(logits, settings).softmax(dim=-1)
     drawn = torch.multinomial(shares, 1, generator=generator)
@@ -84,14 +83,14 @@ def choose_tokens(
 
 
 def _penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Divide positive and multiply negative logits of ids that were seen (Keskar et al., 2019)."""
+    """Divide positive and multiply negative logits of `seen` ids (Keskar et al., 2019)."""
     seen = seen.clamp(max=logits.shape[-1] - 1)
     picked = logits.gather(-1, seen)
     return logits.scatter(-1, seen, torch.where(picked > 0, picked / penalty, picked * penalty))
 
 
 def filter_logits(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """Set to minus infinity what top-k and top-p leave out; the likeliest always stays."""
+    """Logits with minus infinity for tokens that top-k and top-p exclude, never the likeliest."""
     if 0 < settings.top_k < logits.shape[-1]:
         smallest = logits.topk(settings.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)

@@ -18,19 +18,20 @@ __all__ = [
     "WRITING_NAMES",
     "GenerateSettings",
     "SamplingSettings",
+    "WritingOptions",
 ]
 
 BATCH_SIZE = 8
-"""Texts written at once: reading the weights takes longer than computing so many rows with them."""
+"""Texts written at once: reading the weights takes longer than computing so many rows."""
 MOST_TEXTS = 1024
 LARGEST_LOGIT = 1e30
-"""What larger logits count as: divided by any temperature and penalty they stay finite."""
+"""Larger logits are clipped to this, which stays finite with any temperature and penalty."""
 
 WRITING_NAMES = (
     *("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "preset", "stop"),
     *("seed", "batch_size"),
 )
-"""The settings that say how text is written; the others say which model, prompts and memory."""
+"""The settings that decide how text is written; the others name model, prompts and memory."""
 
 Preset = Literal["default", "chat", "creative", "factual", "code", "deterministic"]
 
@@ -56,6 +57,25 @@ class SamplingSettings:
         penalty = self.repetition_penalty
         some = 0.001 <= penalty <= 1000
         require(some, "repetition_penalty", penalty, "from 0.001 to 1,000")
+
+
+@dataclass(frozen=True)
+class WritingOptions:
+    """How a backend writes texts."""
+
+    context: int
+    """Tokens that the network reads; a longer text keeps the newer half when it is full."""
+    num_samples: int = 1
+    """Texts for each prompt."""
+    max_new_tokens: int = 100
+    sampling: SamplingSettings = SamplingSettings()
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    """Of the first sample of a prompt; further ones use seed + 1, seed + 2 and so on."""
+    begin: int | None = None
+    """The id before every prompt."""
+    batch_size: int = BATCH_SIZE
+    """Texts written at once."""
 
 
 PRESETS: dict[str, SamplingSettings] = {
@@ -126,7 +146,7 @@ class GenerateSettings:
         self.sampling()
 
     def chosen_backend(self) -> str:
-        """The backend, where none was asked for the one that fits the device and is installed."""
+        """The requested backend; with auto the one that fits the device and is installed."""
         if self.backend == "native" or (
             self.backend == "auto" and (self.device == "cpu" or self._finds_cpu())
         ):
@@ -134,12 +154,12 @@ class GenerateSettings:
         return choose_backend(self.backend, "generating")
 
     def _finds_cpu(self) -> bool:
-        """True if auto means the CPU: nothing else is there, or no package that could use it."""
+        """True if `auto` is the CPU: there is no GPU or TPU, or no package that could use it."""
         has_framework = has_package("torch") or has_package("jax")
         return self.device == "auto" and not (has_framework and has_accelerator())
 
     def sampling(self) -> SamplingSettings:
-        """Return the preset with what was given on top."""
+        """The preset's values, replaced by those that were given."""
         preset = PRESETS[self.preset]
         names = ("temperature", "top_k", "top_p", "repetition_penalty")
         given = {name: getattr(self, name) for name in names}

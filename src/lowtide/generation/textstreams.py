@@ -1,8 +1,8 @@
-"""Ids of a model as text while they come: prompts encoded, stops found, never half a character.
+"""Encode prompts, and decode ids to text one at a time: stop texts, characters of several tokens.
 
-In:      a prompt; ids step by step, from either backend
+In:      a prompt; ids step by step, from any backend
 Out:     pieces of text
-Memory:  what might still become a stop text
+Memory:  the end of a text that may be the beginning of a stop text
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from lowtide.errors import warn
 from lowtide.generation.prompts import Prompt, encode_end
+from lowtide.generation.settings import WritingOptions
 from lowtide.model.config import GPTConfig
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import UNKNOWN, Tokenizer
@@ -47,7 +48,7 @@ def iter_texts(
 
 
 class TextStream:
-    """One continuation: turns ids into text, finds stop texts, holds back what might begin one."""
+    """Decodes one text; its end is held back while it may be the beginning of a stop text."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
@@ -57,7 +58,7 @@ class TextStream:
         self.finished = False
 
     def feed(self, token: int) -> str:
-        """Add one id; return the text that is certain now."""
+        """Add one id; return the text that cannot be part of a stop text."""
         if self.finished:
             return ""
         if token == self._tokenizer.end_of_text_id:
@@ -74,7 +75,7 @@ class TextStream:
         return text
 
     def end(self) -> str:
-        """Return what was held back."""
+        """Finish, and return the text that was held back."""
         if self.finished:
             return ""
         self.finished = True
@@ -83,20 +84,20 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that begins `stop`."""
+    """The length of the longest suffix of `text` that is a prefix of `stop`."""
     return next(
         (n for n in range(min(len(text), len(stop)), 0, -1) if stop.startswith(text[-n:])), 0
     )
 
 
 def not_text(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids that stand for no text, of those a tokenizer has."""
+    """The ids of a tokenizer that stand for no text."""
     unknown = tokenizer.special_tokens.get(UNKNOWN)
     return [] if unknown is None or unknown >= tokenizer.vocab_size else [unknown]
 
 
 def count_writable(tokenizer: Tokenizer, config: GPTConfig) -> int:
-    """Return how many ids both know: vocabularies of networks are often rounded up."""
+    """The number of ids that both have: vocabularies of networks are often rounded up."""
     return min(tokenizer.vocab_size, config.vocab_size)
 
 
@@ -105,11 +106,10 @@ def ends(tokenizer: Tokenizer) -> list[int]:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
-    """Encode what a model reads of a prompt: its last `context` ids.
+    """The last `context` ids of a prompt, which are what a model reads.
 
-    An empty prompt becomes the token that separates documents, or a line break.
-
-    With a character tokenizer the line break comes first: a single file has no such separators.
+    An empty prompt becomes the token that separates documents, or a line break; with a character
+    tokenizer a line break, because a single file has no separators.
     """
     ids = encode_end(tokenizer, prompt, context)
     if ids:
@@ -121,7 +121,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[in
 
 
 def note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
-    """Warn of characters in a prompt that a model by characters has never seen."""
+    """Warn of characters in a prompt that a character tokenizer does not have."""
     unknown = set(not_text(tokenizer))
     if tokenizer.kind != "char" or not unknown:
         return
@@ -136,27 +136,24 @@ def note_unknown(tokenizer: Tokenizer, prompt: Prompt) -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """What a text begins with."""
+    """The beginning of a text."""
 
     ids: list[int]
     seed: int | None
     is_empty: bool
-    """No warning is printed."""
+    """True if the prompt has no text."""
 
 
 def iter_starts(
     tokenizer: Tokenizer,
     prompts: Iterable[Prompt],
-    *,
-    num_samples: int,
-    context: int,
-    begin: int | None,
-    seed: int | None,
+    options: WritingOptions,
 ) -> Iterator[Start]:
     """Yield what the model reads of each prompt, once for each of its samples."""
+    begin, seed = options.begin, options.seed
     for prompt in prompts:
-        ids = encode_prompt(tokenizer, prompt, context)
-        if begin is not None and len(ids) < context:  # one that is cut does not show its beginning
+        ids = encode_prompt(tokenizer, prompt, options.context)
+        if begin is not None and len(ids) < options.context:  # else its beginning is cut off
             ids = [begin, *ids] if prompt else [begin]
-        for sample in range(num_samples):
+        for sample in range(options.num_samples):
             yield Start(ids, None if seed is None else seed + sample, not prompt)

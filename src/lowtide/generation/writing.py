@@ -1,30 +1,32 @@
-"""Texts of several rows as they are written: which begins when, its pieces, and its end.
+"""Write several texts at once, starting the next one when a row becomes free.
 
-In:      Rows, and what texts begin with
+In:      prompts, and the steps of a network
 Out:     pieces of text, with the number of the text each belongs to
-Memory:  of each text under way what might still become a stop text
+Memory:  of each unfinished text the end that may be the beginning of a stop text
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from lowtide.generation.continuations import Rows
-from lowtide.generation.textstreams import Start, TextStream, ends
+from lowtide.generation.continuations import MakeChooser, Rows, Steps
+from lowtide.generation.prompts import Prompt
+from lowtide.generation.settings import WritingOptions
+from lowtide.generation.textstreams import Start, TextStream, ends, iter_starts, not_text
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["write_texts"]
+__all__ = ["write_prompts", "write_texts"]
 
 
 @dataclass
 class _Text:
-    """A text under way."""
+    """An unfinished text."""
 
     number: int
     stream: TextStream
     left: int
-    """Tokens that may still come."""
+    """The number of tokens until its maximum length."""
 
     def feed(self, token: int) -> str:
         self.left -= 1
@@ -35,6 +37,27 @@ class _Text:
         return self.left == 0 or self.stream.finished
 
 
+def write_prompts(
+    steps: Steps,
+    make_chooser: MakeChooser,
+    tokenizer: Tokenizer,
+    prompts: Iterable[Prompt],
+    options: WritingOptions,
+) -> Iterator[tuple[int, str]]:
+    """Continue prompts; yield pieces of texts like `write_texts`."""
+    rows = Rows(
+        steps,
+        make_chooser,
+        options.batch_size,
+        context=options.context,
+        banned=not_text(tokenizer),
+    )
+    starts = iter_starts(tokenizer, prompts, options)
+    return write_texts(
+        rows, tokenizer, starts, max_new_tokens=options.max_new_tokens, stop=options.stop
+    )
+
+
 def write_texts(
     rows: Rows,
     tokenizer: Tokenizer,
@@ -43,15 +66,12 @@ def write_texts(
     max_new_tokens: int,
     stop: Sequence[str] = (),
 ) -> Iterator[tuple[int, str]]:
-    """Begin texts as rows become free, and yield pieces of them with the texts' numbers.
-
-    An empty piece follows the last of each text.
-    """
+    """Yield (number of the text, piece); an empty piece follows the last one of each text."""
     texts: dict[int, _Text] = {}
     count = 0
     while True:
         first = min((text.number for text in texts.values()), default=count)
-        # Texts that are over wait for an earlier one: only so many begin before it has ended.
+        # Finished texts are held until earlier ones are finished, so their number is limited.
         while not rows.is_full and count - first < 4 * rows.num_rows:
             start = next(starts, None)
             if start is None:

@@ -1,6 +1,6 @@
-"""Continue a prompt token by token with a network of JAX, and the text of it as it comes.
+"""Continue prompts with a network of JAX; texts may be longer than its context.
 
-In:      a JaxGPT and its Tokenizer, a prompt
+In:      a JaxGPT and its Tokenizer, prompts
 Out:     text, whole or in pieces
 Memory:  one cache of keys and values for the context
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from lowtide.generation.drawing import choose_token
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import SamplingSettings
+from lowtide.generation.settings import SamplingSettings, WritingOptions
 from lowtide.generation.textstreams import (
     count_writable,
     ends,
@@ -36,7 +36,6 @@ __all__ = [
     "generate_text",
     "iter_tokens",
     "stream_pieces",
-    "stream_text",
 ]
 
 Array = Any
@@ -97,54 +96,35 @@ def iter_tokens(
 
 
 def stream_pieces(
-    model: JaxGPT,
-    tokenizer: Tokenizer,
-    prompts: Iterable[Prompt],
-    *,
-    num_samples: int = 1,
-    max_new_tokens: int = 100,
-    sampling: SamplingSettings | None = None,
-    stop: Sequence[str] = (),
-    seed: int | None = None,
-    context: int | None = None,
-    begin: int | None = None,
-    batch_size: int = 1,  # texts are written one after the other
+    model: JaxGPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingOptions
 ) -> Iterator[tuple[int, str]]:
-    """Yield pieces of texts with the texts' numbers; an empty one follows the last of each."""
-    context = context or model.config.context_length
-    starts = iter_starts(
-        tokenizer, prompts, num_samples=num_samples, context=context, begin=begin, seed=seed
-    )
-    for number, start in enumerate(starts):
+    """Continue prompts, one text after another; yield pieces of texts like `write_texts`."""
+    for number, start in enumerate(iter_starts(tokenizer, prompts, options)):
         tokens = iter_tokens(
             model,
             start.ids,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
+            max_new_tokens=options.max_new_tokens,
+            sampling=options.sampling,
             vocab_size=count_writable(tokenizer, model.config),
             banned=not_text(tokenizer),
             # Without a prompt the first token may not be end-of-text: the text would be empty.
             banned_first=ends(tokenizer) if start.is_empty else (),
             seed=start.seed,
-            context=context,
+            context=options.context,
         )
-        for _, text in iter_texts(tokens, tokenizer, num_samples=1, stop=stop):
+        for _, text in iter_texts(tokens, tokenizer, num_samples=1, stop=options.stop):
             yield number, text
         yield number, ""
 
 
-def stream_text(
-    model: JaxGPT, tokenizer: Tokenizer, prompt: str | Prompt, **options: Any
-) -> Iterator[tuple[int, str]]:
-    """Yield (number of the text, new text) as the model writes; options are of `stream_pieces`."""
-    prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
-    pieces = stream_pieces(model, tokenizer, [prompt], **options)
-    return ((number, text) for number, text in pieces if text)
-
-
-def generate_text(model: JaxGPT, tokenizer: Tokenizer, prompt: str = "", **options: Any) -> str:
-    """Return the continuation of a prompt; options are those of `stream_text`."""
-    return "".join(text for _, text in stream_text(model, tokenizer, prompt, **options))
+def generate_text(
+    model: JaxGPT, tokenizer: Tokenizer, prompt: str, *, max_new_tokens: int, seed: int
+) -> str:
+    """Return the continuation of a prompt."""
+    context = model.config.context_length
+    options = WritingOptions(context, max_new_tokens=max_new_tokens, seed=seed)
+    pieces = stream_pieces(model, tokenizer, [Prompt(prompt)], options)
+    return "".join(text for _, text in pieces)
 
 
 class _JaxWriter:
@@ -152,11 +132,7 @@ class _JaxWriter:
 
     networks = NETWORKS
     most_rows = 1
-
-    def stream(
-        self, model: JaxGPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any
-    ) -> Iterator[tuple[int, str]]:
-        return stream_pieces(model, tokenizer, prompts, **options)
+    stream = staticmethod(stream_pieces)
 
 
 WRITER = _JaxWriter()
