@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lowtide.errors import LowtideError, UsageError
+from lowtide.generation import sampling
 from lowtide.ladder import backend, engine, executor
 from lowtide.ladder.backend import BACKEND
 from lowtide.ladder.engine import LadderEngine
@@ -183,24 +184,23 @@ def test_losses_are_added_up_without_dropout(monkeypatch: pytest.MonkeyPatch) ->
         assert calls.pop() == "train" and not calls
 
 
-@pytest.mark.parametrize(
-    ("script", "text"), [([3, 4, 5], [1, 2, 3, 4, 5]), ([3, 9, 5], [1, 2, 3]), ([9], [1, 2])]
-)
+@pytest.mark.parametrize(("script", "text"), [([3, 4, 5], [3, 4, 5]), ([3, 9, 5], [3]), ([9], [])])
 def test_a_sample_is_computed_anew_for_every_token(
     monkeypatch: pytest.MonkeyPatch, script: list[int], text: list[int]
 ) -> None:
     calls: list[Any] = []
     given = iter(script)
 
-    def choose(logits: Any, seen: Any, sampling: Any, *, vocab_size: int, generator: Any) -> Any:
-        assert logits == f"logits of {seen.tolist()}" and vocab_size == 10
-        assert generator.initial_seed() == 5
+    def choose(logits: Any, seen: Any, settings: Any, *, generator: Any, **options: Any) -> Any:
+        assert logits == f"logits of {seen.tolist()}"
+        assert options == {"vocab_size": 10, "banned": [7]} and generator.initial_seed() == 5
         calls.append(seen.tolist())
         return torch.tensor([next(given)])
 
-    monkeypatch.setattr(engine, "choose_tokens", choose)
+    monkeypatch.setattr(sampling, "choose_tokens", choose)
+    monkeypatch.setattr(sampling, "not_text", lambda tokenizer: [7])
+    monkeypatch.setattr(sampling, "ends", lambda tokenizer: [9])
     monkeypatch.setattr(engine, "encode_prompt", lambda tokenizer, prompt, context: [1, 2])
-    monkeypatch.setattr(engine, "ends", lambda tokenizer: [9])
     outline = noting_outline(calls)
     stand_in: Any = SimpleNamespace(
         _settings=train_settings(sample_tokens=3, seed=5), _group=SimpleNamespace(device=CPU),

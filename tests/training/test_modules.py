@@ -10,6 +10,7 @@ from tests.training.conftest import VOCAB
 from torch import nn
 
 from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.generation import sampling
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.sizing import count_parameters
@@ -340,14 +341,14 @@ def test_a_sample_of_a_module_sees_its_context_and_ends(monkeypatch, script, tex
             seen.append((ids.tolist(), self.training))
             return torch.arange(12.0).view(1, 1, 12).expand(1, ids.shape[1], 12) if script else 7
 
-    def choose(logits, ids, sampling, *, vocab_size, banned, generator):
+    def choose(logits, ids, settings, *, vocab_size, banned, generator):
         assert logits.shape == (1, 12) and (vocab_size, banned) == (10, [7])
         assert generator.initial_seed() == 5 and ids.shape[0] == 1
         return torch.tensor([next(given)])
 
-    monkeypatch.setattr(modules, "choose_tokens", choose)
-    monkeypatch.setattr(modules, "not_text", lambda tokenizer: [7])
-    monkeypatch.setattr(modules, "ends", lambda tokenizer: [9])
+    monkeypatch.setattr(sampling, "choose_tokens", choose)
+    monkeypatch.setattr(sampling, "not_text", lambda tokenizer: [7])
+    monkeypatch.setattr(sampling, "ends", lambda tokenizer: [9])
     wrapped = wrap_module(Noting(), seq_len=2, vocab_size=12)
     for prompt, start in (([1, 2], [1, 2]), ([], [0])):
         seen.clear()

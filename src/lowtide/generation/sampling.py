@@ -6,15 +6,17 @@ Out:     ids [B]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from lowtide.generation.recentids import RecentIds
 from lowtide.generation.settings import LARGEST_LOGIT, SamplingSettings
+from lowtide.generation.textstreams import ends, not_text
+from lowtide.tokenizer import Tokenizer
 
-__all__ = ["TensorChooser", "choose_tokens", "filter_logits"]
+__all__ = ["TensorChooser", "choose_tokens", "continue_ids", "filter_logits"]
 
 
 class TensorChooser:
@@ -51,6 +53,41 @@ class TensorChooser:
         )
         self.recent.add(token[0])
         return int(token)
+
+
+def continue_ids(
+    next_logits: Callable[[Tensor], Tensor | None],
+    ids: Sequence[int],
+    tokenizer: Tokenizer,
+    *,
+    max_new_tokens: int,
+    context: int,
+    seed: int,
+    device: torch.device,
+) -> list[int]:
+    """The ids after `ids`, for networks without a cache: all of the context is read for each.
+
+    `next_logits` is called with ids [1, T]; a text ends if it returns None, or with end-of-text.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    new: list[int] = []
+    for _ in range(max_new_tokens):
+        seen = torch.tensor([[*ids, *new][-context:]], device=device)
+        logits = next_logits(seen)
+        if logits is None:
+            break
+        token = choose_tokens(
+            logits,
+            seen,
+            SamplingSettings(),
+            vocab_size=tokenizer.vocab_size,
+            banned=not_text(tokenizer),
+            generator=generator,
+        )
+        if int(token) in ends(tokenizer):
+            break
+        new.append(int(token))
+    return new
 
 
 def choose_tokens(

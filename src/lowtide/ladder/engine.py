@@ -17,9 +17,8 @@ from torch import Tensor
 
 from lowtide.errors import UsageError
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.sampling import choose_tokens
-from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.textstreams import encode_prompt, ends
+from lowtide.generation.sampling import continue_ids
+from lowtide.generation.textstreams import encode_prompt
 from lowtide.ladder.exactsums import ExactSums
 from lowtide.ladder.executor import Executor
 from lowtide.ladder.network import PackedGPT
@@ -268,25 +267,18 @@ class LadderEngine:
         self.model.outline.train()
 
     def sample(self, tokenizer: Tokenizer) -> str:
-        """Continue the run's sample prompt, without a cache: all of it again for every token."""
-        settings = self._settings
-        context = self.model.config.context_length
-        ids = encode_prompt(tokenizer, Prompt(settings.output.sample_prompt), context)
-        stops = set(ends(tokenizer))
-        generator = torch.Generator(self._group.device).manual_seed(settings.learning.seed)
+        """Continue the run's sample prompt."""
+        output, context = self._settings.output, self.model.config.context_length
         self.model.outline.eval()
-        for _ in range(settings.output.sample_tokens):
-            seen = torch.tensor([ids[-context:]], device=self._group.device)
-            chosen = choose_tokens(
-                self._executor.next_logits(seen),
-                seen,
-                SamplingSettings(),
-                vocab_size=tokenizer.vocab_size,
-                generator=generator,
-            )
-            if (token := int(chosen.item())) in stops:
-                break
-            ids.append(token)
+        ids = continue_ids(
+            self._executor.next_logits,
+            encode_prompt(tokenizer, Prompt(output.sample_prompt), context),
+            tokenizer,
+            max_new_tokens=output.sample_tokens,
+            context=context,
+            seed=self._settings.learning.seed,
+            device=self._group.device,
+        )
         self.model.outline.train()
         return tokenizer.decode(ids)
 

@@ -20,9 +20,7 @@ from lowtide.checksumrecords import verify_folder
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import WEIGHTS_NAME
 from lowtide.flatsettings import setting_values
-from lowtide.generation.sampling import choose_tokens
-from lowtide.generation.settings import SamplingSettings
-from lowtide.generation.textstreams import ends, not_text
+from lowtide.generation.sampling import continue_ids
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.weights import STORED_TYPES, TensorFile
 from lowtide.tokenizer import Tokenizer
@@ -170,31 +168,25 @@ class WrappedModule(nn.Module):
         """
         if self._needs_targets or self._loss is not None:
             return ""
-        device = next(self.module.parameters()).device
-        start = tokenizer.encode(output.sample_prompt).tolist() or [0]
-        ids = torch.tensor([start], device=device)
-        generator = torch.Generator(device).manual_seed(seed)
+
+        def next_logits(ids: Tensor) -> Tensor | None:
+            # Not the compiled module, which would be compiled again for every length.
+            logits = _find(self.module(ids), "logits", dimensions=3)
+            return None if logits is None else logits[:, -1]
+
         was_training = self.module.training
         self.module.eval()
-        for _ in range(output.sample_tokens):
-            window = ids[:, -self.config.context_length :]
-            # Not the compiled module, which would be compiled again for every length.
-            logits = _find(self.module(window), "logits", dimensions=3)
-            if logits is None:
-                break
-            token = choose_tokens(
-                logits[:, -1],
-                ids,
-                SamplingSettings(),
-                vocab_size=tokenizer.vocab_size,
-                banned=not_text(tokenizer),
-                generator=generator,
-            )
-            if int(token) in ends(tokenizer):
-                break
-            ids = torch.cat([ids, token[None]], dim=1)
+        ids = continue_ids(
+            next_logits,
+            tokenizer.encode(output.sample_prompt).tolist() or [0],
+            tokenizer,
+            max_new_tokens=output.sample_tokens,
+            context=self.config.context_length,
+            seed=seed,
+            device=next(self.module.parameters()).device,
+        )
         self.module.train(was_training)
-        return tokenizer.decode(ids[0, len(start) :].tolist())
+        return tokenizer.decode(ids)
 
     def training_bytes(
         self, learning: LearningSettings, *, tokens_per_step: int, has_own_optimizer: bool
