@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import threading
 import time
@@ -579,3 +581,20 @@ def test_a_mode_of_special_tokens_that_is_none_is_refused_by_every_way(way):
     texts = "a text" if way == "encode" else ["a text"]
     with pytest.raises(UsageError, match="special is 'perhaps'"):
         list(getattr(tokenizer, way)(texts, special="perhaps"))
+
+
+def test_copies_and_pickles_give_the_same_ids(small_tokenizer: Tokenizer) -> None:
+    text = "low tide \u00e9 <|endoftext|> 12"
+    ranks = dict(enumerate([*(bytes([byte]) for byte in range(256)), b"ow"]))
+    tokenizers = {
+        "merges": small_tokenizer,
+        "ranks": Tokenizer(ranked_vocabulary(ranks, special_tokens={}, pattern="gpt2")),
+        "characters": Tokenizer.from_characters("abcdefghijklmnop"),
+    }
+    for kind, tokenizer in tokenizers.items():
+        ids = tokenizer.encode(text).tolist()
+        copies = (copy.copy(tokenizer), copy.deepcopy(tokenizer))
+        for other in (*copies, pickle.loads(pickle.dumps(tokenizer))):
+            assert other.encode(text).tolist() == ids, kind
+            assert (other.name, other.fingerprint) == (tokenizer.name, tokenizer.fingerprint)
+            assert other.data == tokenizer.data

@@ -40,6 +40,10 @@ _LIMITS = EncodingLimits()
 _SPECIAL_MODES = ("text", "allow", "forbid")
 
 
+def _make_tokenizer(vocabulary: Vocabulary, name: str, limits: EncodingLimits) -> Tokenizer:
+    return Tokenizer(vocabulary, name=name, limits=limits)
+
+
 class Tokenizer:
     """A vocabulary with its encoder and decoder.
 
@@ -86,6 +90,10 @@ class Tokenizer:
             )
         except ValueError as error:
             raise DataError(f"this vocabulary cannot be used: {error}") from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its vocabulary, from which the encoder is made again."""
+        return _make_tokenizer, (self.data, self.name, self._limits)
 
     @classmethod
     def load(cls, source: str | Path) -> Tokenizer:

@@ -11,7 +11,7 @@ import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lowtide import _native
 from lowtide.arrays import np
@@ -119,6 +119,15 @@ class Vocabulary:
         for text, id in self.special_tokens.items():
             if not 0 <= id < len(self.tokens):
                 raise DataError(f"special token {text!r} has id {id}, beyond the vocabulary")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A view of memory cannot be pickled, an array of numbers can.
+        merges = None if self.merge_ids is None else array("I", self.merge_ids.tobytes())
+        return {**self.__dict__, "merge_ids": merges}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        merges = state["merge_ids"]
+        self.__dict__.update(state, merge_ids=None if merges is None else memoryview(merges))
 
     @property
     def has_rules(self) -> bool:
