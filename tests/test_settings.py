@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from lowtide import settings as settings_module
@@ -304,3 +305,17 @@ def test_settings_as_json_are_plain_all_the_way_down() -> None:
     )
     assert found["pair"] == [1, "a"] and found["out_dir"] is None
     json.dumps(found)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Those of a sweep: `for rate in np.logspace(…)`."""
+    given = build_settings(
+        Settings,
+        {"input_files": ["a"], "count": np.int64(3), "rate": np.float32(0.5), "memory": np.uint8(7),
+         "shuffle": np.bool_(False)},
+    )  # fmt: skip
+    assert (given.count, given.rate, given.memory, given.shuffle) == (3, 0.5, 7, False)
+    json.dumps(settings_as_json(given))
+    for wrong in (np.array([3]), np.float64(1.5), np.bool_(True)):
+        with pytest.raises(UsageError, match=r"setting count is .*, expected a whole number"):
+            build_settings(Settings, {"input_files": ["a"], "count": wrong})

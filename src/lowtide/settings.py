@@ -203,7 +203,17 @@ def _convert_mapping(value: Any, kind: Any, name: str) -> Any:
     }
 
 
+def plain_number(value: Any) -> Any:
+    """A number of NumPy or torch as one of Python; anything else as it is.
+
+    The others overflow at their own width, and cannot be written as JSON.
+    """
+    has_one = hasattr(value, "dtype") and getattr(value, "ndim", None) == 0
+    return value.item() if has_one else value
+
+
 def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
+    value = plain_number(value)
     if kind in (int, float) and isinstance(value, int) and abs(value) >= LARGEST_INT:
         raise _wrong_type(value, "a number below 2^63", name)
     if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):

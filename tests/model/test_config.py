@@ -1,5 +1,8 @@
 """Shapes: checks, defaults, and transformers' way of writing them."""
 
+import json
+
+import numpy as np
 import pytest
 
 from lowtide.errors import DataError, UsageError
@@ -125,3 +128,24 @@ def test_a_cap_of_logits_is_any_size(cap):
 def test_a_cap_that_is_none_is_refused(cap):
     with pytest.raises(UsageError, match="logit_cap is"):
         GPTConfig(vocab_size=100, layout="tide", logit_cap=cap)
+
+
+def test_numbers_of_numpy_are_taken_as_numbers():
+    """`ids.max() + 1` of uint16 ids overflowed in the first product, and config.json had none."""
+    config = GPTConfig(
+        vocab_size=np.uint16(100), context_length=np.int64(16), num_layers=np.int8(1),
+        width=np.int32(32), num_heads=np.array(2), dropout=np.float32(0.5),
+    )  # fmt: skip
+    plain = GPTConfig(100, 16, 1, 32, 2, dropout=0.5)
+    assert config == plain and config.replace(width=np.int64(32)) == plain
+    assert json.dumps(config.to_huggingface()) == json.dumps(plain.to_huggingface())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("vocab_size", "100"), ("vocab_size", 100.0), ("num_layers", True), ("width", None),
+     ("dropout", "0.1"), ("norm_eps", None), ("width", np.array([32])), ("width", np.float32(32))],
+)  # fmt: skip
+def test_what_is_no_number_is_named(name, value):
+    with pytest.raises(UsageError, match=f"{name} is .*, expected a"):
+        GPTConfig(**{"vocab_size": 100, name: value})

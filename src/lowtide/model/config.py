@@ -19,7 +19,7 @@ from lowtide.model.families import FAMILIES, Family, FamilyName
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.rope import RopeScaling
 from lowtide.quickclasses import dataclass
-from lowtide.settings import build_settings, require
+from lowtide.settings import build_settings, plain_number, require
 
 __all__ = ["GPTConfig", "find_model_dir", "find_weights_dir", "load_config", "padded_vocab_size"]
 
@@ -35,6 +35,9 @@ _LARGEST = {
     "head_dim": 1 << 12,
     "mlp_width": 1 << 19,
 }
+
+
+_NUMBERS = (*_LARGEST, "sliding_window", "dropout", "rope_theta", "norm_eps", "logit_cap")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class GPTConfig:
     which are written back as they are."""
 
     def __post_init__(self) -> None:
+        self._convert_numbers()
         self._require(self.layout in FAMILIES, "layout", " or ".join(FAMILIES))
         for name in ("vocab_size", "context_length", "num_layers", "width", "num_heads"):
             self._require(getattr(self, name) >= 1, name, "at least 1")
@@ -134,6 +138,16 @@ class GPTConfig:
             self._require(whole, "head_dim", f"width / num_heads {where}")
             self._require(self.tie_weights, "tie_weights", f"true {where}")
         self._check_parts()
+
+    def _convert_numbers(self) -> None:
+        """Take numbers of NumPy as Python's, such as `ids.max() + 1`; refuse what is none."""
+        for name in _NUMBERS:
+            value = plain_number(getattr(self, name))
+            whole = name in _LARGEST or name == "sliding_window"
+            fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+            missing = value is None and name == "logit_cap"
+            require(fits or missing, name, value, "a whole number" if whole else "a number")
+            object.__setattr__(self, name, value)
 
     def _check_parts(self) -> None:
         """Refuse parts that the family does not have."""
