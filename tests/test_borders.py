@@ -25,6 +25,7 @@ from lowtide.errors import LowtideError
 from lowtide.flatsettings import group_classes, setting_fields, setting_types
 from lowtide.model.config import GPTConfig
 from lowtide.model.rope import RopeScaling
+from lowtide.reporting.settings import ReportSettings
 from lowtide.settings import build_settings
 from lowtide.training.settings import EvaluateSettings
 from lowtide.verbs import VERBS
@@ -32,6 +33,12 @@ from lowtide.verbs import VERBS
 TABLE = Path(__file__).with_name("borders.json")
 FLOATS = [-1.0, -0.5, 0.0, 1e-9, 0.05, 0.1, 0.5, 0.999, 1.0, 1.001, 2.0, 1e9, math.inf, math.nan]
 WORDS = ["", "0", "1", "-1", "99KiB", "1GiB", "2GB", "1e6", "5M", "x", "x=y", "a/b.txt", "auto"]
+
+# Without these the other settings are not taken.
+_BESIDE: dict[type[Any], dict[str, Any]] = {
+    EvaluateSettings: {"dataset_dir": "x"},  # or tasks: one of the two
+    ReportSettings: {"watch": True},
+}
 
 
 def numbers_named(cls: type[Any]) -> list[float]:
@@ -99,7 +106,7 @@ def least_options(cls: type[Any]) -> dict[str, Any]:
     needed = [field.name for field in fields if field.default is field.default_factory]
     kinds = setting_types(cls)
     some = {name: next(iter(values_of(kinds[name], [1])), "x") for name in needed}
-    more = {"dataset_dir": "x"} if cls is EvaluateSettings else {}  # or tasks: one of the two
+    more = _BESIDE.get(cls, {})
     return more | {name: ("x",) if value == () else value or "x" for name, value in some.items()}
 
 

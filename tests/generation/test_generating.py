@@ -7,7 +7,7 @@ import pytest
 from lowtide import packages
 from lowtide.errors import BudgetError
 from lowtide.generation import generating, settings
-from lowtide.generation.settings import GenerateSettings, WritingOptions
+from lowtide.generation.settings import GenerateSettings, WritingSettings
 from lowtide.packages import MissingPackageError, choose_backend
 from lowtide.training.settings import EvaluateSettings
 
@@ -196,6 +196,6 @@ def test_what_a_backend_is_asked_for(monkeypatch, tmp_path, is_cpu, num_prompts,
     assert asked[3:] == (fitted if is_cpu else [])
     assert writer.asked == (
         (tmp_path, "place of auto"), ["ab"],
-        WritingOptions(19 if is_cpu else 20, num_samples=2, max_new_tokens=100, stop=(), seed=3,
+        WritingSettings(19 if is_cpu else 20, num_samples=2, max_new_tokens=100, stop=(), seed=3,
                        sampling=given.sampling(), begin=17, batch_size=rows),
     )  # fmt: skip

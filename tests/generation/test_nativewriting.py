@@ -6,7 +6,7 @@ import numpy as np
 
 from lowtide.generation.nativewriting import WRITER
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import WritingOptions
+from lowtide.generation.settings import WritingSettings
 from lowtide.model.config import GPTConfig
 from lowtide.model.decoder import DecoderNetwork
 from lowtide.model.firstweights import iter_first_weights
@@ -21,7 +21,7 @@ def written(tokenizer, vocab_size):
     for name in ("embedding.weight", "head.weight"):
         weights[name] = weights[name][:vocab_size]
     network = DecoderNetwork(replace(config, vocab_size=vocab_size), weights, num_workers=1)
-    options = WritingOptions(16, num_samples=4, max_new_tokens=12, seed=1, batch_size=2)
+    options = WritingSettings(16, num_samples=4, max_new_tokens=12, seed=1, batch_size=2)
     return list(WRITER.stream(network, tokenizer, [Prompt("a")], options))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lowtide.generation.continuations import Rows
 from lowtide.generation.decoding import make_choosers, stream_pieces
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import SamplingSettings, WritingOptions
+from lowtide.generation.settings import SamplingSettings, WritingSettings
 from lowtide.model.rowcaches import open_steps
 from lowtide.tokenizer import Tokenizer
 
@@ -59,9 +59,9 @@ def iter_tokens(
 def stream_text(
     model: Any, tokenizer: Tokenizer, prompts: str | Iterable[Prompt], **options: Any
 ) -> Iterator[tuple[int, str]]:
-    """Yield (number of the text, new text); options are those of WritingOptions."""
+    """Yield (number of the text, new text); options are those of WritingSettings."""
     if isinstance(prompts, str):
         prompts, options = [Prompt(prompts)], {"batch_size": 1, **options}
     options = {"context": model.config.context_length, **options}
-    pieces = stream_pieces(model, tokenizer, prompts, WritingOptions(**options))
+    pieces = stream_pieces(model, tokenizer, prompts, WritingSettings(**options))
     return ((number, text) for number, text in pieces if text)

@@ -18,7 +18,7 @@ import pytest
 
 from lowtide.errors import DataError, UsageError
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import SamplingSettings, WritingOptions
+from lowtide.generation.settings import SamplingSettings, WritingSettings
 from lowtide.jaxtraining import (
     backend,
     devices,
@@ -477,7 +477,7 @@ def check_pieces_of_texts():
             return iter(starts)
 
         patch.setattr(generation, "iter_starts", iter_starts)
-        options = WritingOptions(
+        options = WritingSettings(
             8, num_samples=2, max_new_tokens=4, stop=("x",), seed=5, begin=3, batch_size=1
         )
         found = list(generation.WRITER.stream(model, tokenizer, ["p"], options))
@@ -498,7 +498,7 @@ def check_pieces_of_texts():
         )
         written = generation.generate_text(model, tokenizer, "q", max_new_tokens=4, seed=9)
         assert written == "abab" and generation.WRITER.most_rows == 1
-        begun_with = WritingOptions(8, max_new_tokens=4, seed=9)
+        begun_with = WritingSettings(8, max_new_tokens=4, seed=9)
         assert begun[-1] == (tokenizer, [Prompt("q")], begun_with)
 
 

@@ -26,10 +26,10 @@ class Committers:
         self._room = threading.Semaphore(0)
 
     @contextlib.contextmanager
-    def start(self, num_threads: int) -> Generator[None]:
+    def start(self, num_workers: int) -> Generator[None]:
         """Run the threads within a `with` block."""
-        self._room = threading.Semaphore(num_threads)
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="lowtide-commit") as self._pool:
+        self._room = threading.Semaphore(num_workers)
+        with ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-commit") as self._pool:
             yield
         self._pool = None
 

@@ -23,7 +23,7 @@ from lowtide.generation.settings import (
     WRITING_NAMES,
     GenerateSettings,
     SamplingSettings,
-    WritingOptions,
+    WritingSettings,
 )
 from lowtide.generation.textstreams import count_writable
 from lowtide.generation.writing import write_prompts
@@ -52,7 +52,7 @@ def make_choosers(
 
 
 def stream_pieces(
-    model: GPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingOptions
+    model: GPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingSettings
 ) -> Iterator[tuple[int, str]]:
     """Continue prompts, on a CPU by native code; yield pieces of texts like `write_texts`."""
     steps = open_steps(model, options.batch_size)
@@ -119,7 +119,7 @@ def generate_text(
     texts = [""] * (num_samples * len(prompts))
     was_training = model.training
     model.eval()
-    writing = WritingOptions(
+    writing = WritingSettings(
         context=model.config.context_length,
         num_samples=num_samples,
         max_new_tokens=settings.max_new_tokens,

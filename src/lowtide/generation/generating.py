@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from lowtide.counts import counted
 from lowtide.errors import BudgetError
 from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
-from lowtide.generation.settings import GenerateSettings, WritingOptions
+from lowtide.generation.settings import GenerateSettings, WritingSettings
 from lowtide.generation.textstreams import note_unknown
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import require_vocabulary
@@ -56,7 +56,7 @@ class Writer(Protocol):
         ...
 
     def stream(
-        self, model: Any, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingOptions
+        self, model: Any, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingSettings
     ) -> Iterator[tuple[int, str]]:
         """Yield (number of the text, piece); an empty piece follows the last one of each text."""
         ...
@@ -102,7 +102,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
                 model,
                 tokenizer,
                 _told(tokenizer, iter_prompts(settings)),
-                WritingOptions(
+                WritingSettings(
                     context=room.context,
                     num_samples=settings.num_samples,
                     max_new_tokens=settings.max_new_tokens,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from lowtide.generation.drawing import ArrayChooser
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import MOST_TEXTS, WritingOptions
+from lowtide.generation.settings import MOST_TEXTS, WritingSettings
 from lowtide.generation.textstreams import count_writable
 from lowtide.generation.writing import write_prompts
 from lowtide.model.decoder import DecoderNetwork, DecoderSteps
@@ -33,7 +33,7 @@ class _NativeWriter:
         model: DecoderNetwork,
         tokenizer: Tokenizer,
         prompts: Iterable[Prompt],
-        options: WritingOptions,
+        options: WritingSettings,
     ) -> Iterator[tuple[int, str]]:
         choosers = functools.partial(
             ArrayChooser,

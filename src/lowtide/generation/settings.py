@@ -18,7 +18,7 @@ __all__ = [
     "WRITING_NAMES",
     "GenerateSettings",
     "SamplingSettings",
-    "WritingOptions",
+    "WritingSettings",
 ]
 
 BATCH_SIZE = 8
@@ -60,7 +60,7 @@ class SamplingSettings:
 
 
 @dataclass(frozen=True)
-class WritingOptions:
+class WritingSettings:
     """How a backend writes texts."""
 
     context: int

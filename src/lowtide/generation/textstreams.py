@@ -13,7 +13,7 @@ from typing import Any
 
 from lowtide.errors import warn
 from lowtide.generation.prompts import Prompt, encode_end
-from lowtide.generation.settings import WritingOptions
+from lowtide.generation.settings import WritingSettings
 from lowtide.model.config import GPTConfig
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import UNKNOWN, Tokenizer
@@ -147,7 +147,7 @@ class Start:
 def iter_starts(
     tokenizer: Tokenizer,
     prompts: Iterable[Prompt],
-    options: WritingOptions,
+    options: WritingSettings,
 ) -> Iterator[Start]:
     """Yield what the model reads of each prompt, once for each of its samples."""
     begin, seed = options.begin, options.seed

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lowtide.generation.continuations import MakeChooser, Rows, Steps
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import WritingOptions
+from lowtide.generation.settings import WritingSettings
 from lowtide.generation.textstreams import Start, TextStream, ends, iter_starts, not_text
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ def write_prompts(
     make_chooser: MakeChooser,
     tokenizer: Tokenizer,
     prompts: Iterable[Prompt],
-    options: WritingOptions,
+    options: WritingSettings,
 ) -> Iterator[tuple[int, str]]:
     """Continue prompts; yield pieces of texts like `write_texts`."""
     rows = Rows(

@@ -17,7 +17,7 @@ import numpy as np
 
 from lowtide.generation.drawing import choose_token
 from lowtide.generation.prompts import Prompt
-from lowtide.generation.settings import SamplingSettings, WritingOptions
+from lowtide.generation.settings import SamplingSettings, WritingSettings
 from lowtide.generation.textstreams import (
     count_writable,
     ends,
@@ -96,7 +96,7 @@ def iter_tokens(
 
 
 def stream_pieces(
-    model: JaxGPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingOptions
+    model: JaxGPT, tokenizer: Tokenizer, prompts: Iterable[Prompt], options: WritingSettings
 ) -> Iterator[tuple[int, str]]:
     """Continue prompts, one text after another; yield pieces of texts like `write_texts`."""
     for number, start in enumerate(iter_starts(tokenizer, prompts, options)):
@@ -122,7 +122,7 @@ def generate_text(
 ) -> str:
     """Return the continuation of a prompt."""
     context = model.config.context_length
-    options = WritingOptions(context, max_new_tokens=max_new_tokens, seed=seed)
+    options = WritingSettings(context, max_new_tokens=max_new_tokens, seed=seed)
     pieces = stream_pieces(model, tokenizer, [Prompt(prompt)], options)
     return "".join(text for _, text in pieces)
 

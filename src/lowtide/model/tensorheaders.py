@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from lowtide.errors import DataError
 from lowtide.quickclasses import dataclass
@@ -111,7 +111,7 @@ def _read_row(name: str, row: Any) -> _Row:
     return kind, tuple(shape), (ends[0], ends[1])
 
 
-def _are_sizes(values: Any) -> bool:
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     if not isinstance(values, list):
         return False
     sizes = cast("list[Any]", values)
