@@ -259,6 +259,26 @@ def test_questions_come_in_groups_by_number_and_by_length():
     assert sizes(20, 19, 19) == [1, 2]
 
 
+def test_texts_of_many_choices_are_not_in_memory_together(model, tokenizer):
+    held, alone = [], {}
+
+    def score(texts):
+        held.append(sum(len(ids) for ids, _ in texts))
+        return score_rows(model, texts)
+
+    pairs = [("The tide is low, " * 3, choice) for choice in ("the", "cats", "miles", "high")] * 40
+    parts = list(likelihood._iter_parts([([1] * 9, 1)] * 5 + [([1] * 30, 1)], most_ids=20))
+    assert [len(part) for part in parts] == [3, 3]
+    whole = score_choices(score, tokenizer, pairs, rows=200, max_tokens=32)
+    assert len(held) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(likelihood._iter_parts, "__kwdefaults__", {"most_ids": 100})
+        assert len(score_choices(score, tokenizer, pairs, rows=200, max_tokens=32)) == len(whole)
+    assert len(held) > 20 and max(held[1:]) < 100 + 33
+    for found, (_, choice) in zip(whole, pairs, strict=True):
+        assert alone.setdefault(choice, found.log_likelihood) == pytest.approx(found.log_likelihood)
+
+
 def test_questions_that_are_answered_are_told(monkeypatch):
     told, asked = [], []
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from lowtide.counts import counted
 from lowtide.errors import BudgetError
+from lowtide.generation.heldtexts import HeldTexts
 from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, longest_prompt
 from lowtide.generation.settings import GenerateSettings, WritingSettings
 from lowtide.generation.textstreams import note_unknown
@@ -170,24 +171,24 @@ def _in_order(
     pieces: Iterator[tuple[int, str]], prompts: Iterator[Prompt], num_samples: int, phase: Phase
 ) -> Iterator[str]:
     """Yield prompts and texts in order; pieces of later texts are held until it is their turn."""
-    held: dict[int, list[str]] = {}
     over: set[int] = set()
     number = 0
-    for position, prompt in enumerate(prompts):
-        for sample in range(num_samples):
-            if num_samples > 1:
-                yield f"--- {position + 1}.{sample + 1}\n"
-            yield from prompt.iter_text()
-            yield from held.pop(number, [])
-            while number not in over:
-                found, text = next(pieces)
-                if not text:
-                    over.add(found)
-                elif found == number:
-                    yield text
-                else:
-                    held.setdefault(found, []).append(text)
-            over.remove(number)
-            yield "\n"
-            phase.advance()
-            number += 1
+    with HeldTexts() as held:
+        for position, prompt in enumerate(prompts):
+            for sample in range(num_samples):
+                if num_samples > 1:
+                    yield f"--- {position + 1}.{sample + 1}\n"
+                yield from prompt.iter_text()
+                yield from held.pop(number)
+                while number not in over:
+                    found, text = next(pieces)
+                    if not text:
+                        over.add(found)
+                    elif found == number:
+                        yield text
+                    else:
+                        held.add(found, text)
+                over.remove(number)
+                yield "\n"
+                phase.advance()
+                number += 1

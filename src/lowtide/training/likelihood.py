@@ -2,7 +2,8 @@
 
 In:      a scorer of texts (a torch or JAX network), its tokenizer, questions
 Out:     TaskResult: accuracy, plain and normalized by length, with standard errors
-Memory:  `rows` rows of the longest text, logits in chunks; 256 questions, or a million characters
+Memory:  `rows` rows of the longest text, logits in chunks; 256 questions, or a million characters;
+         131,072 ids, since every choice is a text with the whole context
 
 Context and choice are encoded as one text, and the ids after those of the context are the choice's,
 so a choice is scored with the ids that it has in running text. A context that is too long is
@@ -38,6 +39,8 @@ __all__ = [
 _GROUP = 256
 """Questions whose choices are sorted by length and computed together."""
 _GROUP_CHARACTERS = 1 << 20
+_PART_IDS = 1 << 17
+"""Ids of texts that are in memory at once, in 5 MB."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +206,22 @@ def score_choices(
     max_tokens: int,
 ) -> list[Score]:
     """Score each (context, choice), joined by a space; rows of similar length together."""
-    encoded = [_encode(tokenizer, context, f" {choice}", max_tokens) for context, choice in pairs]
-    return score_ids(score, encoded, rows=rows)
+    texts = (_encode(tokenizer, context, f" {choice}", max_tokens) for context, choice in pairs)
+    return [one for part in _iter_parts(texts) for one in score_ids(score, part, rows=rows)]
+
+
+def _iter_parts(texts: Iterable[TextIds], *, most_ids: int = _PART_IDS) -> Iterator[list[TextIds]]:
+    """Texts in parts of limited size; a part has at least one."""
+    part: list[TextIds] = []
+    num_ids = 0
+    for text in texts:
+        part.append(text)
+        num_ids += len(text[0])
+        if num_ids >= most_ids:
+            yield part
+            part, num_ids = [], 0
+    if part:
+        yield part
 
 
 def score_ids(score: Scorer, texts: list[TextIds], *, rows: int) -> list[Score]:
