@@ -348,6 +348,34 @@ def test_a_polite_signal_saves_and_the_run_goes_on(make_trainer):
     assert losses(again) == losses(whole)
 
 
+@pytest.mark.parametrize(("evaluation", "step"), [(0, 0), (1, 6), (2, 12)])
+def test_a_signal_during_an_evaluation_does_not_wait_for_its_end(make_trainer, evaluation, step):
+    whole = make_trainer("whole", eval_iters=8)
+    expected = whole.fit()
+    asked = make_trainer("asked", eval_iters=8)
+    forward, calls = asked.model.forward, []
+    batches = -(-len(asked.val_data) // 4)
+
+    def signalling(*arguments):
+        if not torch.is_grad_enabled() and len(arguments) == 2:
+            calls.append(1)
+            if len(calls) == evaluation * batches + 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return forward(*arguments)
+
+    asked.model.forward = signalling
+    with pytest.raises(KeyboardInterrupt):
+        asked.fit()
+    assert len(calls) == evaluation * batches + 2  # the other batches were left out
+    assert asked.model.training
+    assert asked.run.step_dirs()[-1].name == f"step_{step:08d}"
+    again = make_trainer("asked", eval_iters=8)
+    assert again.fit() == expected
+    assert losses(again) == losses(whole)
+    evaluations = [[(r["step"], r["val_loss"]) for r in rows(t, "eval")] for t in (again, whole)]
+    assert evaluations[0] == evaluations[1]
+
+
 def test_the_last_checkpoints_and_the_best_are_kept(make_trainer):
     trainer = make_trainer(max_iters=20, save_interval=2, keep_checkpoints=3)
     result = trainer.fit()

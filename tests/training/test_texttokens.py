@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lowtide.dataset.pretokenization import pretokenize_file
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.loader.texts import FileTexts, Text
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import texttokens
@@ -75,6 +75,25 @@ def test_another_text_or_tokenizer_is_tokenized_anew(settings, notes, tmp_path):
     assert len(second) == len("new text, the same file") != len(first)
     third = np.load(find_text_tokens(settings(tokenization="gpt2"), notes.append, None))
     assert len(third) < len(second)
+
+
+def test_a_run_without_a_checkpoint_may_begin_with_another_vocabulary(settings, notes, tmp_path):
+    """A first attempt that failed before its first checkpoint leaves nothing that binds."""
+    (tmp_path / "text.txt").write_text(" ".join(f"{i * i:x}" for i in range(60_000)))
+    options = {"tokenization": None, "target_params": 1_000_000}
+    find_text_tokens(settings(**options, vocab_size=300), notes.append, None)
+    folder = tmp_path / "model/data"
+    find_text_tokens(settings(**options, vocab_size=290), notes.append, None)
+    assert Tokenizer.load(folder).vocab_size == 290
+    find_text_tokens(settings(**options), notes.append, None)
+    first = Tokenizer.load(folder).vocab_size
+    smaller = settings(tokenization=None, target_params=100_000)
+    find_text_tokens(smaller, notes.append, None)
+    assert Tokenizer.load(folder).vocab_size < first
+
+    (tmp_path / "model/steps/step_00000001").mkdir(parents=True)
+    with pytest.raises(UsageError, match="there is a tokenizer here already"):
+        find_text_tokens(settings(**options, vocab_size=300), notes.append, None)
 
 
 def test_the_base_models_tokenizer_is_taken_where_none_is_named(settings, notes, tmp_path):

@@ -90,9 +90,11 @@ def without_dropout(network: Any) -> Generator[None]:
     was_training = isinstance(network, nn.Module) and network.training
     if isinstance(network, nn.Module):
         network.eval()
-    yield
-    if isinstance(network, nn.Module):
-        network.train(was_training)
+    try:
+        yield
+    finally:
+        if isinstance(network, nn.Module):
+            network.train(was_training)
 
 
 def evaluate_loss(

@@ -41,6 +41,10 @@ from lowtide.training.steps import Steps
 __all__ = ["Loop"]
 
 
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """Ends an evaluation after a signal to stop."""
+
+
 @dataclass
 class Loop:
     """A run in progress, with everything the loop uses, created before it starts."""
@@ -75,7 +79,7 @@ class Loop:
                 "--no-stop-on-forgetting goes on with it"
             )
             return True
-        if state.step > 0 and self.steps.are_over():
+        if state.step > 0 and self.steps.are_over() and self._has_last_evaluation():
             self.note(
                 f"this run is finished: {state.step} steps; a larger --max-iters, --epochs or "
                 "--max-hours goes on with it"
@@ -146,14 +150,34 @@ class Loop:
         self._save()
         raise KeyboardInterrupt
 
+    def _has_last_evaluation(self) -> bool:
+        """False if the run was stopped between its last step and the evaluation after it."""
+        state = self.steps.state
+        return state.stopped is not None or state.evaluated_step == state.step
+
+    def _measure(self, phase: Phase) -> dict[str, EvalResult]:
+        """The loss on every dataset; a signal to stop does not wait for it."""
+        try:
+            with self.pace.aside("evaluation"):
+                return self.evaluator.evaluate_all(functools.partial(self._show_windows, phase))
+        except _Stopped:
+            phase.doing = ""
+            self.steps.state.stopped = None  # an evaluation after the last step is still to come
+            self._stop_early()
+
+    def _show_windows(self, phase: Phase, line: str) -> None:
+        """Show the progress of an evaluation, or end it; several processes evaluate to the end."""
+        phase.doing = line
+        if self.signals.asked and self.steps.group.world_size == 1:
+            raise _Stopped
+
     def _evaluate(self, phase: Phase) -> None:
         """Evaluate on every dataset, once per step; keep the best weights, watch for forgetting."""
         state = self.steps.state
         if state.evaluated_step == state.step:
             return
         self.where.stage("evaluating", state.step)
-        with self.pace.aside("evaluation"):
-            results = self.evaluator.evaluate_all(functools.partial(setattr, phase, "doing"))
+        results = self._measure(phase)
         state.evaluated_step = state.step
         phase.doing = "writing a sample"
         with self.pace.aside("sample"):

@@ -10,9 +10,11 @@ tokenized twice.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lowtide import _native
 from lowtide.corpus.inputs import expand_inputs, names_files
@@ -31,6 +33,7 @@ from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.texts import FileTexts, HubTexts, TextSource
 from lowtide.memory import MemoryBudget
+from lowtide.model.checksums import step_dirs
 from lowtide.model.config import padded_vocab_size
 from lowtide.progress import Progress
 from lowtide.stores.urls import store_url
@@ -102,8 +105,9 @@ def find_text_tokens(
         "checksum": checksum_file(path),
         "tokenization": settings.data.tokenization,
         "vocab_size": settings.data.vocab_size,
+        "learned_vocab_size": _learned_size(settings, path, known),
     }
-    if tokens_path.is_file() and identity_path.is_file() and read_json(identity_path) == identity:
+    if tokens_path.is_file() and _is_recorded(identity_path, identity, settings.run.folder):
         return tokens_path
     folder.mkdir(parents=True, exist_ok=True)
     for old in (identity_path, tokens_path, record_path(tokens_path)):  # of another text
@@ -125,6 +129,25 @@ def find_text_tokens(
     write_json(identity_path, identity)
     note(f"tokenized {path}: {made.num_tokens:,} tokens ({tokenizer.name}), kept in {tokens_path}")
     return tokens_path
+
+
+def _learned_size(settings: TrainSettings, path: Path, known: Tokenizer | None) -> int | None:
+    """The vocabulary size of the tokenizer that the run learns; None if it takes another one."""
+    data = settings.data
+    if data.tokenization is not None or (known is not None and data.vocab_size is None):
+        return None
+    text_bytes = estimate_text_bytes(expand_inputs([path]))
+    return learned_vocabulary(data.vocab_size, settings.model, text_bytes)
+
+
+def _is_recorded(path: Path, identity: dict[str, Any], run_dir: Path) -> bool:
+    """True if a record is of these tokens; a run that has begun keeps its learned tokenizer."""
+    stored = read_json(path) if path.is_file() else None
+    if not isinstance(stored, dict):
+        return False
+    size = "learned_vocab_size"  # not stored by earlier versions
+    known = stored.get(size) if size in stored and not step_dirs(run_dir) else identity[size]
+    return {**stored, size: known} == identity
 
 
 def _no_text(path: Path) -> DataError:
@@ -221,7 +244,8 @@ def _learn(
     described: str,
 ) -> Tokenizer:
     folder = settings.run.folder / "data" / "tokenizer"
-    trained = train_tokenizer(
+    train = functools.partial(
+        train_tokenizer,
         input=[source],
         out_dir=folder,
         vocab_size=vocab_size,
@@ -229,6 +253,13 @@ def _learn(
         memory=settings.machine.memory,
         max_token_bytes=OWN_TOKEN_BYTES,
     )
+    try:
+        trained = train()
+    except UsageError:
+        if step_dirs(settings.run.folder):
+            raise
+        shutil.rmtree(folder, ignore_errors=True)  # of an attempt that ended before the first step
+        trained = train()
     if not trained.was_there:
         size = trained.tokenizer.vocab_size
         note(f"tokenizer of {size:,} tokens learned from {described}: {folder}")
