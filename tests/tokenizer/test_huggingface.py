@@ -295,6 +295,24 @@ def test_every_character_that_nfc_changes(tmp_path: Path) -> None:
         assert list(ours.encode(text)) == theirs.encode(text, add_special_tokens=False).ids
 
 
+def test_a_blank_that_the_token_before_it_includes_is_no_token_again(
+    small_tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Of equal blanks that strip both sides the first includes all others, as in tokenizers."""
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as HuggingFace
+
+    small_tokenizer.save(tmp_path)
+    theirs = HuggingFace.from_file(str(tmp_path / "tokenizer.json"))
+    tokens = [AddedToken("  ", lstrip=True, rstrip=True), AddedToken("<x>", rstrip=True)]
+    theirs.add_tokens([*tokens, AddedToken("\t", rstrip=True)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path)
+    assert ours.kind == "bpe"
+    for text in ("a" + " " * 9 + "b", "<x>\t  \t a", " " * 40, "\t\t\t", "  <x>\t\t  <x>"):
+        assert ours.encode(text).tolist() == theirs.encode(text).ids, text
+
+
 def test_characters_have_a_table_as_long_as_their_ids(tmp_path: Path) -> None:
     vocabulary = Vocabulary.from_characters("ab\u00e9")
     huggingface.write_tokenizer_json(tmp_path / "tokenizer.json", vocabulary)

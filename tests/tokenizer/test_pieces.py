@@ -169,6 +169,85 @@ def test_added_tokens_follow_their_rules(learned: dict[str, Any], tmp_path: Path
         assert np.concatenate(ids).tolist() == wanted, (cut, long[:cut])
 
 
+@pytest.fixture(scope="module")
+def gemma(learned: dict[str, Any]) -> dict[str, Any]:
+    """As Gemma's file is: runs of line ends and of blanks are added tokens and made by merges."""
+    contents = copy.deepcopy({**learned, **GEMMA})
+    vocab, merges = contents["model"]["vocab"], contents["model"]["merges"]
+    vocab["\t"] = vocab.pop("<0x09>")  # there is no other token for tabs
+    rows = contents["added_tokens"]
+    for character in ("\n", BLANK):
+        for size in range(1, 6):
+            run = character * size
+            vocab.setdefault(run, max(vocab.values()) + 1)
+            for left in range(1, size):
+                pair = [character * left, character * (size - left)]
+                if pair not in merges:
+                    merges.append(pair)
+            if run != BLANK:
+                rows.append(added(run, vocab[run], special=False))
+    for text in ("<", "<s", "t", "<t", "e", "<te", ">", "<te>"):
+        vocab.setdefault(text, max(vocab.values()) + 1)
+    merges += [["<", "t"], ["<t", "e"], ["<te", ">"], ["<", "s"], ["<s", ">"]]
+    rows.append(added("<te>", vocab["<te>"]))
+    return contents
+
+
+def test_added_tokens_that_are_made_by_merges_too(gemma: dict[str, Any], tmp_path: Path) -> None:
+    pair = both(gemma, tmp_path)
+    assert pair[0].package is not None and pair[0].package._pieces is not None
+    texts = [
+        "a  b   c      d", "\n\n\n\n\n\n\na\tb\t\n ", f"a{BLANK}{BLANK}b {BLANK} {BLANK * 7}",
+        "<s><te>the<t<te>e><s", "x<s>\n</s>\n\n  <unk>", TEXT, TEXT.replace(" ", "  \n"),
+    ]  # fmt: skip
+    for text in texts:
+        require_equal(pair, text)
+    long = "".join(texts) * 3
+    wanted = pair[0].encode(long).tolist()
+    for size in (20, 64, 333):
+        small = Tokenizer(pair[0].data, limits=EncodingLimits(native_characters=size))
+        assert small.encode(long).tolist() == wanted
+
+
+def test_added_tokens_may_contain_blanks(learned: dict[str, Any], tmp_path: Path) -> None:
+    rows, new = learned["added_tokens"], len(learned["model"]["vocab"])
+    contents = ["  ", "sea is", f"{BLANK}out", " the", "day; "]
+    rows = [*rows, *(added(text, new + place) for place, text in enumerate(contents))]
+    text = f"twice a day;  day; the sea is  out{BLANK}out   the  the sea  is{BLANK * 3}out " * 20
+    for name, kind in KINDS.items():
+        pair = both({**learned, **kind, "added_tokens": rows}, tmp_path)
+        assert pair[0].package is not None and pair[0].package._pieces is not None, name
+        require_equal(pair, text)
+        wanted = pair[0].encode(text).tolist()
+        for size in range(16, 40):
+            small = Tokenizer(pair[0].data, limits=EncodingLimits(native_characters=size))
+            assert small.encode(text).tolist() == wanted, (name, size)
+
+
+def test_no_cut_in_an_added_token_of_which_only_the_beginning_is_there(
+    learned: dict[str, Any], tmp_path: Path
+) -> None:
+    rows, new = learned["added_tokens"], len(learned["model"]["vocab"])
+    rows = [*rows, added("海<。>", new, special=False)]
+    pair = both({**learned, **GEMMA, "added_tokens": rows}, tmp_path)
+    text = ("去" * 17 + "海<。>" * 40) * 5
+    require_equal(pair, text)
+    wanted = pair[0].encode(text).tolist()
+    for size in range(16, 60):
+        small = Tokenizer(pair[0].data, limits=EncodingLimits(native_characters=size))
+        assert small.encode(text).tolist() == wanted, size
+
+
+def test_a_special_token_that_is_a_character_is_one_as_text_too(
+    learned: dict[str, Any], tmp_path: Path
+) -> None:
+    vocab = learned["model"]["vocab"]
+    rows = [*learned["added_tokens"], added("y", vocab["y"])]
+    pair = both({**learned, **GEMMA, "added_tokens": rows}, tmp_path)
+    assert pair[0].package is not None and pair[0].package._pieces is not None
+    require_equal(pair, "why a day, by y")
+
+
 def test_no_package_is_needed_and_nothing_is_said(
     learned: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -196,7 +275,7 @@ def test_what_native_code_does_not_know_is_left_to_the_package(
     across["model"]["vocab"][f"e{BLANK}"] = len(across["model"]["vocab"])
     across["model"]["merges"].append(["e", BLANK])
     no_bytes = change(whole)
-    del no_bytes["model"]["vocab"]["<0x0A>"]
+    del no_bytes["model"]["vocab"]["<0x8A>"]
     of_bytes = change(whole)
     of_bytes["model"]["vocab"]["<0x41><0x42>"] = 10_000
     of_bytes["model"]["merges"].append(["<0x41>", "<0x42>"])
@@ -212,7 +291,7 @@ def test_what_native_code_does_not_know_is_left_to_the_package(
         {**learned, "normalizer": {"type": "NFKC"}},
         {**learned, "normalizer": {"type": "Sequence", "normalizers": [REPLACE, PREPEND]}},
         {**learned, **metaspace("first"), "normalizer": REPLACE},
-        {**whole, "added_tokens": [*rows, added("a b", new)]},
+        {**whole, "added_tokens": [*rows, added("a b", new, normalized=True)]},
         {**whole, "added_tokens": [*rows, added("ab", new, normalized=True)]},
         {**whole, "added_tokens": [*rows, added("ab", new, single_word=True)]},
         {**whole, "added_tokens": [*rows, added("ab", new + 1)]},

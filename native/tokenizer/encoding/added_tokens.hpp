@@ -94,6 +94,7 @@ void AddedGroup::split(std::string_view text, bool specials, const TakeText& tak
     if (token.lstrip) begin = std::max(done, blanks_before(text.substr(0, begin)));
     if (token.rstrip) end += blanks_behind(text.substr(end));
     if (done < begin) take_text(text.substr(done, begin - done));
+    if (begin >= end) continue;  // a blank that the token before it includes
     take_token(token.id);
     done = end;
   }

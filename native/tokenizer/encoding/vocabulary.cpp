@@ -17,12 +17,14 @@ std::vector<std::string> bytes_of(const std::vector<Vocabulary::Special>& specia
   return bytes;
 }
 
-// Special and added tokens are not part of ordinary text, so no pair of tokens merges into one.
+// Special and added tokens are not part of ordinary text, so no pair of tokens merges into one. In
+// SentencePiece's vocabularies (`are_both`) they may be: merges are given there.
 template <typename Token>
-void leave_out(const std::vector<Token>& specials, std::vector<std::string_view>& ordinary) {
+void leave_out(const std::vector<Token>& specials, std::vector<std::string_view>& ordinary,
+               bool are_both) {
   for (const Token& special : specials) {
     if (special.id >= ordinary.size()) throw std::invalid_argument("special token beyond the ids");
-    ordinary[special.id] = {};
+    if (!are_both) ordinary[special.id] = {};
   }
 }
 
@@ -212,8 +214,8 @@ Vocabulary::Vocabulary(Pattern pattern, std::vector<std::string> tokens,
   if (tokens_.size() > kMaxTokens) throw std::invalid_argument("more than 2^24 tokens");
   for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
   std::vector<std::string_view> ordinary(tokens_.begin(), tokens_.end());
-  leave_out(specials_, ordinary);
-  leave_out(added, ordinary);
+  leave_out(specials_, ordinary, false);
+  leave_out(added, ordinary, halves_.first != kNoToken);
   const std::array<uint32_t, 256> byte_ids = find_byte_ids(ordinary);
   merges_ = MergeTable(byte_ids, merges ? 0 : size());
   std::vector<uint32_t> unreached;

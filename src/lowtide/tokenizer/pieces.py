@@ -14,6 +14,9 @@ border makes a token that contains the two characters beside the border. If they
 token, nothing merges across. In published vocabularies this holds before every run of spaces,
 whatever precedes it (checked on loading; otherwise the package is used), so the texts between
 such borders are the pieces that the native cache stores.
+
+An added token may also be an ordinary token of the vocabulary: Gemma's runs of spaces are, and are
+made by merges, because as added tokens they match only a text that has the character U+2581.
 """
 
 from __future__ import annotations
@@ -72,14 +75,16 @@ class PieceEncoder:
         return self.native.encode(text.encode("utf-8", "replace"), allow, is_first)
 
     def last_cut(self, text: str) -> int:
-        """The last place to cut near the end of a text; 0 if there is none."""
-        end = len(text)
-        while (end := text.rfind(" ", 1, end)) > 0:
+        """The last place to cut near the end of a text that goes on; 0 if there is none."""
+        # Behind `last`, an added token across the place might not have ended yet.
+        last = len(text) - max([1, *(len(token.content) - 1 for token in self.added)])
+        end = last + 1
+        while (end := text.rfind(" ", 1, max(0, end))) > 0:
             if self._is_cut(text, end):
                 return end
-            if len(text) - end > _MOST_LOOKS:
+            if last - end >= _MOST_LOOKS:
                 break
-        for place in range(len(text) - 1, max(0, len(text) - _MOST_LOOKS), -1):
+        for place in range(last, max(0, last + 1 - _MOST_LOOKS), -1):
             if self._is_cut(text, place):
                 return place
         return 0
@@ -128,8 +133,6 @@ class PieceRules:
             or not _fits(added, contents.get("normalizer"))
         ):
             return None
-        if {token.id for token in added} & {id for row in rows for id in row}:
-            return None
         texts = {id: text.replace(BLANK, " ") for text, id in vocab.items() if " " not in text}
         pairs = _pairs_of(texts, rows)
         return None if pairs is None else cls(texts, rows, added, before, pairs)
@@ -150,9 +153,14 @@ def _is_plain(model: Mapping[str, Any]) -> bool:
         and isinstance(merges, list)
         and bool(model.get("byte_fallback"))
         and not any(model.get(name) for name in others)
-        and all(f"<0x{byte:02X}>" in vocab for byte in range(256))
+        and all(f"<0x{byte:02X}>" in vocab or _is_ascii(byte, vocab) for byte in range(256))
         and BLANK in vocab
     )
+
+
+def _is_ascii(byte: int, vocab: Mapping[str, int]) -> bool:
+    """True if a byte occurs only as a character of the vocabulary, as Gemma's tabs do."""
+    return byte < 0x80 and chr(byte) in vocab
 
 
 def _blank_before(contents: Mapping[str, Any]) -> int | None:
@@ -175,12 +183,14 @@ def _blank_before(contents: Mapping[str, Any]) -> int | None:
 
 def _fits(added: tuple[AddedToken, ...], normalizer: Any) -> bool:
     """True if added tokens match at the same positions before and after spaces are replaced."""
-    if any(" " in token.content or BLANK in token.content for token in added):
-        return False
     prepends = normalizer is not None and normalizer != _REPLACE
     return not any(
         token.normalized
-        and (prepends or (normalizer is not None and (token.lstrip or token.rstrip)))
+        and (
+            prepends
+            or (normalizer is not None and (token.lstrip or token.rstrip))
+            or any(blank in token.content for blank in (" ", BLANK))
+        )
         for token in added
     )
 
@@ -210,15 +220,15 @@ def _pairs_of(texts: Mapping[int, str], rows: list[tuple[int, int, int]]) -> fro
 
 
 def _make_native(rules: PieceRules, cache_bytes: int) -> _native.Vocabulary:
-    texts, added_ids = rules.texts, {token.id for token in rules.added}
-    size = 1 + max((*texts, *added_ids))
+    texts = rules.texts
+    size = 1 + max((*texts, *(token.id for token in rules.added)))
     table = [b""] * size
     byte_ids: dict[int, int] = {}
     characters: dict[bytes, int] = {}
     for id, text in texts.items():
         if byte := _BYTE.fullmatch(text):
             byte_ids[int(byte[1], 16)] = id
-        elif id not in added_ids:
+        else:
             table[id] = text.encode("utf-8", "surrogatepass")
             if len(text) == 1:
                 characters.setdefault(table[id], id)
@@ -229,6 +239,8 @@ def _make_native(rules: PieceRules, cache_bytes: int) -> _native.Vocabulary:
     halves: dict[bytes, int] = {}
     joins: list[tuple[int, int, int]] = []
     for whole, id in sorted(characters.items(), key=lambda item: item[0]):
+        if len(whole) == 1:
+            continue
         left = byte_ids[whole[0]]
         for length in range(2, len(whole) + 1):
             part = whole[:length]
