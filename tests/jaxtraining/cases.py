@@ -29,7 +29,7 @@ FAMILY_SHAPES = {
         attention_bias=family.qkv_bias is None,
         mlp_bias=family.mlp_bias is None,
         sliding_window=5 if family.windows != "none" else 0,
-        window_layers=(1,) if family.windows != "none" else (),
+        window_layers={"none": (), "some": (1,), "all": (0, 1)}[family.windows],
         tie_weights=family.plain_heads,
     )
     for name, family in FAMILIES.items()

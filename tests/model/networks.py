@@ -15,6 +15,7 @@ def make_model(layout: str, **changes: Any) -> GPT:
     """A network with windows, biases and grouped heads wherever its family has them."""
     family = FAMILIES[layout]
     window = 5 if family.windows != "none" else 0
+    layers = {"none": (), "some": (1,), "all": tuple(range(changes.get("num_layers", 3)))}
     options = {
         "num_kv_heads": 0 if layout == "gpt2" else 2,
         "head_dim": 0 if layout == "gpt2" else 6,
@@ -22,7 +23,7 @@ def make_model(layout: str, **changes: Any) -> GPT:
         "attention_bias": family.qkv_bias is None,
         "mlp_bias": family.mlp_bias is None,
         "sliding_window": window,
-        "window_layers": (1,) if window else (),
+        "window_layers": layers[family.windows],
     }
     torch.manual_seed(0)
     model = GPT(GPTConfig(61, 32, 3, 36, 4, layout=layout, **{**options, **changes})).eval()

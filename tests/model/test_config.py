@@ -8,6 +8,7 @@ import pytest
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
 from lowtide.model.config import GPTConfig, find_weights_dir, load_config, padded_vocab_size
+from lowtide.model.rope import RopeScaling
 
 
 def test_defaults_follow_the_layout():
@@ -42,11 +43,35 @@ def test_best_weights_that_are_not_there_are_named(tmp_path):
         ({"layout": "gpt2", "num_kv_heads": 3}, "expected num_heads in the gpt2 layout"),
         ({"layout": "gpt2", "tie_weights": False}, "expected true in the gpt2 layout"),
         ({"head_dim": 15}, "head_dim is 15, expected even"),
+        ({"sliding_window": 4}, "window_layers is .., expected the layers with a sliding window"),
+        ({"window_layers": (1,)}, "sliding_window is 0, expected at least 1, for its window_layer"),
+        (
+            {"layout": "mistral", "sliding_window": 4, "window_layers": (1, 2)},
+            "expected all layers in the mistral layout",
+        ),
+        ({"sliding_window": 4, "window_layers": 1}, "window_layers is 1, expected numbers from 0"),
+        ({"sliding_window": 4, "window_layers": (0.5,)}, "window_layers is .0.5,., expected num"),
+        ({"rope_scaling": 2.0}, "rope_scaling is 2.0, expected a RopeScaling, or a dict of its"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "missing setting: factor"),
+        ({"rope_scaling": {"rope_type": "linear", "factr": 2}}, "factr.* did you mean factor"),
+        ({"tie_weights": "no"}, "tie_weights is 'no', expected True or False"),
+        ({"layout": "llama", "mlp_bias": None}, "mlp_bias is None, expected True or False"),
     ],
 )
 def test_shapes_that_cannot_be_are_refused(fields, message):
     with pytest.raises(UsageError, match=message):
         GPTConfig(vocab_size=100, **fields)
+
+
+def test_parts_are_taken_as_config_json_has_them():
+    scaling = {"rope_type": "linear", "factor": 2}
+    config = GPTConfig(100, rope_scaling=scaling, tie_weights=np.bool_(False), layout="llama")
+    assert config.rope_scaling == RopeScaling("linear", 2.0) and config.tie_weights is False
+    assert GPTConfig(100, num_layers=3, layout="mistral", sliding_window=4).window_of(2) == 4
+    config = GPTConfig(100, sliding_window=4, window_layers=np.array([3, 1, 3]))
+    assert config.window_layers == (1, 3) and hash(config) == hash(config.replace())
+    assert config.one_layer().window_layers == (0,) and config.one_layer().num_layers == 1
+    assert GPTConfig(100).one_layer().window_layers == ()
 
 
 @pytest.mark.parametrize(

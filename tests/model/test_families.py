@@ -134,9 +134,9 @@ def test_transformers_reads_what_we_write(name, tmp_path):
 
 @pytest.mark.parametrize("layout", FAMILIES)
 def test_every_family_learns_and_decodes_as_it_computes_whole_rows(layout):
-    window = 5 if FAMILIES[layout].windows != "none" else 0
+    layers = {"none": (), "some": (1,), "all": (0, 1)}[FAMILIES[layout].windows]
     config = GPTConfig(
-        61, 32, 2, 32, 4, layout=layout, sliding_window=window, window_layers=(1,) if window else ()
+        61, 32, 2, 32, 4, layout=layout, sliding_window=5 if layers else 0, window_layers=layers
     )
     torch.manual_seed(0)
     model = GPT(config)

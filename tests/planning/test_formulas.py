@@ -47,7 +47,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "untied": {"layout": "llama", "tie_weights": False, "mlp_bias": True},
     "olmo2": {"layout": "olmo2", "attention_bias": True},
     "tide": {"layout": "tide", "width": 64},
-    "windows": {"layout": "mistral", "sliding_window": 16, "window_layers": (0, 2)},
+    "windows": {"layout": "mistral", "sliding_window": 16, "window_layers": (0, 1, 2)},
     "long": {"layout": "qwen3", "vocab_size": 70_000, "num_layers": 9},
 }
 TRAINING: dict[str, dict[str, Any]] = {

@@ -71,3 +71,13 @@ def test_a_checkpoint_has_weights_in_float32_and_packed_moments(optimizer: str) 
     found = offload_bytes(CONFIG, settings("layers", optimizer), rows=1, on_gpu=True)
     moments = states(optimizer) - (TABLES + BLOCKS)
     assert found.checkpoint == pytest.approx(4 * whole + moments, abs=3 * 64)
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_layers_with_a_window_take_the_heads_of_one_more(on_gpu: bool) -> None:
+    """A published model with windows was refused: `window_layers is (0, 1, 2)`."""
+    given = settings("packed", "adamw", half=False)
+    plain = offload_bytes(CONFIG.replace(layout="mistral"), given, rows=4, on_gpu=on_gpu)
+    windows = CONFIG.replace(layout="mistral", sliding_window=8)
+    found = offload_bytes(windows, given, rows=4, on_gpu=on_gpu)
+    assert 0 <= found.activations - plain.activations <= 2 * 4 * STEP * 64

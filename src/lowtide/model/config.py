@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ _LARGEST = {
 
 
 _NUMBERS = (*_LARGEST, "sliding_window", "dropout", "rope_theta", "norm_eps", "logit_cap")
+_FLAGS = ("tie_weights", "attention_bias", "mlp_bias")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class GPTConfig:
     sliding_window: int = 0
     """Sliding window of the layers in `window_layers`, the token itself included; 0: all tokens."""
     window_layers: tuple[int, ...] = ()
-    """Layers, counted from 0, with a sliding window."""
+    """Layers, counted from 0, with a sliding window; mistral has it in all of them or none."""
     logit_cap: float | None = None
     """Soft cap of logits (tide only); 15 there if not given, 0 for none."""
     without_own_values: bool | None = None
@@ -101,6 +102,7 @@ class GPTConfig:
             self._require(getattr(self, name) >= 1, name, "at least 1")
         for name, largest in _LARGEST.items():
             self._require(0 <= getattr(self, name) <= largest, name, f"at most {largest:,}")
+        self._convert_parts()
         self._require(0.0 <= self.dropout < 1.0, "dropout", "from 0 to below 1")
         self._require(0.0 < self.rope_theta < math.inf, "rope_theta", "more than 0, and finite")
         self._require(0.0 <= self.norm_eps < 1.0, "norm_eps", "from 0 to below 1")
@@ -148,6 +150,36 @@ class GPTConfig:
             missing = value is None and name == "logit_cap"
             require(fits or missing, name, value, "a whole number" if whole else "a number")
             object.__setattr__(self, name, value)
+        for name in _FLAGS:
+            value = plain_number(getattr(self, name))
+            require(isinstance(value, bool), name, value, "True or False")
+            object.__setattr__(self, name, value)
+
+    def _convert_parts(self) -> None:
+        """Take a scaling as config.json has it, and any row of layers; refuse what is neither."""
+        if isinstance(self.rope_scaling, Mapping):
+            object.__setattr__(self, "rope_scaling", build_settings(RopeScaling, self.rope_scaling))
+        is_scaling = self.rope_scaling is None or isinstance(self.rope_scaling, RopeScaling)
+        self._require(is_scaling, "rope_scaling", "a RopeScaling, or a dict of its fields")
+        given: Any = self.window_layers
+        layers = [plain_number(layer) for layer in given] if isinstance(given, Iterable) else [None]
+        known = all(type(layer) is int and 0 <= layer < self.num_layers for layer in layers)
+        self._require(known, "window_layers", f"numbers from 0 to {self.num_layers - 1}")
+        object.__setattr__(self, "window_layers", tuple(sorted(set(layers))))
+
+    def _settle_windows(self) -> None:
+        """A window without layers, or the other way round, would do nothing, or another thing in
+        the family's files."""
+        every = tuple(range(self.num_layers))
+        if self.family.windows == "all" and self.sliding_window:
+            if not self.window_layers:
+                object.__setattr__(self, "window_layers", every)
+            all_layers = self.window_layers == every
+            self._require(all_layers, "window_layers", f"all layers in the {self.layout} layout")
+        has_layers = bool(self.window_layers) or not self.sliding_window
+        self._require(has_layers, "window_layers", "the layers with a sliding window")
+        has_window = bool(self.sliding_window) or not self.window_layers
+        self._require(has_window, "sliding_window", "at least 1, for its window_layers")
 
     def _check_parts(self) -> None:
         """Refuse parts that the family does not have."""
@@ -162,8 +194,7 @@ class GPTConfig:
                       f"0 in the {name} layout")  # fmt: skip
         self._require(0 <= self.sliding_window <= _LARGEST["context_length"], "sliding_window",
                       f"from 0 to {_LARGEST['context_length']:,}")  # fmt: skip
-        known = all(0 <= layer < self.num_layers for layer in self.window_layers)
-        self._require(known, "window_layers", f"from 0 to {self.num_layers - 1}")
+        self._settle_windows()
         if self.rope_scaling is not None:
             self._require(not family.learned_positions, "rope_scaling", f"none in {name}")
             self._require(self.rope_theta > 1.0, "rope_theta", "more than 1 where it is scaled")
@@ -179,6 +210,12 @@ class GPTConfig:
     def replace(self, **changes: Any) -> GPTConfig:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    def one_layer(self) -> GPTConfig:
+        """The same with a single layer, which has a window if any of them has one."""
+        if not self.window_layers:
+            return self.replace(num_layers=1)
+        return self.replace(num_layers=1, window_layers=(0,))
 
     @property
     def family(self) -> Family:

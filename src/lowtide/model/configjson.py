@@ -205,14 +205,16 @@ def _read_windows(fields: Mapping[str, Any], family: Family) -> tuple[int, tuple
     kinds = fields.get("layer_types")
     if kinds is None:
         first = fields.get("max_window_layers", 28)
-        return window, tuple(range(min(first, num_layers), num_layers))
+        layers = tuple(range(min(first, num_layers), num_layers))
+        return (window, layers) if layers else (0, ())
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
     if unknown or len(kinds) != num_layers:
         raise DataError(
             f"layer_types is {kinds!r}, expected full_attention or sliding_attention for each of "
             f"{num_layers} layers"
         )
-    return window, tuple(n for n, kind in enumerate(kinds) if kind == "sliding_attention")
+    layers = tuple(n for n, kind in enumerate(kinds) if kind == "sliding_attention")
+    return (window, layers) if layers else (0, ())
 
 
 def _write_rotary(config: GPTConfig) -> dict[str, Any]:

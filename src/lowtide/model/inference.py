@@ -110,7 +110,7 @@ def planned_bytes(
     # Prompts are read one by one; later all rows have one token at a time.
     at_once = max(rows, min(tokens, PROMPT_PART)) if generates else rows * tokens
     block = activation_bytes(
-        _one_layer(config),
+        config.one_layer(),
         tokens=at_once,
         half=False,
         checkpointing=False,
@@ -151,10 +151,6 @@ def filled_tokens(tokens: int, context: int) -> int:
     """
     step = max(16, (1 << (tokens - 1).bit_length()) // 8)
     return max(tokens, min(context, max(64, -(-tokens // step) * step)))
-
-
-def _one_layer(config: GPTConfig) -> GPTConfig:
-    return config.replace(num_layers=1, window_layers=(0,) if config.window_layers else ())
 
 
 def usual_tokens(config: GPTConfig) -> int:

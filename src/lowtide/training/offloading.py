@@ -192,7 +192,7 @@ def _computing(
     half = settings.computing.use_mixed_precision
     number = 2 if half else 4
     tokens = rows * settings.model.seq_len
-    one = config.replace(num_layers=1)
+    one = config.one_layer()
     if on_gpu:
         compiled = settings.computing.compile
         kept, later = device_activation_bytes(
