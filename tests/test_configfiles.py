@@ -45,7 +45,7 @@ def test_an_unknown_name_lists_those_there_are(
         read(name)
     names = config_names(TrainSettings.configs_dir)
     assert len(names) > 8
-    assert f"with lowtide come {', '.join(names)}" in str(caught.value.next_step)
+    assert f"built-in are {', '.join(names)}" in str(caught.value.next_step)
 
 
 def test_a_name_in_another_folder_is_that_folders(tmp_path: Path) -> None:

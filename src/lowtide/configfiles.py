@@ -49,7 +49,7 @@ def _advise(path: Path, folder: Path | None) -> str:
     if there:
         advice.append(f"{path.parent} has {', '.join(there)}")
     if folder is not None:
-        advice.append(f"with lowtide come {', '.join(config_names(folder))}")
+        advice.append(f"built-in are {', '.join(config_names(folder))}")
     if not advice:
         return "check the path for typing errors; it is looked for from this folder"
     return f"check its name; {'; '.join(advice)}"

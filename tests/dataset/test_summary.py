@@ -121,7 +121,7 @@ def test_a_pretokenization_says_sizes_and_rates() -> None:
         "Total: 1,000 tokens from 4,096 bytes (gpt2, uint16)",
         "  bytes per token: 4.10, 2.0 KiB/s",
         "Saved to: a.npy",
-        "  file size: 2.0 KiB; training maps it, so it is never all in memory",
+        "  file size: 2.0 KiB; training reads parts of it, never all at once",
     ]
     result.was_there = True
     assert describe_pretokenization(result).startswith("a.npy: is there already")  # pyright: ignore

@@ -125,6 +125,8 @@ def test_the_log_lines_of_the_guide(tmp_path: Path) -> None:
     assert "Total tokens: 1,290" in text
     assert "Using train portion: 1,161 tokens (indices 0 to 1,161)" in text
     assert text.splitlines()[-1] == "TokenDataset (train): 10 sequences from 1,161 tokens"
+    whole = TokenDataset(path, seq_len=128, split="all").describe()
+    assert "Using all of them: 1,290 tokens (indices 0 to 1,290)" in whole
 
 
 def test_validation_split_of_a_dataset(counting_dataset: Path) -> None:

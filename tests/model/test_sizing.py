@@ -74,7 +74,8 @@ def test_a_size_beyond_all_shapes_is_refused():
 def test_a_vocabulary_that_leaves_no_network_is_refused_with_a_remedy_that_works(target):
     with pytest.raises(UsageError, match="takes nearly all of") as caught:
         shape_for_parameters(target, vocab_size=50304)
-    vocab_size, enough = map(int, re.findall(r"--[a-z-]+ (\d+)", caught.value.next_step))
+    advised = dict(re.findall(r"--([a-z-]+) (\d+)", str(caught.value.next_step)))
+    vocab_size, enough = int(advised["vocab-size"]), int(advised["target-params"])
     for count, size in ((target, vocab_size), (enough, 50304)):
         config = shape_for_parameters(count, vocab_size=size)
         assert count_parameters(config, embeddings=False) >= 0.1 * count

@@ -124,7 +124,7 @@ def test_what_is_compared(runs: list[Path], tmp_path: Path, monkeypatch: Any) ->
     (tmp_path / "text").mkdir()
     with pytest.raises(DataError, match="if all of them are runs"):
         open_reader(ReportSettings(target=("a", "text")))
-    with pytest.raises(UsageError, match="target is ''"):
+    with pytest.raises(UsageError, match="nothing to report on is given"):
         ReportSettings(target=())
     with pytest.raises(UsageError, match="3 runs, expected 2 at most"):
         ComparisonReader([Path("a"), Path("b"), Path("c")], most=2)

@@ -89,6 +89,15 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     assert "a.npy: nothing beside it says which tokenizer made it; taken as gpt2's" in notes
 
 
+def test_of_what_is_no_data_only_that_is_said(tmp_path: Path, text: Path) -> None:
+    for name, message in ((text, "is text, not tokens"), (tmp_path, "no tokens here")):
+        notes: list[str] = []
+        settings = build_settings(TrainSettings, {"model_name": "m", "dataset_dir": name})
+        with pytest.raises(DataError, match=message):
+            open_training_data(settings, note=notes.append)
+        assert not notes
+
+
 def test_of_what_is_not_there_nothing_is_said_but_that(tmp_path: Path) -> None:
     notes: list[str] = []
     settings = build_settings(TrainSettings, {"model_name": "m", "dataset_dir": tmp_path / "gone"})

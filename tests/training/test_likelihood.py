@@ -181,7 +181,7 @@ def test_evaluate_answers_tasks_and_the_report_shows_them(run, tmp_path, capsys)
 
 
 def test_nothing_to_evaluate_on_and_names_given_twice_are_refused(run, tmp_path):
-    with pytest.raises(UsageError, match="at least one dataset or task"):
+    with pytest.raises(UsageError, match="nothing to evaluate on is given"):
         evaluate(model_name=str(run))
     twice = [f"a={tmp_path / 'piqa.jsonl'}", f"a={tmp_path / 'piqa.jsonl'}"]
     with pytest.raises(UsageError, match="one name each"):

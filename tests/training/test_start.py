@@ -116,7 +116,7 @@ def test_a_vocabulary_that_leaves_no_network_is_refused_with_the_remedy(text, tm
     assert main(["train", *map(str, words), "--seq-len", "16", "--max-iters", "1"]) == 2
     err = capsys.readouterr().err
     assert "takes nearly all of 170,000 parameters" in err
-    assert "leave --tokenization out" in err
+    assert "of text with --vocab-size " in err and " and without --tokenization" in err
 
 
 def test_npy_files_and_their_own_validation(tmp_path, capsys):

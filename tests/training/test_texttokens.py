@@ -114,6 +114,12 @@ def test_an_npy_beside_the_text_is_found_and_a_missing_text_told(settings, notes
     assert find_text_tokens(settings(), notes.append, None) == tmp_path / "text.npy"
 
 
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_a_folder_is_told_from_a_file(settings, notes, name):
+    with pytest.raises(DataError, match="this is a folder, --input-file takes one file"):
+        find_text_tokens(settings(input_file=name), notes.append, None)
+
+
 def test_an_npy_is_its_own_tokens(settings, notes, tmp_path):
     path = tmp_path / "ids.npy"
     np.save(path, np.arange(9, dtype=np.uint16))

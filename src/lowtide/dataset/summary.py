@@ -157,7 +157,7 @@ def describe_pretokenization(result: PretokenizeResult) -> str:
             f"({result.tokenizer}, {result.dtype.name})",
             f"  {ratio}{format_size(rate)}/s",
             f"Saved to: {result.path}",
-            f"  file size: {format_size(size)}; training maps it, so it is never all in memory",
+            f"  file size: {format_size(size)}; training reads parts of it, never all at once",
         ]
     )
 

@@ -315,7 +315,8 @@ class TokenDataset:
         lines = [
             *_describe_place(source),
             f"   Total tokens: {source.total_tokens:,}",
-            f"   Using {self.split} portion: {self.num_tokens:,} tokens"
+            f"   Using {'all of them' if self.split == 'all' else f'{self.split} portion'}: "
+            f"{self.num_tokens:,} tokens"
             + (f" in {len(source.shards):,} shards" if len(source.shards) > 1 else "")
             + (f" (indices {source.first_token:,} to {last:,})" if source.path.is_file() else ""),
             f"TokenDataset ({self.split}): {len(self):,} sequences from {self.num_tokens:,} tokens",

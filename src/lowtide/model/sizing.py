@@ -320,8 +320,9 @@ def _no_network(target: int, config: GPTConfig) -> UsageError:
     return UsageError(
         f"a vocabulary of {config.vocab_size:,} takes nearly all of {target:,} parameters: one "
         f"layer of width {config.width} would be left",
-        next_step=f"a tokenizer of {suited:,} tokens suits it (leave --tokenization out, or "
-        f"lowtide train-tokenizer --vocab-size {suited}), or give --target-params {enough}",
+        next_step=f"give --target-params {enough}, or a vocabulary of about {suited:,} tokens: of "
+        f"text with --vocab-size {suited} and without --tokenization, of a dataset by preparing it "
+        f"with a tokenizer of lowtide train-tokenizer --vocab-size {suited}",
     )
 
 

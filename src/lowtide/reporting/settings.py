@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from lowtide.errors import UsageError
 from lowtide.quickclasses import dataclass
 from lowtide.settings import import_when_used, require
 
@@ -44,7 +45,11 @@ class ReportSettings:
     def __post_init__(self) -> None:
         if isinstance(self.target, str):  # one of them, from Python
             object.__setattr__(self, "target", (self.target,))
-        require(bool(self.target), "target", "", "a run, a dataset or a tokenizer")
+        if not self.target:
+            raise UsageError(
+                "nothing to report on is given",
+                next_step="name a run, a dataset's folder or a tokenizer: lowtide report NAME",
+            )
         require(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
         require(self.interval >= 0.1, "interval", self.interval, "at least 0.1 seconds")
         for name in ("port", "interval"):

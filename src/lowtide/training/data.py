@@ -63,11 +63,13 @@ def open_training_data(
     if settings.data.input_file is not None:
         path = find_text_tokens(settings, note, tokenizer)
     assert path is not None
-    found = _own_tokenizer(settings.data, path, tokenizer, note)
+    assumed: list[str] = []
+    found = _own_tokenizer(settings.data, path, tokenizer, assumed.append)
     # With a separate validation file, all of the training file is trained on.
     whole = settings.data.val_data_path is not None and path.is_file()
     train = _open(settings, path, found, "all" if whole else "train", stride=settings.data.stride)
-    note(train.describe())
+    for line in [*assumed, train.describe()]:  # what cannot be opened has its own message
+        note(line)
     cost = train.require_cache(settings.data.order)
     if cost is not None:
         note(cost)
@@ -197,10 +199,8 @@ def _own_tokenizer(
         found = known
     else:
         found = Tokenizer.load(data.tokenization or "gpt2")
-    if path.exists():  # opening it will report what is wrong
-        note(
-            f"{path.name}: nothing beside it says which tokenizer made it; taken as {found.name}'s"
-        )
+    name = path.name or path.resolve().name
+    note(f"{name}: nothing beside it says which tokenizer made it; taken as {found.name}'s")
     return found
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lowtide.aliases import COLUMN_FLAG
+from lowtide.errors import UsageError
 from lowtide.packages import choose_backend
 from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings, import_when_used, require
@@ -140,8 +141,11 @@ class EvaluateSettings:
     """Budget of resident memory, such as 2GiB; default: half of the available memory."""
 
     def __post_init__(self) -> None:
-        given = bool(self.dataset_dir or self.tasks)
-        require(given, "dataset_dir", "", "at least one dataset or task")
+        if not self.dataset_dir and not self.tasks:
+            raise UsageError(
+                "nothing to evaluate on is given",
+                next_step="give --dataset-dir DIR, or --tasks FILE with questions",
+            )
         names, named = list(self.task_files()), self.datasets()
         require(len(names) == len(self.tasks), "tasks", ", ".join(self.tasks), "one name each")
         several = len(named) == len(self.dataset_dir)

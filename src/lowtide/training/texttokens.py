@@ -90,6 +90,8 @@ def find_text_tokens(
     if path.suffix == ".npy":
         return path
     require_local_text(settings.data)
+    if path.is_dir():
+        raise _no_text(path)
     beside = npy_path(path)
     if beside.is_file():
         reason = _why_not_beside(settings.data, path, read_provenance(beside), known)
