@@ -74,6 +74,27 @@ def test_what_a_url_names_is_found_in_order(texts: Path, server: Any) -> None:
     assert str(pickle.loads(pickle.dumps(twice[0])).path) == "s3://bucket/texts/a.txt"
 
 
+def test_objects_in_folders_have_the_order_of_files_on_a_disk(server: Any, tmp_path: Path) -> None:
+    root = tmp_path / "many"
+    names = (
+        "b.txt", "\u00fcber.txt", "a/z.txt", "a/k/q.txt", "a/k.txt", "a b/x.txt", "a-/x.txt",
+        "B/x.txt", ".hidden/x.txt", "a/.hidden/x.txt", "a/.x.txt",
+    )  # fmt: skip
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(some_text(number, 2))
+    server.upload(root, "many")
+    here = [str(row.path.relative_to(root)) for row in expand_inputs([root])]
+    for url in ("s3://bucket/many", "s3://bucket/many/"):
+        found = [str(row.path) for row in expand_inputs([url])]
+        assert found == [f"s3://bucket/many/{name}" for name in here]
+    by_glob = [str(Path(row.path).relative_to(root)) for row in expand_inputs([root / "**/*.txt"])]
+    found = [str(row.path) for row in expand_inputs(["s3://bucket/many/**/*.txt"])]
+    assert found == [f"s3://bucket/many/{name}" for name in by_glob]
+    hidden = expand_inputs(["s3://bucket/many/a/.hidden/*.txt"])
+    assert [str(row.path) for row in hidden] == ["s3://bucket/many/a/.hidden/x.txt"]
+
+
 def test_json_of_rows_is_jsonl_where_it_is_named(server: Any, tmp_path: Path) -> None:
     rows = "".join(json.dumps({"text": some_text(seed, 3)}) + "\n" for seed in range(9))
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(rows.encode()))
