@@ -302,7 +302,7 @@ def generate(
     config_file: str | Path | None = None,
     progress: bool = True,
 ) -> Iterator[str]:
-    """Yield pieces of text to print: each prompt, then its continuation as it is written.
+    """Yield pieces of text to print: each prompt, then its continuation as it is generated.
 
     Args:
         model_name: Required. Run to use (its name or folder), or the folder of a published
@@ -791,7 +791,7 @@ def train(
     beta2: float | None = None,
     ahead_weight: float = 0.0,
     average_over: float = 0.0,
-    momentum: float = 0.95,
+    momentum: float | None = None,
     momentum_warmup: int = 0,
     zero_init: bool = False,
     first_embedding: Literal['auto', 'random', 'cooccurrence'] = 'auto',
@@ -932,7 +932,8 @@ def train(
             those of the next token.
         average_over: Save, evaluate and sample from a running average of the weights over this
             share of the run; 0.1 helps if text is seen several times.
-        momentum: Momentum of Muon.
+        momentum: Momentum of Muon; 0.95 if not given, 0.9 with --target-params up to 30M and a
+            vocabulary of more tokens than the width.
         momentum_warmup: Steps over which Muon's momentum rises to --momentum, starting 0.1
             below it.
         zero_init: Initialize the output matrices of blocks to zero, so that blocks add nothing

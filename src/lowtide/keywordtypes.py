@@ -194,8 +194,8 @@ class TrainKeywords(TypedDict, total=False):
     average_over: float
     """Save, evaluate and sample from a running average of the weights over this share of the run; 0.1 helps if text is seen several times."""
 
-    momentum: float
-    """Momentum of Muon."""
+    momentum: float | None
+    """Momentum of Muon; 0.95 if not given, 0.9 with --target-params up to 30M and a vocabulary of more tokens than the width."""
 
     momentum_warmup: int
     """Steps over which Muon's momentum rises to --momentum, starting 0.1 below it."""

@@ -297,11 +297,12 @@ def test_what_a_step_tells_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("taken", "counted"), [(0.0, 1), (1.0, 1), (3.0, 3)])
 def test_the_numbers_of_a_step(taken: float, counted: int) -> None:
     settings = train_settings(
-        beta1=0.75, beta2=0.5, weight_decay=0.25, momentum=0.9, momentum_warmup=0,
+        beta1=0.75, beta2=0.5, weight_decay=0.25, momentum_warmup=0,
         cautious_decay=True, optimizer="muon", seed=5,
     )  # fmt: skip
     stand_in: Any = SimpleNamespace(
-        _settings=settings, _betas=(0.75, 0.5), _steps=torch.tensor(taken, dtype=torch.float64),
+        _settings=settings, _betas=(0.75, 0.5), _momentum=0.9,
+        _steps=torch.tensor(taken, dtype=torch.float64),
         state=SimpleNamespace(step=8), _kinds=["PackedAdamW", "PackedMuon"],
     )  # fmt: skip
     stand_in._seed = lambda: LadderEngine._seed(stand_in)

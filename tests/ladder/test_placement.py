@@ -77,12 +77,17 @@ def test_wherever_states_live_they_are_moved_alike(
             assert np.array_equal(value, wanted[name]), (rung, name)
 
 
-def test_the_embedding_of_a_small_model_has_a_rate_of_its_own(tmp_path: Path) -> None:
-    small: dict[str, Any] = {"optimizer": "muon", "target_params": 1_000_000}
-    chosen = _train("packed", tmp_path, apart=False, **small)
-    for rate, is_same in ((3.0, True), (1.0, False)):
-        given = _train("packed", tmp_path, apart=False, **small, embedding_rate=rate)
-        same = {name: np.array_equal(value, given[name]) for name, value in chosen.items()}
+@pytest.mark.parametrize(
+    ("name", "small", "large"), [("embedding_rate", 3.0, 1.0), ("momentum", 0.9, 0.95)]
+)
+def test_a_small_model_has_a_rate_for_its_embedding_and_less_momentum(
+    tmp_path: Path, name: str, small: float, large: float
+) -> None:
+    options: dict[str, Any] = {"optimizer": "muon", "target_params": 1_000_000}
+    chosen = _train("packed", tmp_path, apart=False, **options)
+    for value, is_same in ((small, True), (large, False)):
+        given = _train("packed", tmp_path, apart=False, **options, **{name: value})
+        same = {key: np.array_equal(value, given[key]) for key, value in chosen.items()}
         assert same["loss 0"] and all(same.values()) is is_same
 
 

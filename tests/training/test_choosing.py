@@ -12,6 +12,7 @@ from lowtide.training.choosing import (
     embedding_rate,
     learned_vocabulary,
     model_config,
+    muon_momentum,
     peak_learning_rate,
 )
 from lowtide.training.settings import train_settings
@@ -124,6 +125,18 @@ def test_second_moments_of_small_models_have_a_longer_memory():
         assert betas(**other) == (0.9, 0.95)
     assert betas(beta1=0.8, beta2=0.5) == (0.8, 0.5)
     assert betas(beta2=0.0) == (0.9, 0.0)
+
+
+def test_new_small_models_have_less_momentum():
+    def momentum(config=WORDS, **options):
+        return muon_momentum(train_settings(**{"target_params": 30_000_000, **options}), config)
+
+    assert momentum() == momentum(target_params=1) == 0.9
+    for other in ({"target_params": 30_000_001}, {"init_from_model": "base"}):
+        assert momentum(**other) == 0.95
+    assert momentum(target_params=None, width=128) == 0.95
+    assert momentum(config=WORDS.replace(vocab_size=128)) == 0.95  # characters
+    assert momentum(momentum=0.7) == momentum(momentum=0.7, target_params=124_000_000) == 0.7
 
 
 def test_what_is_asked_for_beats_what_suits_a_small_model():

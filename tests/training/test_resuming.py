@@ -206,17 +206,19 @@ def test_runs_keep_what_newer_versions_would_choose_otherwise(tmp_path):
     def kept(before, **now):
         (tmp_path / "settings.json").write_text(json.dumps({"model_name": "run", **before}))
         learning = continued_settings(tmp_path, train_settings(**now)).learning
-        return learning.embedding_rate, learning.first_embedding, learning.beta2
+        return (
+            learning.embedding_rate, learning.first_embedding, learning.beta2, learning.momentum
+        )  # fmt: skip
 
-    older = {"embedding_rate": 1.0, "first_embedding": "random", "beta2": 0.95}
-    assert kept(older, target_params=1000000) == (1.0, "random", 0.95)
-    assert kept({}, target_params=1000000) == (1.0, "auto", None)
-    assert kept({"embedding_rate": None, "first_embedding": "cooccurrence", "beta2": None}) == (
-        None,
-        "cooccurrence",
-        None,
-    )
-    assert kept(older, embedding_rate=2.0, beta2=0.9) == (2.0, "random", 0.9)
+    older = {"embedding_rate": 1.0, "first_embedding": "random", "beta2": 0.95, "momentum": 0.95}
+    assert kept(older, target_params=1000000) == (1.0, "random", 0.95, 0.95)
+    assert kept({}, target_params=1000000) == (1.0, "auto", None, None)
+    newer = {
+        "embedding_rate": None, "first_embedding": "cooccurrence", "beta2": None, "momentum": None
+    }  # fmt: skip
+    assert kept(newer) == (None, "cooccurrence", None, None)
+    given = {"embedding_rate": 2.0, "beta2": 0.9, "momentum": 0.8}
+    assert kept(older, **given) == (2.0, "random", 0.9, 0.8)
     with pytest.raises(UsageError, match="first_embedding is cooccurrence, this run has random"):
         kept(older, first_embedding="cooccurrence")
 
@@ -396,6 +398,9 @@ def test_losses_of_other_data_are_not_compared(make_trainer, tmp_path, capsys):
         ({"beta2": None}, {"beta2": 0.95}, {}),
         ({"beta2": 0.95}, {}, {}),
         ({"beta2": None}, {"beta2": 0.9}, {"beta2": (None, 0.9)}),
+        ({"momentum": None}, {"momentum": 0.95}, {}),
+        ({"momentum": 0.95}, {}, {}),
+        ({"momentum": None}, {"momentum": 0.9}, {"momentum": (None, 0.9)}),
         ({"embedding_rate": None}, {"embedding_rate": 1.0}, {}),
         ({"embedding_decay": None, "weight_decay": 0.1}, {"embedding_decay": 0.1}, {}),
         (

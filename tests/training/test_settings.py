@@ -115,7 +115,6 @@ DEFAULTS = {
     "beta1": 0.9,
     "ahead_weight": 0.0,
     "average_over": 0.0,
-    "momentum": 0.95,
     "momentum_warmup": 0,
     "zero_init": False,
     "first_embedding": "auto",

@@ -68,6 +68,24 @@ def test_the_embedding_of_a_small_model_has_a_rate_of_its_own(make_stepper):
     assert rates(optimizer="adamw", target_params=1_000_001) == [1e-2, 1e-2]
 
 
+@pytest.mark.parametrize(("options", "first", "last"), [
+    ({}, 0.95, 0.95),
+    ({"target_params": 1_000_000}, 0.9, 0.9),
+    ({"target_params": 1_000_000, "momentum_warmup": 2}, 0.8, 0.9),
+    ({"target_params": 1_000_000, "momentum": 0.5, "momentum_warmup": 2}, 0.4, 0.5),
+])  # fmt: skip
+def test_momentum_rises_to_what_is_given_or_suits_the_size(
+    make_stepper, batch, options, first, last
+):
+    stepper = make_stepper(optimizer="muon", **options)
+    for step, momentum in ((0, first), (2, last)):
+        stepper.state.step = step
+        stepper.update(stepper.compute(*batch), 1.0)
+        groups = [g for o in stepper.optimizers.optimizers for g in o.param_groups]
+        found = {group["momentum"] for group in groups if "momentum" in group}
+        assert list(found) == pytest.approx([momentum])
+
+
 def gradients(stepper):
     return [p.grad.clone() for p in stepper.model.parameters() if p.grad is not None]
 

@@ -33,6 +33,7 @@ from lowtide.training.choosing import (
     adam_betas,
     choose_optimizer,
     embedding_rate,
+    muon_momentum,
     peak_learning_rate,
 )
 from lowtide.training.microbatches import halve_micro_batch
@@ -250,7 +251,7 @@ class JaxEngine:
         settings = self._settings
         momentum = momentum_at(
             self.state.step,
-            momentum=settings.learning.momentum,
+            momentum=muon_momentum(settings, self.model.config),
             warmup_steps=settings.learning.momentum_warmup,
         )
         assert self._gradients is not None

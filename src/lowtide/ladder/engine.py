@@ -32,6 +32,7 @@ from lowtide.training.choosing import (
     adam_betas,
     choose_optimizer,
     embedding_rate,
+    muon_momentum,
     peak_learning_rate,
 )
 from lowtide.training.distributed import ProcessGroup
@@ -83,6 +84,7 @@ class LadderEngine:
         self.learning_rate = peak_learning_rate(settings, model.config, optimizer)
         self._embedding_rate = embedding_rate(settings, model.config, optimizer)
         self._betas = adam_betas(settings, model.config, optimizer)
+        self._momentum = muon_momentum(settings, model.config)
         self._executor = Executor(
             model.outline,
             self._placement,
@@ -169,7 +171,7 @@ class LadderEngine:
     def _muon_numbers(self, factor: Tensor, goes: Tensor, rate: float) -> MuonNumbers:
         learning = self._settings.learning
         momentum = momentum_at(
-            self.state.step, momentum=learning.momentum, warmup_steps=learning.momentum_warmup
+            self.state.step, momentum=self._momentum, warmup_steps=learning.momentum_warmup
         )
         kept = 1 - rate * learning.weight_decay
         numbers = [factor, goes, torch.full_like(factor, rate), torch.full_like(factor, kept)]

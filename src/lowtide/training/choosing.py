@@ -30,6 +30,7 @@ __all__ = [
     "embedding_rate",
     "learned_vocabulary",
     "model_config",
+    "muon_momentum",
     "peak_learning_rate",
     "rates_in_force",
     "require_as_given",
@@ -44,6 +45,7 @@ _SMALL_PARAMETERS = 30_000_000
 _QUICK_PARAMETERS = {"muon": _SMALL_PARAMETERS, "adamw": 1_000_000}
 _SMALL_EMBEDDING_RATE = 3.0
 _BETA2, _SMALL_BETA2 = 0.95, 0.99
+_MOMENTUM, _SMALL_MOMENTUM = 0.95, 0.9  # decision 0064
 _SHAPE = (*SHAPE_FIELDS, "layout", "tie_weights")
 
 
@@ -153,6 +155,13 @@ def adam_betas(
     return beta1, _SMALL_BETA2 if _learns_quickly(settings, config, optimizer) else _BETA2
 
 
+def muon_momentum(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> float:
+    """Muon's momentum after its warm-up: as given, or chosen by size."""
+    if settings.learning.momentum is not None:
+        return settings.learning.momentum
+    return _SMALL_MOMENTUM if _is_small(settings, config) else _MOMENTUM
+
+
 def rates_in_force(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> dict[str, float]:
     """The effective values of settings whose default depends on others, by name."""
     learning = settings.learning
@@ -163,6 +172,7 @@ def rates_in_force(settings: TrainSettings, config: GPTConfig | ModuleConfig) ->
         "embedding_rate": embedding_rate(settings, config, optimizer),
         "embedding_decay": learning.weight_decay if decay is None else decay,
         "beta2": adam_betas(settings, config, optimizer)[1],
+        "momentum": muon_momentum(settings, config),
     }
 
 

@@ -67,8 +67,9 @@ class LearningSettings:
     average_over: float = 0.0
     """Save, evaluate and sample from a running average of the weights over this share of the run;
     0.1 helps if text is seen several times."""
-    momentum: float = 0.95
-    """Momentum of Muon."""
+    momentum: float | None = None
+    """Momentum of Muon; 0.95 if not given, 0.9 with --target-params up to 30M and a vocabulary of
+    more tokens than the width."""
     momentum_warmup: int = 0
     """Steps over which Muon's momentum rises to --momentum, starting 0.1 below it."""
     zero_init: bool = False
@@ -102,5 +103,8 @@ class LearningSettings:
         over = self.average_over
         require(0 <= over <= 1, "average_over", over, "from 0 to 1: a share of the run")
         require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")
-        require(0.1 <= self.momentum < 1, "momentum", self.momentum, "from 0.1 to below 1")
+        momentum = self.momentum
+        require(
+            momentum is None or 0.1 <= momentum < 1, "momentum", momentum, "from 0.1 to below 1"
+        )
         require(0 < share <= 1, "decay_fraction", share, "more than 0, at most 1")

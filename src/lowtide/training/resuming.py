@@ -104,6 +104,7 @@ _ANY: dict[str, str | None] = {
     "first_embedding": "auto",
     "embedding_rate": None,
     "beta2": None,
+    "momentum": None,
 }
 _CHOSEN_ONCE = [name for name in _ANY if RESUME_RULES[name] == "refused"]
 # The length of a run: those that are given replace all of them.
@@ -111,7 +112,7 @@ _LENGTH = ("max_iters", "epochs", "max_hours", "tokens_per_param")
 # Settings that may change, and that decide the effective rates.
 _OF_RATES = (
     *("learning_rate", "embedding_rate", "embedding_decay", "weight_decay", "beta2"),
-    *("batch_size", "gradient_accumulation_steps"),
+    *("momentum", "batch_size", "gradient_accumulation_steps"),
 )
 # Omitting these and giving their default are the same.
 _SAME = {"precision": (None, "bf16")}

@@ -29,6 +29,7 @@ from lowtide.training.choosing import (
     adam_betas,
     choose_optimizer,
     embedding_rate,
+    muon_momentum,
     peak_learning_rate,
 )
 from lowtide.training.compiling import compile_network
@@ -211,7 +212,7 @@ class Stepper:
             weight_decay=learning.weight_decay,
             betas=adam_betas(self._settings, self.model.config, name),
             use_8bit=learning.use_8bit_optimizer,
-            momentum=learning.momentum,
+            momentum=muon_momentum(self._settings, self.model.config),
             cautious_decay=learning.cautious_decay and name == "muon",  # a preset may give it
             embedding_rate=embedding_rate(self._settings, self.model.config, name),
             embedding_decay=learning.embedding_decay,
@@ -246,7 +247,8 @@ class Stepper:
         Nothing here waits for the device.
         """
         learning = self._settings.learning
-        momentum, warmup_steps = learning.momentum, learning.momentum_warmup
+        momentum = muon_momentum(self._settings, self.model.config)
+        warmup_steps = learning.momentum_warmup
         self.optimizers.set_factor(learning_rate_factor)
         self.optimizers.set_momentum(
             momentum_at(self.state.step, momentum=momentum, warmup_steps=warmup_steps)
