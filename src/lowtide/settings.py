@@ -38,6 +38,7 @@ __all__ = [
     "read_config_file",
     "read_preset",
     "require",
+    "require_counts",
     "settings_as_json",
     "unknown_name_message",
 ]
@@ -114,6 +115,22 @@ def require(
     """
     if not condition:
         raise UsageError(f"{name} is {value!r}, expected {expected}", next_step=next_step)
+
+
+def require_counts(*, least: int = 1, **counts: Any) -> None:
+    """Refuse counts that are not whole numbers of at least `least`; None is left out.
+
+    >>> require_counts(seq_len=8, stride=None, batch_size=2.5)
+    Traceback (most recent call last):
+    lowtide.errors.UsageError: batch_size is 2.5, expected a whole number
+    """
+    for name, given in counts.items():
+        if given is None:
+            continue
+        count = plain_number(given)
+        is_whole = isinstance(count, int) and not isinstance(count, bool)
+        require(is_whole, name, given, "a whole number")
+        require(count >= least, name, given, f"at least {least}")
 
 
 def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -214,6 +214,11 @@ def test_state_of_other_data_or_settings_is_refused(
         BatchLoader(data, batch_size=4, order="random").load_state_dict(state)
     with pytest.raises(DataError, match="version 7"):
         BatchLoader(data, batch_size=4).load_state_dict({**state, "version": 7})
+    with pytest.raises(DataError, match="a loader's state is without order, seed, samples"):
+        wanted = ("version", "fingerprint")
+        BatchLoader(data, batch_size=4).load_state_dict({name: state[name] for name in wanted})
+    with pytest.raises(UsageError, match=r"is a dict from state_dict\(\), not \[\]"):
+        BatchLoader(data, batch_size=4).load_state_dict([])  # pyright: ignore
     BatchLoader(data, batch_size=9, rank=1, world_size=2).load_state_dict(state)
 
 
@@ -385,6 +390,8 @@ def test_settings_are_taken_from_the_least_value_on() -> None:
     source: Any = Numbers()
     for name, least in (("batch_size", 1), ("prefetch_batches", 0), ("num_workers", 1)):
         numbers_of(source, **{name: least})
+        with pytest.raises(UsageError, match=f"{name} is 2.5, expected a whole number"):
+            numbers_of(source, **{name: 2.5})
         with pytest.raises(UsageError, match=f"{name} is {least - 1}, expected at least {least}"):
             numbers_of(source, **{name: least - 1})
     numbers_of(source)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.loader import streaming as module
 from lowtide.loader import texts
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
@@ -20,6 +20,7 @@ from lowtide.loader.streaming import EndlessBatches, StreamingDataLoader
 from lowtide.loader.texts import FileTexts, make_encoder
 from lowtide.loader.tokenblocks import Windowing, iter_token_blocks, windows_before
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.training import train_tokenizer
 
 
 class ByteTokenizer:
@@ -248,6 +249,30 @@ def test_any_object_that_encodes(text_files: list[Path]) -> None:
     assert windows_of(make(text_files, tokenizer=Theirs())) == windows_of(make(text_files))
     with pytest.raises(UsageError, match="a list is not a tokenizer"):
         make(text_files, tokenizer=[1])
+
+
+def test_a_tokenizer_may_be_a_path(text_files: list[Path], tmp_path: Path) -> None:
+    """Text has `encode`, so a path was taken for a tokenizer, and each text for an encoding."""
+    tokenizer = train_tokenizer(input=[text_files[0]], vocab_size=270).tokenizer
+    tokenizer.save(tmp_path / "tok")
+    wanted = windows_of(make(text_files, tokenizer=tokenizer))
+    assert windows_of(make(text_files, tokenizer=tmp_path / "tok")) == wanted
+    assert windows_of(make(text_files, tokenizer=str(tmp_path / "tok"))) == wanted
+    with pytest.raises(LowtideError, match="nowhere"):
+        make(text_files, tokenizer=str(tmp_path / "nowhere"))
+
+
+def test_arguments_of_the_wrong_kind_are_refused(text_files: list[Path]) -> None:
+    with pytest.raises(UsageError, match="dataset_id is list, expected a name or a path") as caught:
+        StreamingDataLoader(text_files, tokenizer=ByteTokenizer())  # pyright: ignore
+    assert caught.value.next_step == "give files=[…] for several files"
+    with pytest.raises(UsageError, match="expected a whole number"):
+        make(text_files, seq_len=2.5)
+    loader = make(text_files)
+    with pytest.raises(UsageError, match="a dict from state_dict"):
+        loader.load_state_dict(None)  # pyright: ignore
+    with pytest.raises(DataError, match="a loader's state is without block, delivered"):
+        loader.load_state_dict({"version": 1, "epoch": 0, "fingerprint": ""})
 
 
 def test_changed_texts_or_settings_are_refused(text_files: list[Path]) -> None:

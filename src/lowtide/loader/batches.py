@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +25,7 @@ from lowtide.loader.ordering import Order, check_order
 from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
 from lowtide.packages import naming_missing_packages
 from lowtide.quickclasses import dataclass
+from lowtide.settings import require_counts
 
 __all__ = [
     "BatchLoader",
@@ -108,12 +109,22 @@ def make_state(dataset: SampleSource, *, order: Order, seed: int, samples: int) 
     }
 
 
+def check_version(state: Mapping[str, Any], version: int, names: Sequence[str]) -> None:
+    """Refuse what no loader of this version gave as its state."""
+    given: Any = state
+    if not isinstance(given, Mapping):
+        raise UsageError(f"a loader's state is a dict from state_dict(), not {given!r}")
+    if state.get("version") != version:
+        raise DataError(
+            f"loader state of version {state.get('version')!r}, this lowtide reads {version}"
+        )
+    if missing := [name for name in names if name not in state]:
+        raise DataError(f"a loader's state is without {', '.join(missing)}")
+
+
 def check_state(state: Mapping[str, Any], dataset: SampleSource, *, order: Order, seed: int) -> int:
     """Return the samples of a state; refuse a state of other data, another order or seed."""
-    if state.get("version") != STATE_VERSION:
-        raise DataError(
-            f"loader state of version {state.get('version')!r}, this lowtide reads {STATE_VERSION}"
-        )
+    check_version(state, STATE_VERSION, ("order", "seed", "fingerprint", "samples"))
     for name, here in (("order", order), ("seed", seed)):
         if state[name] != here:
             raise DataError(
@@ -256,13 +267,8 @@ class BatchLoader:
         pin_memory: bool = False,
     ) -> None:
         check_order(order)
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("prefetch_batches", prefetch_batches, 0),
-            ("num_workers", num_workers, 1),
-        ):
-            if value < least:
-                raise UsageError(f"{name} is {value}, expected at least {least}")
+        require_counts(batch_size=batch_size, num_workers=num_workers)
+        require_counts(least=0, prefetch_batches=prefetch_batches, num_epochs=num_epochs)
         check_rank(rank, world_size)
         if segments:
             dataset.require_documents()

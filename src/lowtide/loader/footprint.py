@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lowtide.errors import UsageError
 from lowtide.loader.texts import ENCODING_THREADS
+from lowtide.settings import require_counts
 from lowtide.tokenizer.limits import EncodingLimits
 
 __all__ = ["estimate_memory_usage", "planned_bytes"]
@@ -31,13 +31,7 @@ def estimate_memory_usage(
     >>> estimate_memory_usage(num_sequences=100_000, seq_len=128, batch_size=32)
     {'full_load_mb': 97.66, 'streaming_mb': 0.03, 'memory_savings': '99.97%'}
     """
-    for name, value in (
-        ("num_sequences", num_sequences),
-        ("seq_len", seq_len),
-        ("batch_size", batch_size),
-    ):
-        if value < 1:
-            raise UsageError(f"{name} is {value}, expected at least 1")
+    require_counts(num_sequences=num_sequences, seq_len=seq_len, batch_size=batch_size)
     row_mb = seq_len * 2 * 4 / (1 << 20)
     full = num_sequences * row_mb
     streaming = min(batch_size, num_sequences) * row_mb

@@ -21,7 +21,7 @@ from lowtide.corpus.inputs import names_files
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
-from lowtide.loader.batches import Share, check_rank, rank_share
+from lowtide.loader.batches import Share, check_rank, check_version, rank_share
 from lowtide.loader.footprint import planned_bytes
 from lowtide.loader.heldout import KeptTexts
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
@@ -36,6 +36,7 @@ from lowtide.loader.texts import (
 from lowtide.loader.tokenblocks import BlockStart, Windowing, iter_token_blocks, windows_before
 from lowtide.loader.windows import TokenDataset, Tokens
 from lowtide.scratch import ScratchFolder, naming_full_disk
+from lowtide.settings import require_counts
 
 __all__ = ["EndlessBatches", "StreamingDataLoader"]
 
@@ -90,13 +91,18 @@ class StreamingDataLoader:
         budget_bytes: int | None = None,
     ) -> None:
         check_rank(rank, world_size)
-        _require_counts(
+        require_counts(
             seq_len=seq_len, batch_size=batch_size, stride=stride, max_examples=max_examples
         )
         if not 0 <= val_fraction < 1:
             raise UsageError(f"val_fraction is {val_fraction}, expected a share in [0, 1)")
         if (dataset_id is None) == (files is None):
             raise UsageError("give either dataset_id or files")
+        if not (dataset_id is None or isinstance(dataset_id, str | os.PathLike)):
+            raise UsageError(
+                f"dataset_id is {type(dataset_id).__name__}, expected a name or a path",
+                next_step="give files=[…] for several files",
+            )
         if dataset_id is not None and names_files(dataset_id) and not Path(dataset_id).is_dir():
             dataset_id, files = None, dataset_id  # a folder may be a Hugging Face dataset
         self._source: TextSource
@@ -348,11 +354,7 @@ class StreamingDataLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume with the next `for` where `state` was taken; batch size and ranks may differ."""
-        if state.get("version") != STATE_VERSION:
-            raise DataError(
-                f"loader state of version {state.get('version')!r}, this lowtide reads "
-                f"{STATE_VERSION}"
-            )
+        check_version(state, STATE_VERSION, ("epoch", "block", "delivered", "fingerprint"))
         if state["fingerprint"] != self.fingerprint:
             raise DataError(
                 "the texts, the tokenizer or the settings of the loader changed since its state "
@@ -399,12 +401,6 @@ class EndlessBatches:
     def close(self) -> None:
         """Stop reading; the next batch would be the first of the next epoch."""
         self._batches = None
-
-
-def _require_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise UsageError(f"{name} is {value}, expected at least 1")
 
 
 def _path_list(files: PathLike | Sequence[PathLike] | None) -> list[PathLike]:

@@ -251,9 +251,12 @@ class TextEncoder:
 def make_encoder(
     tokenizer: Any, *, end_of_text: str = END_OF_TEXT, part_bytes: int = _PART_BYTES
 ) -> TextEncoder:
-    """Adapt a lowtide Tokenizer, a tokenizers.Tokenizer, or anything whose `encode` returns ids."""
+    """Adapt a tokenizer: of lowtide (or its name or path), a tokenizers.Tokenizer, or anything
+    whose `encode` returns ids."""
     if isinstance(tokenizer, TextEncoder):
         return tokenizer
+    if isinstance(tokenizer, str | os.PathLike):  # text has `encode` too, and would be its own ids
+        tokenizer = Tokenizer.load(tokenizer)
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
         is_own = isinstance(tokenizer, Tokenizer)
         options = {"num_workers": ENCODING_THREADS, "special": "text"} if is_own else {}

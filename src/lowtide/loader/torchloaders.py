@@ -26,6 +26,7 @@ from lowtide.loader.batches import check_rank, check_state, make_state, rank_sha
 from lowtide.loader.ordering import Order
 from lowtide.loader.sources import Split
 from lowtide.loader.windows import TokenDataset, Tokens
+from lowtide.settings import require_counts
 
 __all__ = [
     "LocalTokenizedDataset",
@@ -250,8 +251,8 @@ class TokenDataLoader(DataLoader[Batch]):
         world_size: int = 1,
     ) -> None:
         check_rank(rank, world_size)
-        if batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}, expected at least 1")
+        require_counts(batch_size=batch_size)
+        require_counts(least=0, num_workers=num_workers)
         self._data = data
         self._order: Order = order
         self._seed = seed

@@ -27,6 +27,7 @@ from lowtide.loader.storedtokens import DEFAULT_CACHE_SIZE, CacheSettings
 from lowtide.loader.storestreams import StoreStream
 from lowtide.loader.tokenstreams import Expected, Stream, explain_read_error, open_tokens
 from lowtide.quickclasses import dataclass
+from lowtide.settings import require_counts
 from lowtide.stores.extents import default_cache_dir
 
 __all__ = ["RowPlan", "TokenDataset", "TokenWindows", "Windows", "empty_array"]
@@ -96,9 +97,7 @@ class TokenDataset:
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: str | int = DEFAULT_CACHE_SIZE,
     ) -> None:
-        for name, value in (("seq_len", seq_len), ("stride", stride)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}, expected at least 1")
+        require_counts(seq_len=seq_len, stride=stride)
         if output_dtype not in _OUTPUT_LIMITS:
             raise UsageError(f"output_dtype {output_dtype!r} is not int64, int32 or uint16")
         if windows not in ("stream", "documents"):
