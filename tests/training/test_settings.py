@@ -76,7 +76,7 @@ def test_what_a_preset_gives_can_be_switched_off_as_the_error_says(options, flag
 
 
 def test_nothing_to_evaluate_on_is_refused():
-    with pytest.raises(UsageError, match="at least one dataset"):
+    with pytest.raises(UsageError, match="nothing to evaluate on is given"):
         EvaluateSettings(model_name="m")
 
 
