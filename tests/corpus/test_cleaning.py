@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import sys
+import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -146,6 +147,13 @@ def test_without_normalizing_only_invalid_bytes_change(raw: bytes) -> None:
     _, documents = clean(raw, options, separator=b"")
     expected = raw.decode("utf-8", "replace")
     assert documents == ([expected] if expected.strip(" \t\r\n") else [])
+
+
+def test_a_line_of_marks_is_composed_in_time_proportional_to_it() -> None:
+    begin = time.process_time()
+    _, texts = clean(("e" + "\u0323\u0301" * 150_000).encode())
+    assert time.process_time() - begin < 5
+    assert texts[0].startswith("\u1eb9\u0323")
 
 
 def test_lowercase() -> None:

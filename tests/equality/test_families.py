@@ -194,6 +194,14 @@ def test_composing_is_theirs_for_every_character() -> None:
     assert compose_nfc(text.encode()).decode() == theirs.normalize_str(text)
 
 
+def test_long_runs_of_marks_are_composed_like_theirs() -> None:
+    from tokenizers import normalizers
+
+    for marks in ("\u0323\u0301", "\u0301\u0345\u05b4\u0323", "\u0f72\u0f71\u0f73", "\u07fd\u0323"):
+        text = "e" + marks * 100_000
+        assert compose_nfc(text.encode()).decode() == normalizers.NFC().normalize_str(text)
+
+
 def test_text_is_composed_wherever_it_needs_it(folder: Path) -> None:
     """Also at the borders of the stretches that are composed together, and beside stray bytes."""
     ours, theirs = load_ours("qwen3.5", folder), load_theirs("qwen3.5")

@@ -11,7 +11,8 @@ inputs      inputs (files, folders, globs and URLs), inputformats, jsonlines, hu
 blocks      textblocks (the data types), reading, cutting, grouping; decompression, xzdictionaries,
             encodings, footprint
 rows        jsonrows, longrows; of parquet: rows, parquetpages, largepages
-cleaning    cleaning, blockcleaning, removals (the report); workers, workfiles, blocktable
+cleaning    cleaning, blockcleaning, normalforms, removals (the report); workers, workfiles,
+            blocktable
 filters     quality, classifiers, ranking, evaluations, usersteps, stepprocess
 duplicates  deduplication
 resuming    contents, inputhashes, differences: are the inputs those of the earlier command?

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lowtide import _native
 from lowtide.arrays import np
+from lowtide.corpus.normalforms import to_nfc
 from lowtide.corpus.quality import native_masks, native_rules
 from lowtide.corpus.ranking import ScoreCut
 from lowtide.corpus.reading import ReadingSettings, TextBlock, extract_json_rows
@@ -208,9 +209,7 @@ def _only_hashing(options: CleaningSettings) -> CleaningSettings:
 
 
 def _compose(line: bytes) -> bytes:
-    from unicodedata import normalize  # few corpora need it
-
-    return normalize("NFC", line.decode()).encode()
+    return to_nfc(line.decode()).encode()
 
 
 def _compose_lower(line: bytes) -> bytes:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 
+from lowtide.corpus.normalforms import to_nfc
+
 __all__ = ["compose_nfc"]
 
 # Marks and composites added after Unicode 9, up to 16; the last rows are whole blocks.
@@ -38,10 +40,8 @@ def compose_nfc(data: bytes) -> bytes:
     >>> compose_nfc("cafe\\u0301".encode()).decode()
     'café'
     """
-    from unicodedata import normalize  # few texts need it
-
     text = data.decode("utf-8", "surrogateescape")
     # Parts alternate: every second one is a run of later characters.
     parts = _AT_LATER.split(text)
-    parts[::2] = [normalize("NFC", part) for part in parts[::2]]
+    parts[::2] = [to_nfc(part) for part in parts[::2]]
     return "".join(parts).encode("utf-8", "surrogateescape")
