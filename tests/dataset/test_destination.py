@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -181,6 +182,39 @@ def test_only_shards_that_are_not_ours_are_removed(store: MemoryStore, tmp_path:
     missing = Path("train") / OTHER
     assert stored.keep_only([kept, missing]) == missing
     assert "delete" not in {call[0] for call in store.calls}
+
+
+def test_shards_that_a_finished_dataset_does_not_list_are_withdrawn(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination, "read_present_names", lambda *_: {f"train/{SHARD}"})
+    names = [Path("train") / SHARD, Path("train") / OTHER]
+    (tmp_path / "train").mkdir()
+    stored = open_destination(StorePath("s3://bucket/out"))
+    metadata = json.dumps({
+        "format_version": 1, "vocab_size": 9, "dtype": "uint16", "tokenizer_fingerprint": "f",
+        "shards": {"train": [{"file": f"train/{SHARD}"}], "val": []},
+    }).encode()  # fmt: skip
+    for place, put, exists in (
+        (stored, store.put, lambda name: f"out/{name}" in store.contents),
+        (open_destination(tmp_path), lambda key, data: _write(tmp_path, key, data),
+         lambda name: (tmp_path / name).exists()),
+    ):  # fmt: skip
+        files = [*names, *map(documents_path, names)]
+        for name in (*files, Path("train/shard_00007.bin")):
+            put(f"out/{name}", b"")
+        place.withdraw(names)  # no dataset is there
+        assert all(map(exists, files))
+        put("out/dataset_metadata.json", metadata)
+        place.withdraw(names[:1])
+        with pytest.raises(UsageError, match="another dataset was finished here meanwhile"):
+            place.withdraw(names)
+        assert exists("train/shard_00007.bin")
+        assert [exists(name) for name in files] == [True, False, True, False]
+
+
+def _write(root: Path, key: str, data: bytes) -> None:
+    (root / key.removeprefix("out/")).write_bytes(data)
 
 
 def test_shards_beside_a_finished_dataset_are_never_removed(store: MemoryStore) -> None:

@@ -21,7 +21,7 @@ from lowtide.corpus.inputs import expand_inputs
 from lowtide.dataset.inspection import inspect_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
-from lowtide.dataset.staged import gathering, running
+from lowtide.dataset.staged import destination, gathering, running
 from lowtide.dataset.staged.job import WorkerLimits
 from lowtide.dataset.staged.parts import Part, cut_parts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
@@ -396,6 +396,44 @@ def test_shards_in_another_folder_make_no_dataset(
     assert not other.exists() and work.exists()
     prepare_dataset(settings_of(corpus.parent / "a", corpus, engine="files", work_dir=work))
     assert snapshot(corpus.parent / "a") == by_threads(corpus)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_shards_of_another_job_do_not_get_into_a_dataset(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """A worker comes back when another job, in another work folder, has finished its dataset."""
+    expected = by_threads(corpus, seed=5)
+    out_dir = corpus.parent / "staged"
+    other = settings_of(out_dir, corpus, engine="files", seed=5, work_dir=corpus.parent / "w")
+    publish, publish_files = gathering.write_shard, destination.publish_files
+    others_turn = [lambda: prepare_shared(other, sizes=SIZES)]
+
+    def finish_the_other() -> None:
+        while others_turn:
+            others_turn.pop()()
+
+    def write_late(*row: Any, **more: Any) -> Any:
+        finish_the_other()
+        return publish(*row, **more)
+
+    def publish_early(rows: Any) -> None:
+        publish_files(rows)
+        keep_only = destination.remove_other_shards
+        with monkeypatch.context() as patch:  # they come after the other has looked for strangers
+            patch.setattr(destination, "remove_other_shards", lambda *row: None)
+            finish_the_other()
+        assert keep_only is destination.remove_other_shards
+
+    if is_late:
+        monkeypatch.setattr(gathering, "write_shard", write_late)
+    else:
+        monkeypatch.setattr(destination, "publish_files", publish_early)
+        monkeypatch.setattr(running, "_refuse_strangers", lambda job: None)
+    prepare_shared(settings_of(out_dir, corpus, engine="files", num_workers=1), sizes=SIZES)
+    assert snapshot(out_dir) == expected
+    with pytest.raises(UsageError, match="made with --seed 5, now it is 0"):
+        prepare_dataset(settings_of(out_dir, corpus, engine="files"))
 
 
 def test_a_folder_of_the_users_is_no_work_folder(corpus: Path) -> None:

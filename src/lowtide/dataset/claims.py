@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from lowtide.dataset.layout import SPLITS, read_metadata
 from lowtide.dataset.tokenfiles.shards import find_tag
@@ -35,6 +36,7 @@ __all__ = [
     "Claim",
     "drop_claims",
     "list_claims",
+    "list_shard_names",
     "read_present_names",
     "take_claim",
 ]
@@ -131,8 +133,13 @@ def read_present_names(store: Store, dataset: StoreURL) -> set[str]:
             with contextlib.suppress(ObjectChangedError):
                 copy_object(store, dataset / METADATA_NAME, folder / METADATA_NAME)
                 break
-        rows = read_metadata(folder)["shards"]
-        return {str(row["file"]) for split in SPLITS for row in rows.get(split, [])}
+        return list_shard_names(read_metadata(folder))
+
+
+def list_shard_names(metadata: Mapping[str, Any]) -> set[str]:
+    """The names of all shards that metadata lists, as train/NAME."""
+    rows = metadata["shards"]
+    return {str(row["file"]) for split in SPLITS for row in rows.get(split, [])}
 
 
 class Additions:

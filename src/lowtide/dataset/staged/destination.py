@@ -7,6 +7,10 @@ Disk:    for a store the shard being written, on this machine (TMPDIR)
 
 All workers write the same bytes to a file, so uploading an object twice does no harm. The
 metadata, which completes the dataset, is created only if absent.
+
+Another job may finish its dataset here meanwhile: a user started it with another work folder, or
+removed ours while one of its workers was suspended. Shards that this dataset does not list would be
+taken for shards moved in by hand, so `publish` and the last task withdraw them.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lowtide.dataset import layout
-from lowtide.dataset.claims import ADDING_NAME
+from lowtide.dataset.claims import ADDING_NAME, list_shard_names, read_present_names
 from lowtide.dataset.sharding import remove_other_shards
 from lowtide.dataset.tokenfiles.shards import documents_path, shard_number
 from lowtide.dataset.workfolder import has_plan
@@ -61,7 +65,15 @@ class Destination(Protocol):
     def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> Callable[[], None] | None:
         """Move finished files of the staging folder, which have no names yet, to their final paths.
 
-        Returns the remaining work, which waits for the disk.
+        Returns the remaining work, which waits for the disk. A dataset of another job that was
+        finished here meanwhile is an error.
+        """
+        ...
+
+    def withdraw(self, names: Iterable[Path]) -> None:
+        """Remove those of our own shards that a finished dataset here does not list.
+
+        If there are any, it is another job's, which is an error.
         """
         ...
 
@@ -118,7 +130,21 @@ class _DiskFolder:
             yield self._root
 
     def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> Callable[[], None]:
-        return partial(publish_files, rows)
+        return partial(self._publish, root, rows)
+
+    def _publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> None:
+        publish_files(rows)
+        self.withdraw(_shards_of(root, rows))
+
+    def withdraw(self, names: Iterable[Path]) -> None:
+        if not (self._root / METADATA_NAME).exists():
+            return
+        others = _unlisted(names, list_shard_names(layout.read_metadata(self._root)))
+        for name in others:
+            for file in _files_of(name):
+                (self._root / file).unlink(missing_ok=True)
+        if others:
+            raise _finished_meanwhile(self._root)
 
     def keep_only(self, names: Collection[Path]) -> Path | None:
         missing = next((name for name in names if not self._has(name)), None)
@@ -135,6 +161,24 @@ class _DiskFolder:
 
 def _files_of(shard: Path) -> tuple[Path, Path]:
     return shard, documents_path(shard)
+
+
+def _shards_of(root: Path, rows: Iterable[tuple[Path, Path]]) -> list[Path]:
+    """The names of the shards among finished files."""
+    paths = (path for _, path in rows)
+    return [path.relative_to(root) for path in paths if documents_path(path) != path]
+
+
+def _unlisted(names: Iterable[Path], listed: Collection[str]) -> list[Path]:
+    return [name for name in names if name.as_posix() not in listed]
+
+
+def _finished_meanwhile(root: Path | StoreURL) -> UsageError:
+    return UsageError(
+        "another dataset was finished here meanwhile",
+        path=str(root),
+        next_step="choose another --out-dir",
+    )
 
 
 class _StorePrefix:
@@ -165,6 +209,17 @@ class _StorePrefix:
         """Upload the files at once: a group of shards may not fit on this disk."""
         for unnamed, path in rows:
             self._upload(unnamed, path.relative_to(root))
+        self.withdraw(_shards_of(root, rows))
+
+    def withdraw(self, names: Iterable[Path]) -> None:
+        if not self._is_finished():
+            return
+        store = open_store(self._url)
+        others = _unlisted(names, read_present_names(store, self._url))
+        files = (file for name in others for file in _files_of(name))
+        if others:
+            store.delete([self._url / file.as_posix() for file in files])
+            raise _finished_meanwhile(self._url)
 
     def _upload(self, path: Path, name: Path) -> None:
         open_store(self._url).upload(self._url / name.as_posix(), path)
@@ -208,8 +263,4 @@ class _StorePrefix:
         if is_large and not self._is_finished():
             store.upload(url, path)
         elif is_large or store.create(url, path.read_bytes()) is None:
-            raise UsageError(
-                "another dataset was finished here meanwhile",
-                path=str(self._url),
-                next_step="choose another --out-dir",
-            )
+            raise _finished_meanwhile(self._url)

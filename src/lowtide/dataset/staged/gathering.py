@@ -35,7 +35,7 @@ from lowtide.dataset.staged.duplicates import Tally
 from lowtide.dataset.staged.encoding import ENCODE_STAGE
 from lowtide.dataset.staged.hashing import CONTENT_ROW
 from lowtide.dataset.staged.job import HASH_STAGE, StagedJob
-from lowtide.dataset.tokenfiles.shards import ShardInfo, shard_from_row, shard_row
+from lowtide.dataset.tokenfiles.shards import ShardInfo, shard_from_row, shard_name, shard_row
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import PAGE_BYTES, Output, OutputWriter
 from lowtide.engine.tasks import Task, Uncommitted
@@ -253,6 +253,11 @@ class GatherStage:
             task = Task(self.name, index)
             steps.append(partial(job.records.commit_record, task, facts={"shards": rows}))
             return Uncommitted(steps, stack.pop_all())
+
+    def list_names(self) -> list[Path]:
+        """The names of all shards, also of those that are not written yet."""
+        cut = self._cut
+        return [Path(row.split, shard_name(row.number, cut.tag)) for row in cut.plan.shards]
 
     def list_shards(self, root: Path) -> dict[str, list[ShardInfo]]:
         """All shards, from the records of all groups, with paths in `root`."""

@@ -52,7 +52,7 @@ from lowtide.dataset.tokenfiles.shards import ShardInfo
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
 from lowtide.progress import Progress
 from lowtide.stores.paths import is_stored
@@ -190,6 +190,16 @@ class _SharedPreparation:
             is_finished=partial(is_finished, job.settings.out_dir),
             lease_seconds=lease_seconds,
         )
+        self._withdraw_shards()
+
+    def _withdraw_shards(self) -> None:
+        """Remove our shards if the dataset here is one that another job has finished meanwhile.
+
+        The caller compares the dataset with our settings, and reports what differs.
+        """
+        # Without the work folder, which other workers on this job may have removed, there is none.
+        with contextlib.suppress(LowtideError, OSError):
+            self._job.destination.withdraw(GatherStage(self._job, self.tokenizer).list_names())
 
     @property
     def stage_names(self) -> list[str]:
