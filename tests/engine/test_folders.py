@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from lowtide.engine import folders, storefolders
-from lowtide.engine.folders import DiskFolder
+from lowtide.engine.folders import DiskFolder, work_folder_beside
+from lowtide.errors import UsageError
+from lowtide.stores.paths import StorePath
 from lowtide.unfinished import mark_used, remove_leftovers, unused_name
 
 
@@ -68,6 +70,33 @@ def test_a_file_is_flushed_before_it_gets_its_name(
     monkeypatch.setattr(os, "link", traced_link)
     write(DiskFolder(tmp_path))
     assert events == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("data/mine", "data/mine.work"),
+        ("/data/mine/", "/data/mine.work"),
+        (".", "{here}/b.work"),
+        ("..", "{here}.work"),
+    ],
+)
+def test_the_work_folder_is_beside_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, expected: str
+) -> None:
+    here = tmp_path.resolve() / "a"
+    (here / "b").mkdir(parents=True)
+    monkeypatch.chdir(here / "b")
+    assert str(work_folder_beside(Path(output))) == expected.format(here=here)
+
+
+def test_the_work_folder_of_a_store_is_beside_the_output() -> None:
+    assert str(work_folder_beside(StorePath("s3://b/data/mine"))) == "s3://b/data/mine.work"
+
+
+def test_the_root_of_a_disk_has_no_work_folder_beside_it() -> None:
+    with pytest.raises(UsageError, match="this folder has no name"):
+        work_folder_beside(Path("/"))
 
 
 def test_what_is_removed_may_be_gone_already(tmp_path: Path) -> None:

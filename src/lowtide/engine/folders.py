@@ -24,11 +24,20 @@ from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from lowtide import files
+from lowtide.errors import UsageError
+from lowtide.filenames import WORK_NAME
 from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import is_stored
 from lowtide.unfinished import mark_used, remove_leftovers, unused_name
 
-__all__ = ["DiskFolder", "Lease", "SeenLease", "SharedFolder", "open_folder"]
+__all__ = [
+    "DiskFolder",
+    "Lease",
+    "SeenLease",
+    "SharedFolder",
+    "open_folder",
+    "work_folder_beside",
+]
 
 _BUFFER_BYTES = 1 << 20
 _REMOVERS = 8
@@ -134,6 +143,19 @@ def open_folder(path: Path) -> SharedFolder:
         return StoreFolder(path)
     files.require_local(path)
     return DiskFolder(path)
+
+
+def work_folder_beside(output: Path) -> Path:
+    """The default work folder of an output: OUTPUT.work, also of one that is called `.` or `..`."""
+    if output.name in ("", ".."):
+        output = output.resolve()
+    if not output.name:
+        raise UsageError(
+            "this folder has no name, and so no folder for the workers beside it",
+            path=output,
+            next_step="name another output, or a folder as --work-dir",
+        )
+    return output.with_name(output.name + WORK_NAME)
 
 
 class DiskFolder:

@@ -53,6 +53,7 @@ from lowtide.dataset.staged.worker import (
 from lowtide.dataset.storeddatasets import load_any_info, open_small_files
 from lowtide.dataset.tokenfiles.shards import shard_from_row, shard_number, shard_row
 from lowtide.dataset.workfolder import has_plan
+from lowtide.engine.folders import work_folder_beside
 from lowtide.engine.plans import checksum_plan, commit_plan, read_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
@@ -77,8 +78,7 @@ _FOLDER_NAMES = (
 
 def append_work_folder(settings: AppendSettings) -> Path:
     """The shared work folder: the given one, or one beside the dataset."""
-    root = settings.dataset_dir
-    return settings.work_dir or root.with_name(root.name + WORK_NAME)
+    return settings.work_dir or work_folder_beside(settings.dataset_dir)
 
 
 def append_shared(

@@ -49,11 +49,11 @@ from lowtide.dataset.staged.worker import (
     run_stages,
 )
 from lowtide.dataset.tokenfiles.shards import ShardInfo
+from lowtide.engine.folders import work_folder_beside
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.filenames import WORK_NAME
 from lowtide.progress import Progress
 from lowtide.stores.paths import is_stored
 from lowtide.tokenizer import Tokenizer
@@ -74,7 +74,7 @@ class StagedResult(NamedTuple):
 
 def work_folder(settings: PrepareSettings) -> Path:
     """The shared work folder: the given one, or one beside the output."""
-    return settings.work_dir or settings.out_dir.with_name(settings.out_dir.name + WORK_NAME)
+    return settings.work_dir or work_folder_beside(settings.out_dir)
 
 
 def prepare_shared(
