@@ -384,7 +384,7 @@ def test_characters_that_the_tokenizer_does_not_have_are_counted(tmp_path: Path)
     Tokenizer.from_characters("abcdefghijklmnopqrstuvwxyz \n").save(tmp_path / "tok")
     text = "a first line of plain letters\nThe Second, with 5 others\n"
     unknown = sum(letter not in "abcdefghijklmnopqrstuvwxyz \n" for letter in text)
-    told = f"{unknown} characters of what stayed are unknown to the tokenizer: <unk>"
+    told = f"{unknown} characters of the kept text are unknown to the tokenizer: <unk>"
     corpus = write_corpus(tmp_path / "a.txt", [text, "nothing but letters in this one"])
     for engine in ("threads", "files"):
         result = prepare_dataset(
@@ -397,7 +397,7 @@ def test_characters_that_the_tokenizer_does_not_have_are_counted(tmp_path: Path)
     more = write_corpus(tmp_path / "b.txt", ["more of what was said, and some \u00e9 \u00e8"])
     added = append(tmp_path / "threads", more)
     assert added.report["unknown_characters"] == 3
-    assert "3 characters of what stayed are unknown" in describe_append(added)
+    assert "3 characters of the kept text are unknown" in describe_append(added)
     again = append_to_dataset(
         dataset_dir=tmp_path / "threads",
         input_files=[write_corpus(tmp_path / "c.txt", ["plain letters again"])],

@@ -92,11 +92,16 @@ def test_a_share_that_is_far_from_what_was_asked_for_is_told(
 
 
 def test_validation_at_the_end_of_the_text_is_told() -> None:
-    tail = "Validation is the end of the text: too few documents to choose from."
+    tail = (
+        "Validation is the end of the text: with so few documents, or so long ones, whole ones "
+        "would miss the share."
+    )
     made = info(split={"val_fraction": 0.1, "mode": "tail"})
     lines = describe_preparation(prepared(dataset=made)).splitlines()
     assert lines[-2:] == [tail, DATASET[-1]]
     assert tail not in describe_preparation(prepared())
+    none = info(tokens={"train": 100, "val": 0}, split={"val_fraction": 0.0, "mode": "tail"})
+    assert tail not in describe_preparation(prepared(dataset=none))
     empty = info(tokens={"train": 0, "val": 0}, total_tokens=0)
     assert "(0 tokens, 0.0 %)" in describe_preparation(prepared(dataset=empty))
 

@@ -47,7 +47,7 @@ def test_epochs_and_seconds() -> None:
     once, more = plan(max_iters=10), plan(max_iters=11)
     assert (once.epochs, once.describe_epochs()) == (1.0, "no token is seen twice")
     assert more.describe_epochs() == "up to 4 times counts nearly as new text"
-    assert "suit 50 parameters (20 tokens each)" in str(found.describe_best_size())
+    assert "should have 50 parameters (20 tokens for each)" in str(found.describe_best_size())
 
 
 def test_sizes_by_day_and_by_text() -> None:

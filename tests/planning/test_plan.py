@@ -177,8 +177,8 @@ def test_little_data_gets_a_small_model():
     assert small.compute.parameters == pytest.approx(2_000_000, rel=0.05)
     assert small.compute.epochs < 4.3
     assert large.compute.parameters > 3 * small.compute.parameters
-    assert "seen once they suit 500k parameters" in small.compute.describe_best_size()
-    assert "seen once they suit 50M parameters" in large.compute.describe_best_size()
+    assert "sees them once should have 500k parameters" in small.compute.describe_best_size()
+    assert "sees them once should have 50M parameters" in large.compute.describe_best_size()
 
 
 def test_bfloat16_is_never_advised_for_a_cpu():

@@ -325,7 +325,7 @@ def check_disk(
     free = files.free_disk_bytes(root)
     what = (
         f"{counted(len(inputs), 'file')}, about {format_size(text)} of text; "
-        f"needs up to {format_size(needed)} of disk meanwhile"
+        f"needs up to {format_size(needed)} of disk while it runs"
     )
     if not all(row.format.is_file for row in inputs):
         what = f"{counted(len(inputs), 'input')}; how much text the hub has is not known before"

@@ -53,7 +53,7 @@ def describe_cleaning(report: dict[str, Any]) -> str:
         lines.append(f"By score: {describe_cut(read_cut(report['score']))}")
     if unknown := report.get("unknown_characters", 0):
         lines.append(
-            f"{counted(unknown, 'character')} of what stayed are unknown to the tokenizer: <unk>"
+            f"{counted(unknown, 'character')} of the kept text are unknown to the tokenizer: <unk>"
         )
     return "\n".join(lines)
 
@@ -129,10 +129,13 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
     if wanted and abs(share - wanted) > wanted / 4:
         lines.append(
             f"Validation has {100 * share:.1f} % of the tokens, {100 * wanted:.1f} % were asked "
-            "for: documents are not cut in two, and some are long."
+            "for: each document goes into one split as a whole, by a hash of its text."
         )
-    if metadata.get("split", {}).get("mode") == "tail":
-        lines.append("Validation is the end of the text: too few documents to choose from.")
+    if metadata.get("split", {}).get("mode") == "tail" and info.num_tokens("val"):
+        lines.append(
+            "Validation is the end of the text: with so few documents, or so long ones, whole ones "
+            "would miss the share."
+        )
     lines.append(
         f"Next: lowtide train --dataset-dir {shlex.quote(str(info.root))} --model-name NAME"
     )

@@ -72,8 +72,9 @@ class ComputePlan:
         by_rule = format_count(max(1, round(self.train_tokens / _TOKENS_PER_PARAM)))
         by_law = format_count(fitted_parameters(self.train_tokens))
         return (
-            f"seen once they suit {by_rule} parameters (20 tokens each), by the law {by_law}; "
-            f"seen {_GOOD_EPOCHS:.0f} times, {_GOOD_EPOCHS:.0f} times as many"
+            f"a model that sees them once should have {by_rule} parameters (20 tokens for each), "
+            f"or {by_law} by the fitted law; {_GOOD_EPOCHS:.0f} times as many if it sees them "
+            f"{_GOOD_EPOCHS:.0f} times"
         )
 
     def describe_repetition(self) -> str | None:

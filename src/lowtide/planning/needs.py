@@ -149,10 +149,11 @@ def loading_ways(
             num_tokens * token_bytes + batch,
             "once every page was touched; the system takes pages back when others need them",
         ),
-        LoadingWay("shards (lowtide)", batch, "batches only, read where they lie: --dataset-dir"),
+        LoadingWay("shards (lowtide)", batch, "only batches, read from the files: --dataset-dir"),
         LoadingWay(
             "streaming (lowtide)",
             stream + batch,
-            f"text tokenized on the fly, {_SHUFFLE_BUFFER:,} windows mixed: --dataset-id",
+            f"text tokenized on the fly, shuffled in a buffer of {_SHUFFLE_BUFFER:,} windows: "
+            "--dataset-id",
         ),
     ]
