@@ -254,9 +254,11 @@ def _named(error: OSError, partial: Path, path: Path) -> OSError:
     return error
 
 
-def write_bytes(path: PathLike, data: bytes, *, sync_folder: bool = True) -> None:
+def write_bytes(
+    path: PathLike, data: bytes, *, sync_folder: bool = True, publisher: Publisher | None = None
+) -> None:
     """Write `data` to `path` atomically."""
-    with atomic_file(path, sync_folder=sync_folder) as file:
+    with atomic_file(path, sync_folder=sync_folder, publisher=publisher) as file:
         file.write(data)
 
 

@@ -114,9 +114,11 @@ class StoredRows(Rows):
             yield held
 
 
-def write_long_json(path: files.PathLike, value: Any) -> None:
+def write_long_json(
+    path: files.PathLike, value: Any, publisher: files.Publisher | None = None
+) -> None:
     """Write `value` atomically, with Rows anywhere in it, as `files.write_json` would."""
-    with files.atomic_file(path) as file:
+    with files.atomic_file(path, publisher=publisher) as file:
         held: list[str] = []
         size = 0
         for part in itertools.chain(_iter_text(value, 0), "\n"):

@@ -89,18 +89,25 @@ class PublishGroup:
         """Rename all files that wait to their final names."""
         stages, self._records, self._others = (self._records, self._others), [], []
         waiting = [row for rows in stages for row in rows]
-        if len(waiting) <= 2:
-            for row in waiting:
-                _flush(row)
-        else:
-            self._pool = self._pool or ThreadPoolExecutor(_THREADS)
-            list(self._pool.map(_flush, waiting))
+        try:
+            self._flush_all(waiting)
+        except BaseException:
+            _remove(waiting)
+            raise
         for rows in stages:
             for partial, path in rows:
                 partial.replace(path)
             for folder in dict.fromkeys(path.parent for _, path in rows):
                 files.sync_directory(folder)
         self._after.close()
+
+    def _flush_all(self, waiting: list[_Row]) -> None:
+        if len(waiting) <= 2:
+            for row in waiting:
+                _flush(row)
+        else:
+            self._pool = self._pool or ThreadPoolExecutor(_THREADS)
+            list(self._pool.map(_flush, waiting))
 
 
 class PublishThreads:
@@ -175,11 +182,15 @@ def _publish_all(rows: list[_Row], after: Callable[[], ResultT]) -> ResultT:
     try:
         publish_files(rows)
     except BaseException:
-        for partial, _ in rows:
-            with contextlib.suppress(OSError):
-                partial.unlink()
+        _remove(rows)
         raise
     return after()
+
+
+def _remove(rows: list[_Row]) -> None:
+    for partial, _ in rows:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _flush(row: _Row) -> None:

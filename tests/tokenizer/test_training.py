@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from lowtide import files
 from lowtide.cli import main
 from lowtide.corpus.contents import hash_stored
 from lowtide.corpus.inputs import expand_inputs
@@ -224,20 +223,21 @@ def test_a_kill_while_the_files_are_written_is_survived(
     given = {"input": [text_file], "kind": kind, "vocab_size": 300 if kind == "bpe" else None}
     given = {name: value for name, value in given.items() if value is not None}
     whole = train_tokenizer(**given, out_dir=tmp_path / "whole").tokenizer
-    write = files.publish
+    rename = Path.replace
     for last in ("training.json", "vocab.json", "merges.txt", "tokenizer.json"):
         out = tmp_path / last
 
-        def stop(partial: Path, path: Path, last: str = last, **options: Any) -> None:
+        def stop(partial: Path, path: Path, last: str = last) -> Path:
             if path.name == last:
                 raise KeyboardInterrupt
-            write(partial, path, **options)
+            return rename(partial, path)
 
         with monkeypatch.context() as patch:
-            patch.setattr(files, "publish", stop)
+            patch.setattr(Path, "replace", stop)
             if (tmp_path / "whole" / last).exists():
                 with pytest.raises(KeyboardInterrupt):
                     train_tokenizer(**given, out_dir=out)
+                assert not (out / "tokenizer.json").exists()
         again = train_tokenizer(**given, out_dir=out).tokenizer
         assert again.fingerprint == whole.fingerprint
 

@@ -23,7 +23,7 @@ from lowtide.filenames import (
     TOKENIZER_NAME,
     VOCABULARY_NAME,
 )
-from lowtide.files import read_json, write_bytes
+from lowtide.files import Publisher, read_json, write_bytes
 from lowtide.packages import missing_package
 from lowtide.tokenizer.bytelevel import (
     MAX_TOKENS,
@@ -243,13 +243,16 @@ def _version_line(vocabulary: Vocabulary) -> str:
     return f"{_VERSION} {json.dumps(said)}"
 
 
-def write_vocab_and_merges(folder: str | Path, vocabulary: Vocabulary) -> None:
+def write_vocab_and_merges(
+    folder: str | Path, vocabulary: Vocabulary, publisher: Publisher | None = None
+) -> None:
     """Write vocab.json and merges.txt atomically."""
     _require_plain(vocabulary, "vocab.json and merges.txt")
     folder = Path(folder)
-    write_bytes(folder / VOCABULARY_NAME, format_vocab(vocabulary) + b"\n")
-    first = f"{_version_line(vocabulary)}\n".encode()
-    write_bytes(folder / MERGES_NAME, first + format_merges(vocabulary, as_json=False))
+    vocab = format_vocab(vocabulary) + b"\n"
+    write_bytes(folder / VOCABULARY_NAME, vocab, publisher=publisher)
+    merges = f"{_version_line(vocabulary)}\n".encode() + format_merges(vocabulary, as_json=False)
+    write_bytes(folder / MERGES_NAME, merges, publisher=publisher)
 
 
 def _require_plain(vocabulary: Vocabulary, what: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from lowtide import _native
 from lowtide.errors import DataError
-from lowtide.files import read_json, write_bytes
+from lowtide.files import Publisher, read_json, write_bytes
 from lowtide.packages import MissingPackageError
 from lowtide.tokenizer.bytelevel import (
     check_ids,
@@ -272,21 +272,23 @@ def _character_sections(
     return model, split_step(_CHARACTER_EXPRESSION), {"type": "Fuse"}
 
 
-def write_tokenizer_json(path: str | Path, vocabulary: Vocabulary) -> None:
+def write_tokenizer_json(
+    path: str | Path, vocabulary: Vocabulary, publisher: Publisher | None = None
+) -> None:
     """Write a tokenizer.json atomically, one token or merge per line."""
     if vocabulary.source is not None:
-        _write_source(path, vocabulary.source)
+        _write_source(path, vocabulary.source, publisher)
         return
     small = json.dumps(_small_sections(vocabulary), ensure_ascii=False, indent=2)
     large = b'"vocab": ' + format_vocab(vocabulary, between=",\n", colon=":")
     if vocabulary.kind == "bpe":
         large += b',\n    "merges": ' + format_merges(vocabulary, as_json=True)
     text = small.encode("utf-8", "surrogatepass").replace(b'"vocab": null', large)
-    write_bytes(path, text + b"\n")
+    write_bytes(path, text + b"\n", publisher=publisher)
 
 
-def _write_source(path: str | Path, source: bytes) -> None:
+def _write_source(path: str | Path, source: bytes, publisher: Publisher | None) -> None:
     """Write a tokenizer.json as it was read."""
     import zstandard  # few tokenizers need it
 
-    write_bytes(path, zstandard.ZstdDecompressor().decompress(source))
+    write_bytes(path, zstandard.ZstdDecompressor().decompress(source), publisher=publisher)
