@@ -19,7 +19,6 @@ from lowtide.corpus.inputs import (
     expand_inputs,
     has_changed,
     hash_inputs,
-    is_our_output,
     names_files,
 )
 from lowtide.errors import DataError, LowtideError
@@ -176,12 +175,6 @@ def test_a_list_of_inputs_gives_back_what_it_was_given(tmp_path: Path) -> None:
     later = InputList(rows, first_index=7)
     assert [row.index for row in later] == list(range(7, 13))
     assert InputList().first_index == 0 and InputList().total_bytes == 0
-
-
-def test_a_log_of_ours_that_cannot_be_opened_is_not_taken_for_one(tmp_path: Path) -> None:
-    assert is_our_output(tmp_path / "metrics.jsonl") is False
-    (tmp_path / "metrics.jsonl").write_bytes(b"")
-    assert is_our_output(tmp_path / "metrics.jsonl") is True
 
 
 def test_a_part_of_a_part_of_inputs_is_one_again(tmp_path: Path) -> None:
@@ -349,22 +342,6 @@ def test_a_folder_of_a_saved_dataset_says_how_to_name_it(tmp_path: Path) -> None
         with pytest.raises(DataError, match="no text in this folder") as caught:
             expand_inputs([tmp_path])
         assert caught.value.next_step == step
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "ours"),
-    [
-        ("metrics.jsonl", b'{"time": 1}', True), ("metrics.jsonl", b'{"time": ', True),
-        ("metrics.jsonl", b'{"time":', False), ("metrics.jsonl", b'{"text": 1}', False),
-        ("merges.txt", b"#version: 0.2\n", True), ("merges.txt", b"#versio", False),
-        ("merges.txt", b"", True), ("other.txt", b"#version", False), ("other.txt", b"", False),
-    ],
-)  # fmt: skip
-def test_outputs_of_ours_are_known_by_how_they_begin(
-    tmp_path: Path, name: str, text: bytes, ours: bool
-) -> None:
-    (tmp_path / name).write_bytes(text)
-    assert is_our_output(tmp_path / name) is ours
 
 
 def test_a_pattern_without_files_is_checked_for_typing_errors(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ Blocks are the same for any number of workers, and so are all later results.
 The modules, in reading order:
 
 settings    readingflags, settings
-inputs      inputs (files, folders, globs and URLs), inputformats, jsonlines, hub
+inputs      inputs (files, folders, globs and URLs), localfiles, inputformats, jsonlines, hub
 blocks      textblocks (the data types), reading, cutting, grouping; decompression, xzdictionaries,
             encodings, footprint
 rows        jsonrows, longrows; of parquet: rows, parquetpages, largepages
