@@ -96,7 +96,10 @@ class Steps:
 
     def load_numbers(self, numbers: dict[str, Any]) -> None:
         """Restore them; the micro-batch stays as small as this machine needs it."""
-        self.feed.load_state_dict(numbers["data"])
+        data = numbers["data"]
+        if not isinstance(data, dict):
+            raise TypeError(f"data is {data!r}")  # and not what a loader would say of its caller
+        self.feed.load_state_dict(data)
         self.counters.load_state_dict(numbers["counters"])
         micro = min(self.state.micro_batch, numbers["state"]["micro_batch"])
         self.state = self.engine.state = RunState(**numbers["state"])
