@@ -98,9 +98,10 @@ class StreamingDataLoader:
             raise UsageError(f"val_fraction is {val_fraction}, expected a share in [0, 1)")
         if (dataset_id is None) == (files is None):
             raise UsageError("give either dataset_id or files")
-        if not (dataset_id is None or isinstance(dataset_id, str | os.PathLike)):
+        given: Any = dataset_id
+        if not (given is None or isinstance(given, str | os.PathLike)):
             raise UsageError(
-                f"dataset_id is {type(dataset_id).__name__}, expected a name or a path",
+                f"dataset_id is {type(given).__name__}, expected a name or a path",
                 next_step="give files=[…] for several files",
             )
         if dataset_id is not None and names_files(dataset_id) and not Path(dataset_id).is_dir():

@@ -256,7 +256,7 @@ def make_encoder(
     if isinstance(tokenizer, TextEncoder):
         return tokenizer
     if isinstance(tokenizer, str | os.PathLike):  # text has `encode` too, and would be its own ids
-        tokenizer = Tokenizer.load(tokenizer)
+        tokenizer = Tokenizer.load(os.fspath(tokenizer))
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
         is_own = isinstance(tokenizer, Tokenizer)
         options = {"num_workers": ENCODING_THREADS, "special": "text"} if is_own else {}

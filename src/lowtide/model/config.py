@@ -157,12 +157,16 @@ class GPTConfig:
 
     def _convert_parts(self) -> None:
         """Take a scaling as config.json has it, and any row of layers; refuse what is neither."""
-        if isinstance(self.rope_scaling, Mapping):
-            object.__setattr__(self, "rope_scaling", build_settings(RopeScaling, self.rope_scaling))
-        is_scaling = self.rope_scaling is None or isinstance(self.rope_scaling, RopeScaling)
+        scaling: Any = self.rope_scaling
+        if isinstance(scaling, Mapping):
+            scaling = build_settings(RopeScaling, scaling)
+            object.__setattr__(self, "rope_scaling", scaling)
+        is_scaling = scaling is None or isinstance(scaling, RopeScaling)
         self._require(is_scaling, "rope_scaling", "a RopeScaling, or a dict of its fields")
         given: Any = self.window_layers
-        layers = [plain_number(layer) for layer in given] if isinstance(given, Iterable) else [None]
+        layers: list[Any] = (
+            [plain_number(layer) for layer in given] if isinstance(given, Iterable) else [None]
+        )
         known = all(type(layer) is int and 0 <= layer < self.num_layers for layer in layers)
         self._require(known, "window_layers", f"numbers from 0 to {self.num_layers - 1}")
         object.__setattr__(self, "window_layers", tuple(sorted(set(layers))))
