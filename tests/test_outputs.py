@@ -44,7 +44,7 @@ _MASKS = (
     (rf"(?<=memory ){_SIZE}|{_SIZE}(?= (?:are|is) free)|(?<=peak_memory_bytes\": )\d+", "MEMORY"),
     (rf"(?<=\.html: )(\w+), {_SIZE}", r"\1, PAGE"),  # times and paths are on pages, too
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*", "DATE"),
-    (r"\b\d{16,}\b|(?<=\"xxh3_128\": )\"\w+\"", "STAMP"),  # the latter is of paths, too
+    (r"(?<![\w.])\d{16,}\b|(?<=\"xxh3_128\": )\"\w+\"", "STAMP"),  # the latter is of paths, too
 )
 TEXT_COMMANDS = [
     "train-tokenizer --input a.txt --vocab-size 300 --out-dir again",

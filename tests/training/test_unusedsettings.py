@@ -145,10 +145,10 @@ def test_what_a_run_has_decides_where_it_goes_on(tmp_path):
 
 
 def test_an_optimizer_that_is_chosen_by_itself_counts_too():
-    refuse_unused_by("muon", train_settings(momentum=0.9))
-    refuse_unused_by("adamw", train_settings(momentum=0.95))
-    with pytest.raises(UsageError, match=r"^momentum is 0.9, expected --optimizer muon"):
-        refuse_unused_by("adamw", train_settings(momentum=0.9))
+    refuse_unused_by("muon", train_settings(momentum=0.95))
+    refuse_unused_by("adamw", train_settings())
+    with pytest.raises(UsageError, match=r"^momentum is 0.95, expected --optimizer muon"):
+        refuse_unused_by("adamw", train_settings(momentum=0.95))
 
 
 def test_a_trainer_refuses_them_too(make_trainer, tmp_path):
