@@ -52,13 +52,24 @@ def test_a_default_that_was_given_is_written_for_a_run_that_has_another(tmp_path
     ]
 
 
-def test_what_a_preset_gives_in_vain_is_not_written(tmp_path):
-    """As flags they would be refused."""
-    options = {"dataset_dir": "d", "optimizer": "adamw", "schedule": "cosine"}
+@pytest.mark.parametrize(
+    ("options", "in_vain"),
+    [
+        (
+            {"dataset_dir": "d", "optimizer": "adamw", "schedule": "cosine"},
+            {"--momentum-warmup", "--cautious-decay", "--decay-fraction"},
+        ),
+        ({"dataset_dir": "d", "weight_decay": 0.0}, {"--cautious-decay"}),
+        ({"dataset_dir": "d", "init_from_model": "base"}, {"--zero-init"}),
+        ({"dataset_id": "owner/name"}, {"--order"}),
+    ],
+)
+def test_what_a_preset_gives_in_vain_is_not_written(tmp_path, options, in_vain):
+    """As flags they would be refused when the job runs."""
     settings = train_settings(preset="small-data", checkpoints_dir=tmp_path, **options)
     flags = written_flags(write_slurm_script(settings))
-    assert "--beta2" in flags
-    assert not {"--momentum-warmup", "--cautious-decay", "--decay-fraction"} & {*flags}
+    usual = {"--momentum-warmup", "--cautious-decay", "--decay-fraction", "--zero-init", "--order"}
+    assert "--beta2" in flags and usual - {*flags} == in_vain
     refuse_unread(VERBS["train"].parse("train", flags))
 
 

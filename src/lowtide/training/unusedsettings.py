@@ -152,15 +152,21 @@ _OF_DATA: dict[str, _Row] = {
 """The same for data that the run opens, and models that it makes."""
 
 
-def supplied_in_vain(settings: TrainSettings) -> list[str]:
+def supplied_in_vain(settings: TrainSettings) -> set[str]:
     """What a preset or a built-in config file gives and other settings leave without effect.
 
     A command that spells out all settings has to leave them out.
     """
-    optimizer = settings.learning.optimizer
     values = setting_values(settings)
-    table = _BESIDE_OTHERS if optimizer == "auto" else _BESIDE_OTHERS | _OF_MUON
-    return [name for name in table if name in settings.supplied and not table[name][0](values)]
+    tables = [_BESIDE_OTHERS, _OF_FORGETTING, _OF_DATA]
+    if values["optimizer"] != "auto":
+        tables.append(_OF_MUON)
+    return {
+        name
+        for table in tables
+        for name, (has_effect, _) in table.items()
+        if name in settings.supplied and not has_effect(values)
+    }
 
 
 def refuse_unread(settings: TrainSettings) -> None:
