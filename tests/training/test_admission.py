@@ -22,7 +22,7 @@ from lowtide.model.program import MIB, Program
 from lowtide.model.sizing import suitable_vocabulary
 from lowtide.tokenizer import Tokenizer
 from lowtide.training import admission, data, textneeds, texttokens
-from lowtide.training.admission import refuse_hopeless
+from lowtide.training.admission import fit_context, refuse_hopeless
 from lowtide.training.footprint import planned_bytes
 from lowtide.training.settings import train_settings
 
@@ -434,3 +434,12 @@ def test_without_torch_the_backend_that_is_installed_is_named(monkeypatch, there
         admission._require_packages(train_settings())
     assert ("--backend jax" in no.value.next_step) == bool(there)
     assert 'pip install "lowtide[torch]"' in no.value.next_step
+
+
+def test_rows_fitted_to_a_context_leave_what_was_given_as_it_was():
+    """What a preset gives counted as given by flags, and stopped the run it was not for."""
+    given = train_settings(config_file="10M", epochs=2.0)
+    fitted = fit_context(given, GPTConfig(512, context_length=64))
+    assert fitted.model.seq_len == 64
+    assert (fitted.left_out, fitted.supplied) == (given.left_out, given.supplied)
+    assert "target_params" in fitted.supplied

@@ -20,7 +20,7 @@ from lowtide.corpus.inputs import names_files
 from lowtide.errors import BudgetError, DataError
 from lowtide.filenames import CONFIG_NAME, TOKENIZER_NAME
 from lowtide.files import hold_lock
-from lowtide.flatsettings import named_settings, note_left_out, replace_settings
+from lowtide.flatsettings import fill_left_out
 from lowtide.loader.storedtokens import CacheSettings, fetch_tokenizer
 from lowtide.memory import parse_size
 from lowtide.model.companions import has_tokenizer
@@ -170,8 +170,7 @@ def fit_context(settings: TrainSettings, config: GPTConfig | None) -> TrainSetti
     """Shorten rows to the context of the model that is continued, unless a length was given."""
     if config is None or settings.model.seq_len != ModelSettings.seq_len:
         return settings
-    fitting = replace_settings(settings, seq_len=min(settings.model.seq_len, config.context_length))
-    return note_left_out(fitting, named_settings(settings))
+    return fill_left_out(settings, {"seq_len": min(settings.model.seq_len, config.context_length)})
 
 
 def _smallest_shape(model: ModelSettings) -> GPTConfig:
