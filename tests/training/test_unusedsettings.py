@@ -189,6 +189,31 @@ def test_a_given_optimizer_has_its_own_rates(make_trainer, token_file, tmp_path,
     assert fit(learning_rate=0.1).steps == 1
 
 
+def test_a_given_optimizer_goes_on_with_its_peak(make_trainer, token_file, tmp_path):
+    """After a run its groups have the rate of the last step, and the next fit() was refused."""
+    model = make_trainer().model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def trainer(max_iters):
+        return Trainer(
+            model,
+            data=TokenDataset(token_file, split="train", seq_len=16),
+            optimizer=optimizer,
+            checkpoints_dir=tmp_path / "own",
+            batch_size=4,
+            max_iters=max_iters,
+            device="cpu",
+            resume=True,
+        )
+
+    first = trainer(3)
+    assert first.fit() == first.fit()
+    assert optimizer.param_groups[0]["lr"] < 0.1
+    longer = trainer(4)
+    assert longer.settings.learning.learning_rate == 0.1
+    assert longer.fit().steps == 4
+
+
 def test_an_optimizer_is_known_by_its_groups():
     given = SimpleNamespace(param_groups=[{"lr": 0.1}])
     refuse_unused_by(given, train_settings(learning_rate=0.1, weight_decay=0.1))

@@ -58,7 +58,7 @@ from lowtide.training.settings import TrainSettings
 from lowtide.training.signals import StopSignals
 from lowtide.training.state import RunState
 from lowtide.training.steps import Steps
-from lowtide.training.unusedsettings import refuse_unused
+from lowtide.training.unusedsettings import own_rate, refuse_unused
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -112,7 +112,7 @@ class Trainer:
         self._given_optimizer = given if hasattr(given, "param_groups") else None
         if given is not None and self._given_optimizer is not None:
             del options["optimizer"]
-            options.setdefault("learning_rate", float(given.param_groups[0]["lr"]))
+            options.setdefault("learning_rate", own_rate(given))
         follow_network(options, model)
         if isinstance(data, BatchLoader | StreamingDataLoader):  # their rows are one step's
             options.setdefault("batch_size", data.batch_size)

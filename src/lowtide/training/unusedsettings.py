@@ -22,7 +22,7 @@ from lowtide.flatsettings import setting_fields, setting_values
 from lowtide.stores.urls import is_store_url
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["refuse_unread", "refuse_unused", "refuse_unused_by", "supplied_in_vain"]
+__all__ = ["own_rate", "refuse_unread", "refuse_unused", "refuse_unused_by", "supplied_in_vain"]
 
 _Values = Mapping[str, Any]
 _Row = tuple[Callable[[_Values], bool], str]
@@ -190,7 +190,7 @@ def refuse_unused_by(optimizer: Any, settings: TrainSettings) -> None:
     if isinstance(optimizer, str):
         _refuse(settings, _OF_MUON, optimizer=optimizer)
         return
-    rates = {"learning_rate": optimizer.param_groups[0]["lr"]}
+    rates = {"learning_rate": own_rate(optimizer)}
     for name in _given(settings, _OF_OWN_OPTIMIZERS):
         value = setting_values(settings)[name]
         if value != rates.get(name):
@@ -198,6 +198,12 @@ def refuse_unused_by(optimizer: Any, settings: TrainSettings) -> None:
                 f"{name} is {value!r}, and the optimizer that was given has its own",
                 next_step=f"give it to {type(optimizer).__name__}, or let optimizer be a name",
             )
+
+
+def own_rate(optimizer: Any) -> float:
+    """The peak learning rate of a torch optimizer; after a run "lr" is that of the last step."""
+    group = optimizer.param_groups[0]
+    return float(group.get("peak_lr", group["lr"]))
 
 
 def _refuse(settings: TrainSettings, table: Mapping[str, _Row], **known: Any) -> None:
