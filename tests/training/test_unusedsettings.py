@@ -1,16 +1,17 @@
 """Settings that nothing reads are refused if somebody gave them, and let alone in presets."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lowtide.errors import UsageError
-from lowtide.flatsettings import setting_fields
+from lowtide.flatsettings import replace_settings, setting_fields
 from lowtide.loader.windows import TokenDataset
 from lowtide.training import unusedsettings
 from lowtide.training.admission import admit
-from lowtide.training.resuming import continued_settings
+from lowtide.training.resuming import continued_settings, write_settings
 from lowtide.training.settings import TrainSettings, train_settings
 from lowtide.training.start import train
 from lowtide.training.trainer import Trainer
@@ -142,6 +143,22 @@ def test_what_a_run_has_decides_where_it_goes_on(tmp_path):
     refuse_unread(continued_settings(tmp_path, train_settings(**given)))
     with pytest.raises(UsageError, match=r"^cautious_decay is True, expected a --weight-decay"):
         refuse_unread(continued_settings(tmp_path, train_settings(cautious_decay=True, **DATA)))
+
+
+def test_the_command_of_a_run_goes_on_though_some_of_it_has_no_effect(tmp_path):
+    """Earlier versions took these settings; the same command after an update was refused."""
+    given = {"decay_fraction": 0.3, "momentum": 0.9, "sample_tokens": 0, "sample_prompt": "a"}
+    given |= {"optimizer": "adamw", "dataset_dir": Path("d"), "val_fraction": 0.2}
+    settings = train_settings(checkpoints_dir=tmp_path, model_name="run", **given)
+    (tmp_path / "run").mkdir()
+    write_settings(settings.run.folder, settings, identity={})
+    going_on = continued_settings(settings.run.folder, settings)
+    assert going_on == settings
+    refuse_unread(going_on)
+    refuse_unread(continued_settings(settings.run.folder, going_on))
+    with pytest.raises(UsageError, match=r"^decay_fraction is 0.25"):
+        changed = replace_settings(settings, decay_fraction=0.25)
+        refuse_unread(continued_settings(settings.run.folder, changed))
 
 
 def test_an_optimizer_that_is_chosen_by_itself_counts_too():

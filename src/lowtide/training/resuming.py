@@ -25,6 +25,8 @@ from lowtide.filenames import (
 from lowtide.files import atomic_file, read_json, write_json
 from lowtide.flatsettings import (
     fill_left_out,
+    named_settings,
+    note_left_out,
     replace_settings,
     setting_fields,
     setting_values,
@@ -204,7 +206,11 @@ def continued_settings(
     ]
     if instead and note is not None:
         note(f"the run keeps its own values where the preset has others: {', '.join(instead)}")
-    return fill_left_out(settings, kept)
+    # What the run has already counts as left out: the command that began it goes on with it, though
+    # this version may refuse a setting without effect that an earlier one took.
+    same = {name for name, value in old.items() if given[name] == value}
+    named = named_settings(settings) - same
+    return note_left_out(fill_left_out(settings, kept), named, supplied=settings.supplied - same)
 
 
 def _left_to_the_run(settings: TrainSettings) -> set[str]:
