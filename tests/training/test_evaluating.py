@@ -280,6 +280,13 @@ def test_a_file_is_split_where_the_run_split_it(
     assert evaluating._val_fraction(tmp_path / "best") == share
 
 
+def test_a_run_may_be_called_best(tmp_path: Path) -> None:
+    run = tmp_path / "best"
+    run.mkdir()
+    (run / "settings.json").write_text('{"val_fraction": 0.3}')
+    assert evaluating._val_fraction(run) == evaluating._val_fraction(run / "best") == 0.3
+
+
 def test_blocks_are_read_in_turns_where_the_budget_does_not_hold_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

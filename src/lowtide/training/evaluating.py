@@ -163,8 +163,9 @@ def _val_fraction(folder: Path) -> float:
 
     With another share, text that the run was trained on would be evaluated, or not all of the rest.
     """
-    root = folder.parent if folder.name == "best" else folder
-    path = root / SETTINGS_NAME
+    path = folder / SETTINGS_NAME
+    if folder.name == "best" and not path.is_file():  # a run may have that name, too
+        path = folder.parent / SETTINGS_NAME
     saved = read_json(path) if path.is_file() else {}
     share = saved.get("val_fraction") if isinstance(saved, dict) else None
     return share if isinstance(share, float) and 0 < share < 1 else DataSettings.val_fraction
