@@ -76,27 +76,26 @@ BlockCleaner* clean_block(Input<uint8_t> data, Input<uint64_t> begins, Input<uin
 // A segment of a block: its input, position in the input, begin and end in the block.
 using SegmentRow = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
 
-BlockCleaner* clean_text(Input<uint8_t> data, const nb::bytes& separator,
-                         const std::vector<SegmentRow>& segments, bool continues, bool continued,
+BlockCleaner* clean_text(Input<uint8_t> data, const std::vector<nb::bytes>& separators,
+                         const std::vector<SegmentRow>& rows, bool continues, bool continued,
                          const CleanOptions& options, nb::callable compose) {
   const std::string_view text = as_text(data);
-  for (const auto& [input, offset, begin, end] : segments) {
+  std::vector<Segment> segments;
+  for (const auto& [input, offset, begin, end] : rows) {
     if (begin > end || end > text.size()) {
       throw std::invalid_argument("a segment lies outside its block");
     }
+    segments.push_back({input, offset, begin, end});
   }
-  const std::string_view mark(static_cast<const char*>(separator.data()), separator.size());
+  std::vector<std::string_view> marks;
+  for (const nb::bytes& separator : separators) {
+    marks.emplace_back(static_cast<const char*>(separator.data()), separator.size());
+  }
   const BlockCleaner::Compose call = make_compose(options, compose);
   auto cleaner = std::make_unique<BlockCleaner>(options, call);
   {
     nb::gil_scoped_release release;
-    std::vector<DocumentRow> found;
-    for (const auto& [input, offset, begin, end] : segments) {
-      list_documents(text, mark, {input, offset, begin, end}, found);
-    }
-    if (continues && !found.empty()) found.front().flags &= ~kDocumentFirst;
-    if (continued && !found.empty()) found.back().flags &= ~kDocumentLast;
-    cleaner->add_documents(text, found);
+    cleaner->add_segments(text, segments, marks, continues, continued);
   }
   return cleaner.release();
 }
@@ -372,7 +371,7 @@ void bind_corpus(nb::module_& m) {
       "hashes"_a, "documents"_a, "remnants"_a, "all"_a);
   m.def("clean_block", &clean_block, "data"_a, "begins"_a, "ends"_a, "input_indexes"_a,
         "ordinals"_a, "flags"_a, "options"_a, "compose"_a);
-  m.def("clean_text", &clean_text, "data"_a, "separator"_a, "segments"_a, "continues"_a,
+  m.def("clean_text", &clean_text, "data"_a, "separators"_a, "segments"_a, "continues"_a,
         "continued"_a, "options"_a, "compose"_a);
   m.def("extract_jsonl", &extract_rows, "data"_a, "field"_a);
   m.def(

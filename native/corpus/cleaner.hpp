@@ -63,6 +63,14 @@ struct DocumentRow {
   uint64_t flags;
 };
 
+// A part of a block that comes from one input.
+struct Segment {
+  uint64_t input_index;
+  uint64_t offset;  // of its beginning in the input
+  uint64_t begin;   // in the block
+  uint64_t end;
+};
+
 // A line or document that may be a duplicate, as stored in work files: 96 bits of hash.
 struct HashRow {
   uint64_t high;
@@ -86,6 +94,10 @@ class BlockCleaner {
 
   // Cleans the documents of a block at the positions in `rows`, and finishes.
   void add_documents(std::string_view block, std::span<const DocumentRow> rows);
+  // The same with the documents of segments, each of which ends at a separator or with its segment.
+  // The first one may continue a document of the block before, the last one may be continued.
+  void add_segments(std::string_view block, std::span<const Segment> segments,
+                    std::span<const std::string_view> separators, bool continues, bool continued);
   void add_document(std::string_view raw, uint64_t input_index, uint64_t ordinal, uint64_t flags);
   // Drop `compose`, and sort the hashes by their first byte; `radix_ends` then has the end of each
   // value's rows.
@@ -135,18 +147,5 @@ class BlockCleaner {
   uint32_t empty_lines_ = 0;
   std::array<uint32_t, kNumRules> num_samples_{};
 };
-
-// A segment of a block that comes from one input.
-struct Stretch {
-  uint64_t input_index;
-  uint64_t offset;  // of its beginning in the input
-  uint64_t begin;   // in the block
-  uint64_t end;
-};
-
-// Appends the documents of a segment; a separator ends one, and the text after the last separator
-// may be empty.
-void list_documents(std::string_view text, std::string_view separator, const Stretch& stretch,
-                    std::vector<DocumentRow>& rows);
 
 }  // namespace lowtide

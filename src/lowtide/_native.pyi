@@ -289,7 +289,7 @@ def clean_block(
 ) -> CleanedBlock: ...
 def clean_text(
     data: Bytes,
-    separator: bytes,
+    separators: Sequence[bytes],
     segments: Sequence[tuple[int, int, int, int]],
     continues: bool,
     continued: bool,

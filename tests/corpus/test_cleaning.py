@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lowtide import _native
 from lowtide.corpus import cleaning
 from lowtide.corpus.cleaning import clean_block
-from lowtide.corpus.reading import ReadingSettings, Segment, TextBlock
+from lowtide.corpus.reading import ReadingSettings, Segment, TextBlock, block_documents
 from lowtide.corpus.removals import RULE_TEXTS, RULES
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.usersteps import StepError
@@ -165,6 +165,28 @@ def test_lowercase() -> None:
 def test_what_was_changed_is_counted() -> None:
     cleaned, _ = clean(b"a\xff\xfeb\0\x01 e\xcc\x81")
     assert counts(cleaned) == {"invalid_utf8": 2, "control_character": 2, "composed_line": 1}
+
+
+@pytest.mark.parametrize("separator", [b"\n", b"\n\n", b"a\nb", b"\n--\n", b"aa", b""])
+@given(
+    data=st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"b", b"--", b" "])).map(b"".join),
+    cut=st.integers(0, 20),
+)
+def test_documents_are_those_of_plain_python(separator: bytes, data: bytes, cut: int) -> None:
+    """Also where line ends in a separator are those of Windows, and in several segments."""
+    cut = min(cut, len(data))
+    segments = (Segment(3, 500, 0, cut), Segment(4, 0, cut, len(data)))
+    block = TextBlock(0, 0, "text", data, segments)
+    reading = ReadingSettings(separator=separator)
+    exact = CleaningSettings(filter=False, normalize=False, dedup=False)
+    cleaned = clean_block(block, reading, exact, paths={})
+    text, rows = bytes(cleaned.text), np.frombuffer(cleaned.documents, DOCUMENT_ROW)
+    found = [(row["input_index"], row["ordinal"], text[row["begin"] : row["end"]]) for row in rows]
+    assert found == [
+        (document.input_index, document.ordinal, document.text)
+        for document in block_documents(block, reading, {})
+        if document.text.strip()
+    ]
 
 
 def test_documents_are_separated_and_numbered_by_offset() -> None:
@@ -560,9 +582,7 @@ def test_a_part_is_asked_for_once() -> None:
     data = "one e\u0301 and e\u0301, a\u0323 too\nand e\u0301 again".encode()
     options = cleaning.native_options(NO_FILTER)
     for _ in range(2):
-        found = _native.clean_text(
-            data, b"", [(0, 0, 0, len(data))], False, False, options, compose
-        )
+        found = _native.clean_text(data, [], [(0, 0, 0, len(data))], False, False, options, compose)
         assert bytes(found.text).decode() == "one \u00e9 and \u00e9, \u1ea1 too\nand \u00e9 again"
     assert [part.decode() for part in asked] == ["e\u0301", "a\u0323"]
 
@@ -580,7 +600,7 @@ def test_threads_that_compose_count_no_references() -> None:
 
     def clean() -> int:
         segments = [(0, 0, 0, len(data))]
-        return _native.clean_text(data, b"", segments, False, False, options, compose).lines_in
+        return _native.clean_text(data, [], segments, False, False, options, compose).lines_in
 
     with ThreadPoolExecutor(4) as pool:
         assert {task.result() for task in [pool.submit(clean) for _ in range(8)]} == {4000}

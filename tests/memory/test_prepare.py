@@ -222,3 +222,10 @@ def test_more_text_takes_no_more(peaks: dict[str, int]) -> None:
 
 def test_one_large_document_takes_no_more(peaks: dict[str, int]) -> None:
     assert peaks["one"] - peaks["large"] < 16 * MIB, peaks
+
+
+def test_millions_of_empty_documents_take_no_memory(tmp_path: Path) -> None:
+    """A list of the documents of a block would take 64 times its bytes."""
+    (tmp_path / "empty.txt").write_bytes(b"\n" * (12 * MIB))
+    more = ("--document-separator", "\\n", "--dry-run")
+    assert peak_of(tmp_path / "empty.txt", tmp_path / "out", *more) < BUDGET // 3

@@ -313,12 +313,12 @@ def call_corpus() -> None:
             bytes,
         )
     for row in itertools.product((0, 5, 1 << 63, -1), repeat=2):
-        for separator in (b"", b"t"):
+        for separators in ([], [b"", b"t"], [b"t", b"tex"], b"t"):
             call(
                 "clean_text",
                 _native.clean_text,
                 b"some text",
-                separator,
+                separators,
                 [(0, 0, *row)],
                 True,
                 True,
@@ -520,7 +520,7 @@ def call_dataset(folder: Path) -> None:
         "id_bytes": 4,
     }
     options = _native.CleanOptions()
-    cleaned = _native.clean_text(b"some text", b"", [(0, 0, 0, 9)], False, False, options, bytes)
+    cleaned = _native.clean_text(b"some text", [], [(0, 0, 0, 9)], False, False, options, bytes)
     for number, name in itertools.product(NUMBERS, ("seed", "block", "end_id", "id_bytes")):
         call(
             "encode_block",

@@ -231,11 +231,11 @@ def fuzz_cleaning(source: random.Random, folder: Path) -> None:
     options.set_rules(presets, limits)
     options.mask_kinds = source.choice([0, source.randrange(64)])
     text = b"\n".join(make_text(source) for _ in range(source.randrange(1, 5)))
-    separator = source.choice([b"", b"<|endoftext|>", b"\n", b"a"])
+    separators = source.sample([b"", b"<|endoftext|>", b"\n", b"\r\n", b"a"], source.randrange(3))
     cut = source.randrange(len(text) + 1)
     cleaned = _native.clean_text(
         text,
-        separator,
+        separators,
         [(0, 0, 0, cut), (1, 0, cut, len(text))],
         source.random() < 0.3,
         source.random() < 0.3,

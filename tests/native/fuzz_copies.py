@@ -37,7 +37,7 @@ def _clean(source: random.Random, make_text: MakeText) -> Any:
     text = b"<|endoftext|>".join(texts)
     options = _native.CleanOptions()
     return _native.clean_text(
-        text, b"<|endoftext|>", [(0, 0, 0, len(text))], False, False, options, bytes
+        text, [b"<|endoftext|>"], [(0, 0, 0, len(text))], False, False, options, bytes
     )
 
 

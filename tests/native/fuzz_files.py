@@ -79,7 +79,7 @@ def fuzz_judges(source: random.Random, folder: Path, make_text: MakeText, damage
     options.set_models(model, [1] * len(model.labels), 0.2, model, label, 0.4)
     text = b"<|endoftext|>".join(texts)
     cleaned = _native.clean_text(
-        text, b"<|endoftext|>", [(0, 0, 0, len(text))], False, False, options, bytes
+        text, [b"<|endoftext|>"], [(0, 0, 0, len(text))], False, False, options, bytes
     )
     assert len(cleaned.text) <= 3 * len(text) + 16  # a bad byte becomes U+FFFD
 
@@ -160,7 +160,7 @@ def fuzz_ranges(source: random.Random, folder: Path, make_text: MakeText, damage
     text = b"<|endoftext|>".join(make_text(source)[:500] for _ in range(source.randrange(1, 9)))
     options = _native.CleanOptions()
     cleaned = _native.clean_text(
-        text, b"<|endoftext|>", [(0, 0, 0, len(text))], False, False, options, bytes
+        text, [b"<|endoftext|>"], [(0, 0, 0, len(text))], False, False, options, bytes
     )
     codes = np.arange(256, dtype=np.uint32)
     encoded = _native.encode_block(

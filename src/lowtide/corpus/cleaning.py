@@ -7,8 +7,6 @@ Memory:  about three times the block
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +16,7 @@ from lowtide.corpus.normalforms import to_nfc
 from lowtide.corpus.quality import native_masks, native_rules
 from lowtide.corpus.ranking import ScoreCut
 from lowtide.corpus.reading import ReadingSettings, TextBlock, extract_json_rows
-from lowtide.corpus.textblocks import Paths, iter_separated
+from lowtide.corpus.textblocks import Paths
 from lowtide.corpus.usersteps import StepError, apply_step
 
 if TYPE_CHECKING:
@@ -104,13 +102,13 @@ def clean_block(
     native = native or native_options(
         options, collect_characters=collect_characters, collect_scores=collect_scores, cut=cut
     )
-    if block.kind == "text" and not any(mark in block.data for mark in reading.separators[1:]):
+    if block.kind == "text":
         segments = [
             (part.input_index, part.offset, part.begin, part.end) for part in block.segments
         ]
         return _native.clean_text(
             block.data,
-            reading.separator,
+            reading.separators,
             segments,
             block.continues,
             block.continued,
@@ -230,8 +228,6 @@ def _locate_rows(
     block: TextBlock, reading: ReadingSettings, paths: Paths
 ) -> tuple[_native.Bytes, Rows]:
     """Return a block's bytes, and starts, ends, inputs, ordinals and flags of its documents."""
-    if block.kind == "text":
-        return block.data, _locate_documents(block, reading.separators)
     if block.row_ends is None:
         text, ends, offsets, inputs = extract_json_rows(block, reading, paths)
         return text, _rows(ends, offsets, inputs)
@@ -239,26 +235,6 @@ def _locate_rows(
     ends = block.row_ends
     ordinals = np.arange(len(ends), dtype=np.uint64) + np.uint64(segment.offset)
     return block.data, _mark_parts(block, _rows(ends, ordinals, segment.input_index))
-
-
-def _locate_documents(block: TextBlock, separators: Sequence[bytes]) -> Rows:
-    """The documents of a block of text, whose separators are written in several ways."""
-    begins, ends, inputs, ordinals = (array("Q") for _ in range(4))
-    for segment in block.segments:
-        for begin, end, is_last in iter_separated(block.data, segment, separators):
-            if end > begin or not is_last:
-                begins.append(begin)
-                ends.append(end)
-                inputs.append(segment.input_index)
-                ordinals.append(segment.offset + begin - segment.begin)
-    rows: Rows = (
-        np.array(begins, np.uint64),
-        np.array(ends, np.uint64),
-        np.array(inputs, np.uint64),
-        np.array(ordinals, np.uint64),
-        np.full(len(begins), FIRST | LAST, np.uint64),
-    )
-    return _mark_parts(block, rows) if begins else rows
 
 
 def _mark_parts(block: TextBlock, rows: Rows) -> Rows:
