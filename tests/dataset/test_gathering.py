@@ -276,53 +276,120 @@ def test_shards_are_listed_as_their_records_say(monkeypatch: pytest.MonkeyPatch)
     }  # fmt: skip
 
 
+class Group:
+    """The stage's last task, of the shards 1 and up, whose files are beside the root."""
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, shards: int = 2, waiting: int = 9,
+        is_stored: bool = False,
+    ) -> None:  # fmt: skip
+        self.folder, self.is_stored = folder, is_stored
+        self.root = folder / "root"
+        self.published: list[Any] = []
+        self.committed: list[Any] = []
+        self.written: list[int] = []
+        job: Any = SimpleNamespace(
+            records=SimpleNamespace(
+                scratch_folder=lambda: contextlib.nullcontext(folder),
+                commit_record=lambda task, *, facts: self.committed.append((task, facts)),
+            ),
+            destination=SimpleNamespace(
+                stage=lambda: contextlib.nullcontext(self.root), publish=self.publish
+            ),
+            limits=SimpleNamespace(unnamed_shards=waiting),
+        )
+        made = SimpleNamespace(root=self.root)
+        monkeypatch.setattr(gathering, "make_shard_job", lambda *row: made)
+        monkeypatch.setattr(gathering, "write_shard", self.write)
+        monkeypatch.setattr(gathering, "shard_row", lambda root, shard: {"file": shard.path.name})
+        self.stage = GatherStage(job, lambda: None)  # type: ignore[arg-type,return-value]
+        planned = tuple(shard(1, number) for number in range(shards))
+        planned += (shard(1, shards, "val"),)
+        plan = ShardPlan("content", [], {}, planned)
+        self.stage.__dict__["_cut"] = Cut("tag", [1, 1 + shards], plan)
+
+    def write(self, job: Any, plan: Any, ranges: Any, wanted: Any, *, publisher: Any) -> Any:
+        assert (self.root / wanted.split).is_dir()
+        for unnamed, path in self.files(wanted.number):
+            unnamed.touch()
+            publisher(unnamed, path)
+        self.written.append(wanted.number)
+        return SimpleNamespace(path=self.folder / f"{wanted.number}.bin")
+
+    def files(self, number: int) -> list[tuple[Path, Path]]:
+        folder = self.folder
+        return [(folder / f"unnamed-{number}.{end}", folder / f"{number}.{end}") for end in ENDS]
+
+    def publish(self, root: Path, rows: Any) -> Any:
+        def give_names() -> None:
+            assert root == self.root
+            self.published += rows
+            for unnamed, path in rows:
+                unnamed.rename(path)
+
+        return give_names() if self.is_stored else give_names
+
+    def count_open(self) -> int:
+        """How many files of shards are open."""
+        links = []
+        for place in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                links.append(str(place.readlink()))
+        return sum(link.startswith(f"{self.folder}/") for link in links)
+
+
 def test_a_group_is_written_published_and_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    published: list[Any] = []
-    committed: list[Any] = []
-    job: Any = SimpleNamespace(
-        records=SimpleNamespace(
-            scratch_folder=lambda: contextlib.nullcontext(tmp_path),
-            commit_record=lambda task, *, facts: committed.append((task, facts)),
-        ),
-        destination=SimpleNamespace(
-            stage=lambda: contextlib.nullcontext(tmp_path / "root"),
-            publish=lambda root, rows: lambda: published.append((root, rows)),
-        ),
-    )  # fmt: skip
-    written: list[Any] = []
-
-    def write(shard_job: Any, plan: Any, ranges: Any, wanted: Any, *, publisher: Any) -> Any:
-        assert (tmp_path / "root" / wanted.split).is_dir()
-        for suffix in ENDS:
-            unnamed = tmp_path / f"unnamed-{wanted.number}.{suffix}"
-            unnamed.touch()
-            publisher(unnamed, tmp_path / f"{wanted.number}.{suffix}")
-        written.append((shard_job, wanted.number))
-        return SimpleNamespace(path=tmp_path / f"{wanted.number}.bin")
-
-    monkeypatch.setattr(gathering, "make_shard_job", lambda job, root, tokenizer, tag: (root, tag))
-    monkeypatch.setattr(gathering, "write_shard", write)
-    monkeypatch.setattr(gathering, "shard_row", lambda root, shard: {"file": shard.path.name})
-    stage = GatherStage(job, lambda: None)  # type: ignore[arg-type,return-value]
-    shards = (shard(1, 0), shard(1, 1), shard(1, 2, "val"))
-    stage.__dict__["_cut"] = Cut("tag", [1, 3], ShardPlan("content", [], {}, shards))
-    uncommitted = stage.run(1)
-    assert written == [((tmp_path / "root", "tag"), number) for number in (1, 2)]
-    assert published == [] and committed == []
+    group = Group(tmp_path, monkeypatch)
+    uncommitted = group.stage.run(1)
+    assert group.written == [1, 2]
+    assert group.published == group.committed == []
     assert len(list(tmp_path.glob("unnamed-*"))) == 4
     uncommitted.commit()
-    assert published == [
-        (
-            tmp_path / "root",
-            tuple((tmp_path / f"unnamed-{n}.{end}", tmp_path / f"{n}.{end}") for end in ENDS),
-        )
-        for n in (1, 2)
-    ]
-    assert not list(tmp_path.glob("unnamed-*"))  # named later, by the commit
+    assert group.published == [*group.files(1), *group.files(2)]
     rows = [{"split": "train", "file": "1.bin"}, {"split": "val", "file": "2.bin"}]
-    assert committed == [(Task("gather", 1), {"shards": rows})]
+    assert group.committed == [(Task("gather", 1), {"shards": rows})]
+    assert group.count_open() == 0
+
+
+def test_few_shards_wait_for_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps two files open: a group of small shards would pass the limit of open files."""
+    group = Group(tmp_path, monkeypatch, shards=9, waiting=3)
+    uncommitted = group.stage.run(1)
+    named = [row for number in range(1, 7) for row in group.files(number)]
+    assert (group.published, group.committed, group.count_open()) == (named, [], 6)
+    uncommitted.commit()
+    assert group.published[len(named) :] == [
+        row for number in (7, 8, 9) for row in group.files(number)
+    ]
+    assert len(group.committed[0][1]["shards"]) == 9
+    assert group.count_open() == 0
+
+
+def test_shards_without_names_are_removed_with_their_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, monkeypatch, shards=3, waiting=2)
+    group.stage.run(1).discard()
+    assert not list(tmp_path.glob("unnamed-*"))
+    assert [path.name for path in sorted(tmp_path.glob("*.bin"))] == ["1.bin"]
+    assert group.count_open() == 0
+    monkeypatch.setattr(gathering, "shard_row", lambda *row: pytest.fail("damaged"))
+    with pytest.raises(pytest.fail.Exception):
+        group.stage.run(1)
+    assert not list(tmp_path.glob("unnamed-*")) and group.count_open() == 0
+
+
+def test_an_uploaded_shard_is_not_kept_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk gets its room back only then, and may have room for a single shard."""
+    group = Group(tmp_path, monkeypatch, shards=4, is_stored=True)
+    uncommitted = group.stage.run(1)
+    assert len(group.published) == 8 and group.count_open() == 0
+    uncommitted.commit()
+    assert len(group.committed) == 1
 
 
 def test_a_cut_is_read_as_it_was_written() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from array import array
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,6 +23,7 @@ from lowtide.corpus.inputhashes import InputHashes
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import ENCODED_ROW_BYTES
 from lowtide.dataset.finishing import find_shard_tag, has_too_few, too_few_tokens
+from lowtide.dataset.openfiles import MAX_OPEN_FILES, ask_for_open_files
 from lowtide.dataset.sharding import (
     ENCODED_ROW_BYTES_HELD,
     LAST_KEY,
@@ -229,30 +231,45 @@ class GatherStage:
         """Write the shards of a group; their names, and the group's record, follow in `commit`."""
         cut, job = self._cut, self._job
         rows: list[dict[str, Any]] = []
-        steps: list[Callable[[], None]] = []
-        finished: list[tuple[Path, Path]] = []
+        unnamed: deque[Uncommitted] = deque()
+        ask_for_open_files(MAX_OPEN_FILES)
+        with contextlib.ExitStack() as stack:
+            root = stack.enter_context(job.destination.stage())
+            shard_job = make_shard_job(job, root, self._load_tokenizer(), cut.tag)
+            with job.records.scratch_folder() as folder:
+                ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
+                for wanted in cut.group(index):
+                    row, shard = self._write(shard_job, ranges, wanted)
+                    stack.callback(shard.discard)
+                    rows.append(row)
+                    unnamed.append(shard)
+                    if len(unnamed) > job.limits.unnamed_shards:
+                        unnamed.popleft().commit()
+            record = partial(job.records.commit_record, Task(self.name, index))
+            steps = [*(shard.commit for shard in unnamed), partial(record, facts={"shards": rows})]
+            return Uncommitted(steps, stack.pop_all())
+
+    def _write(
+        self, shard_job: ShardJob, ranges: _PartRanges, wanted: PlannedShard
+    ) -> tuple[dict[str, Any], Uncommitted]:
+        """Write a shard; return its row, and what gives it its name."""
+        root, finished = shard_job.root, list[tuple[Path, Path]]()
         with contextlib.ExitStack() as stack:
 
             def keep(unnamed: Path, path: Path) -> None:
                 stack.enter_context(keep_unfinished(unnamed))
                 finished.append((unnamed, path))
 
-            root = stack.enter_context(job.destination.stage())
-            shard_job = make_shard_job(job, root, self._load_tokenizer(), cut.tag)
-            with job.records.scratch_folder() as folder:
-                ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
-                for wanted in cut.group(index):
-                    (root / wanted.split).mkdir(parents=True, exist_ok=True)
-                    with ranges.naming_damage():
-                        shard = write_shard(shard_job, cut.plan, ranges, wanted, publisher=keep)
-                    rows.append({"split": wanted.split, **shard_row(root, shard)})
-                    later = job.destination.publish(root, tuple(finished))
-                    finished.clear()
-                    if later is not None:
-                        steps.append(later)
-            task = Task(self.name, index)
-            steps.append(partial(job.records.commit_record, task, facts={"shards": rows}))
-            return Uncommitted(steps, stack.pop_all())
+            (root / wanted.split).mkdir(parents=True, exist_ok=True)
+            with ranges.naming_damage():
+                shard = write_shard(shard_job, self._cut.plan, ranges, wanted, publisher=keep)
+            row = {"split": wanted.split, **shard_row(root, shard)}
+            later = self._job.destination.publish(root, finished)
+            if (
+                later is None
+            ):  # nothing holds the file any more, so that the disk gets its room back
+                return row, Uncommitted()
+            return row, Uncommitted([later], stack.pop_all())
 
     def list_names(self) -> list[Path]:
         """The names of all shards, also of those that are not written yet."""

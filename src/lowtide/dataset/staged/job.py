@@ -70,6 +70,8 @@ class WorkerLimits:
     """Stored hashes of a dataset's documents per task."""
     seen_step: int = 1 << 16
     """Number of these that are read at a time."""
+    unnamed_shards: int = 16
+    """Number of a task's shards that may wait for their names; each has two open files."""
 
 
 @dataclass(frozen=True)
