@@ -329,6 +329,10 @@ def test_a_published_model_is_planned_with_its_shape_and_its_tokenizer(tmp_path)
     assert f"--tokenization {folder}" in plan.commands[0] and "train-tokenizer" not in str(
         plan.commands
     )
+    for machine in ({"ram": "8GiB"}, {"vram": "16GiB"}, {"vram": "16GiB", "seq_len": 64}):
+        plan = make_plan(init_from_model=str(folder), tokens="1M", **machine)
+        # Of 1024 tokens, the rows on a GPU were longer than the model's context: train refused.
+        assert f"--seq-len {machine.get('seq_len', 128)} " in plan.commands[-1]
     with pytest.raises(UsageError, match="--init-from-model and --size are given"):
         make_plan(init_from_model=str(folder), size="1M")
     large = GPTConfig(300, 128, 64, 8192, 64, layout="llama")

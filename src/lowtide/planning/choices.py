@@ -71,19 +71,29 @@ class Choice:
 
 
 def usual_options(
-    options: dict[str, Any], machine: Machine, *, names_a_model: bool, train_tokens: int | None
+    options: dict[str, Any],
+    machine: Machine,
+    *,
+    names_a_model: bool,
+    train_tokens: int | None,
+    context: int | None = None,
 ) -> dict[str, Any]:
-    """Complete the requested options with values that suit the machine and the data."""
+    """Complete the requested options with values that suit the machine and the data.
+
+    `context` is that of the model to start from, whose rows cannot be longer.
+    """
     complete = dict(options)
+    seq_len = _TPU_ROW_TOKENS if machine.is_tpu else 1024 if machine.has_gpu else 256
+    seq_len = min(seq_len, context or seq_len)
     if not names_a_model:
         size = size_for_a_day(machine.cores, has_gpu=machine.has_gpu)
         complete["target_params"] = min(size, size_for_tokens(train_tokens))
     if machine.is_tpu:
-        complete = {"seq_len": _TPU_ROW_TOKENS, "batch_size": _TPU_ROWS} | complete
+        complete = {"seq_len": seq_len, "batch_size": _TPU_ROWS} | complete
         complete["backend"] = "jax"
     if complete.get("backend") == "jax":  # it compiles everything anyway
         complete.pop("compile", None)
-    complete.setdefault("seq_len", 1024 if machine.has_gpu else 256)
+    complete.setdefault("seq_len", seq_len)
     if machine.has_gpu:
         complete.setdefault("use_mixed_precision", True)
         if complete.get("backend") != "jax":

@@ -11,7 +11,7 @@ from typing import Any
 from lowtide.corpus.evaluations import find_item_files
 from lowtide.keywords import takes_keywords
 from lowtide.model.companions import has_tokenizer
-from lowtide.model.config import find_model_dir
+from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.notebooks import preformatted
 from lowtide.planning.choices import (
@@ -97,11 +97,13 @@ def make_plan(settings: PlanSettings) -> Plan:
     machine = find_machine(settings)
     data = find_data(settings, machine)
     given = settings.training_options()
+    base = settings.init_from_model
     wanted = usual_options(
         given,
         machine,
         names_a_model=settings.names_a_model,
         train_tokens=data.train_tokens,
+        context=None if base is None else load_config(find_model_dir(base)).context_length,
     )
     wanted = _stream_options(settings, data, machine, wanted["seq_len"]) | wanted
     asked = asked_for(wanted, data.vocab_size, machine)
