@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "bindings/bindings.hpp"
+#include "model/attention.hpp"
+#include "model/products.hpp"
 #include "model/threaded_kernels.hpp"
 #include "model/twister.hpp"
 
@@ -137,6 +139,88 @@ void bind_heads(nb::module_& m) {
         });
 }
 
+VectorBits require_vectors(size_t bits) {
+  require(bits == 128 || bits == 256 || bits == 512, "vectors have 128, 256 or 512 bits");
+  require(bits <= static_cast<size_t>(widest_vectors()), "this processor has no such vectors");
+  return static_cast<VectorBits>(bits);
+}
+
+using Distances = std::array<size_t, 5>;       // rows and columns of a and b, rows of c
+using ProductSizes = std::array<size_t, 3>;    // rows, depth, columns
+using AttentionSizes = std::array<size_t, 7>;  // the fields of AttentionShape
+
+void bind_products(nb::module_& m) {
+  m.def("vector_bits", [] { return static_cast<size_t>(widest_vectors()); });
+  m.def("has_quick_products", &has_quick_products);
+  m.def("multiply", [](Address a, Address b, Address c, const Distances& distances,
+                       const ProductSizes& sizes, bool adds, size_t num_threads, size_t bits) {
+    const ProductShape shape = {sizes[0], sizes[1], sizes[2]};
+    require_tensors(shape.rows, shape.columns, num_threads, c);
+    require_tensors(shape.rows, shape.depth, num_threads, a);
+    require_tensors(shape.depth, shape.columns, num_threads, b);
+    const VectorBits vectors = require_vectors(bits);
+    const nb::gil_scoped_release unlocked;
+    multiply_all({numbers(a), distances[0], distances[1]}, {numbers(b), distances[2], distances[3]},
+                 shape, room(c), distances[4], adds, num_threads, vectors);
+  });
+}
+
+AttentionShape attention_shape(const AttentionSizes& sizes) {
+  const AttentionShape shape = {sizes[0], sizes[1], sizes[2], sizes[3],
+                                sizes[4], sizes[5], sizes[6]};
+  require(shape.num_heads <= UINT32_MAX && shape.head_dim <= UINT32_MAX && shape.num_kv_heads > 0,
+          "so many heads no network has");
+  require(shape.num_heads % shape.num_kv_heads == 0, "heads share keys in groups of one size");
+  require(shape.num_queries <= shape.num_keys, "each query has a key of its own");
+  checked_product(shape.num_keys, shape.num_heads, shape.head_dim, size_t{64}, sizeof(float));
+  return shape;
+}
+
+AttentionHeads attention_heads(const Outputs& tensors, const Strides& strides) {
+  return {numbers(tensors[0]),
+          numbers(tensors[1]),
+          numbers(tensors[2]),
+          {strides[0], strides[1], strides[2]},
+          {strides[3], strides[4], strides[5]},
+          {strides[6], strides[7], strides[8]}};
+}
+
+void bind_attention(nb::module_& m) {
+  m.def("attention_room_bytes", [](const AttentionSizes& sizes, bool is_backward) {
+    return attention_room_bytes(attention_shape(sizes), is_backward);
+  });
+  m.def("attend", [](const Outputs& tensors, const Strides& strides, const AttentionSizes& sizes,
+                     Address out, Address log_sums, size_t num_threads, size_t bits) {
+    const AttentionShape shape = attention_shape(sizes);
+    require_tensors(checked_product(shape.num_rows, shape.num_queries),
+                    checked_product(shape.num_heads, shape.head_dim), num_threads, tensors[0],
+                    tensors[1], tensors[2], out, log_sums);
+    const VectorBits vectors = require_vectors(bits);
+    const nb::gil_scoped_release unlocked;
+    attend_all(attention_heads(tensors, strides), shape, room(out), room(log_sums), num_threads,
+               vectors);
+  });
+  m.def("attend_backward",
+        [](Address given, const std::array<int64_t, 3>& given_strides, const Outputs& tensors,
+           const Strides& strides, const AttentionSizes& sizes, Address out, Address log_sums,
+           const Outputs& gradients, size_t num_threads, size_t bits) {
+          const AttentionShape shape = attention_shape(sizes);
+          require_tensors(checked_product(shape.num_rows, shape.num_queries),
+                          checked_product(shape.num_heads, shape.head_dim), num_threads, given,
+                          tensors[0], tensors[1], tensors[2], out, log_sums, gradients[0],
+                          gradients[1], gradients[2]);
+          const VectorBits vectors = require_vectors(bits);
+          const nb::gil_scoped_release unlocked;
+          const AttentionGradients all = {numbers(given),
+                                          {given_strides[0], given_strides[1], given_strides[2]},
+                                          room(gradients[0]),
+                                          room(gradients[1]),
+                                          room(gradients[2])};
+          attend_backward_all(all, attention_heads(tensors, strides), shape, numbers(out),
+                              numbers(log_sums), num_threads, vectors);
+        });
+}
+
 using States = std::array<Address, 6>;     // weights, low bits, codes and scales of both moments
 using StepNumbers = std::array<float, 9>;  // the fields of PackedStep, up to its seed
 
@@ -247,6 +331,8 @@ void bind_model(nb::module_& m) {
   bind_activations(m);
   bind_loss(m);
   bind_heads(m);
+  bind_products(m);
+  bind_attention(m);
 }
 
 }  // namespace lowtide

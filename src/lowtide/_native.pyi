@@ -625,6 +625,43 @@ def turn_heads(
     num_threads: int,
     /,
 ) -> None: ...
+def vector_bits() -> int: ...
+def has_quick_products() -> bool: ...
+def multiply(
+    a: int,
+    b: int,
+    c: int,
+    distances: Sequence[int],
+    sizes: Sequence[int],
+    adds: bool,
+    num_threads: int,
+    bits: int,
+    /,
+) -> None: ...
+def attention_room_bytes(sizes: Sequence[int], is_backward: bool, /) -> int: ...
+def attend(
+    tensors: Sequence[int],
+    strides: Sequence[int],
+    sizes: Sequence[int],
+    out: int,
+    log_sums: int,
+    num_threads: int,
+    bits: int,
+    /,
+) -> None: ...
+def attend_backward(
+    given: int,
+    given_strides: Sequence[int],
+    tensors: Sequence[int],
+    strides: Sequence[int],
+    sizes: Sequence[int],
+    out: int,
+    log_sums: int,
+    gradients: Sequence[int],
+    num_threads: int,
+    bits: int,
+    /,
+) -> None: ...
 def adamw_packed(
     states: Sequence[int],
     gradients: int,

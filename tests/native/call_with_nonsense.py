@@ -718,7 +718,32 @@ def call_model() -> None:
             )
     call("turn_heads", _native.turn_heads, 0, [at] * 4, 1e-6, [1, 1, 1, 1, 2], [at] * 3, 1)
     call_packed(at, numbers)
+    call_products(at)
     call_decoder(at)
+
+
+def call_products(at: int) -> None:
+    call("multiply", _native.multiply, at, at, 0, [2] * 5, [2] * 3, False, 1, 128)
+    for sizes in ([1 << 62, 8, 8], [8, 1 << 62, 8], [8, 8, 1 << 62], [-1, 1, 1], [1]):
+        call("multiply", _native.multiply, at, at, at, [2] * 5, sizes, False, 1, 128)
+    for num_threads, bits in ((0, 128), (1 << 40, 128), (1, 0), (1, 127), (1, 1 << 20)):
+        call("multiply", _native.multiply, at, at, at, [2] * 5, [2] * 3, True, num_threads, bits)
+    good = [1, 2, 2, 2, 1, 4, 0]
+    for place, number in itertools.product(range(len(good)), (*FEW, 1 << 40)):
+        sizes = [*good[:place], number, *good[place + 1 :]]
+        call("attention_room_bytes", _native.attention_room_bytes, sizes, True)
+        if number in (0, 1):
+            continue  # right, or the caller's word for what its tensors hold
+        call("attend", _native.attend, [0] * 3, [1] * 9, sizes, 0, 0, 1, 128)
+    for sizes, tensors in itertools.product((good, [1, 4, 2, 2, 1, 4, 0]), ([0] * 3, [at] * 2)):
+        call("attend", _native.attend, tensors, [1] * 9, sizes, at, at, 1, 128)
+        call(
+            "attend_backward",
+            _native.attend_backward,
+            *(at, [1] * 3, tensors, [1] * 9, sizes, at, at, [at] * 3, 1, 128),
+        )
+    for num_threads, bits in ((0, 128), (1, 64)):
+        call("attend", _native.attend, [at] * 3, [1] * 9, good, at, at, num_threads, bits)
 
 
 def call_decoder(at: int) -> None:

@@ -21,6 +21,8 @@ PROGRAM = Path(__file__).parent / "call_with_nonsense.py"
 PLAIN = {
     "ReadError",
     "character_classes",
+    "has_quick_products",
+    "vector_bits",
     "CleanOptions",
     "CleanedBlock",
     "EncodedBlock",

@@ -6,7 +6,8 @@ The modules, in reading order:
 
 shape       config, families, sizing, configjson, moduleconfig (a torch module of the user's)
 network     gpt, blocks, rope, loss, targets; tide, tide_blocks, modeling_tide (the tide layout)
-kernels     rowkernels (CPU); kernels, rotation, headkernels, float8, float8_linear (GPU); graphs
+kernels     rowkernels, products, attending (CPU); kernels, rotation, headkernels, float8,
+            float8_linear (GPU); graphs
 decoder     decoder, decoderweights (native code, without torch), rowcaches
 files       tensors (names), tensorfiles, tensorheaders, weights, arrayfiles, heldfiles, checksums,
             firstweights

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lowtide.model import rowkernels
+from lowtide.model import attending, products, rowkernels
 from lowtide.model.config import GPTConfig
 from lowtide.model.float8 import fits_float8
 from lowtide.model.float8_linear import normed_linear
@@ -123,7 +123,7 @@ def make_norm(config: GPTConfig) -> nn.Module:
     return RMSNorm(config.width, config.norm_eps)
 
 
-class NormedLinear(nn.Linear):
+class NormedLinear(products.Linear):
     """A linear layer right after a norm; in training in float8, if enabled."""
 
     float8 = False
@@ -135,7 +135,7 @@ class NormedLinear(nn.Linear):
         """Multiply by some rows of the matrix."""
         if self.float8 and self.training and fits_float8(x.shape[:-1].numel(), weight):
             return normed_linear(x, weight, bias)
-        return F.linear(x, weight, bias)
+        return products.linear(x, weight, bias)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class Attention(nn.Module):
         )
         self.window = config.window_of(layer)
         self.query_key_value = NormedLinear(config.width, sum(self.sizes), bias=config.has_qkv_bias)
-        self.output = nn.Linear(self.sizes[0], config.width, bias=config.has_output_bias)
+        self.output = products.Linear(self.sizes[0], config.width, bias=config.has_output_bias)
         self.norm_kind = config.family.query_key_norm
         if self.norm_kind != "none":
             query_size, key_size = query_key_norm_sizes(config)
@@ -189,6 +189,8 @@ class Attention(nn.Module):
         past = 0 if cache is None else cache.length
         if cache is not None:
             key, value = cache.append(self.layer, key, value)
+        if not (self.dropout and self.training) and attending.can_attend(query, key, value):
+            return attending.attend(query, key, value, window=self.window)
         if self.window and past + tokens > self.window:
             return self._attend_in_window(query, key, value, past)
         if tokens > 1 and past > 0:
@@ -289,7 +291,7 @@ class SwiGLU(nn.Module):
         super().__init__()
         self.has_bias = config.has_mlp_bias
         self.gate_up = NormedLinear(config.width, 2 * config.mlp_width, bias=self.has_bias)
-        self.down = nn.Linear(config.mlp_width, config.width, bias=self.has_bias)
+        self.down = products.Linear(config.mlp_width, config.width, bias=self.has_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda or self.has_bias:
@@ -311,7 +313,7 @@ class GeluMLP(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.up = NormedLinear(config.width, config.mlp_width)
-        self.down = nn.Linear(config.mlp_width, config.width)
+        self.down = products.Linear(config.mlp_width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)

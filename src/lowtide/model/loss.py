@@ -16,6 +16,7 @@ from torch import Tensor
 from lowtide.model import rowkernels
 from lowtide.model.float8 import Float8Head, fits_float8
 from lowtide.model.kernels import fused_loss_and_error, has_fused_loss
+from lowtide.model.products import has_quick_products, multiply, quick_multiply
 from lowtide.model.targets import plain_loss_and_error
 
 __all__ = ["PlainHead", "chunked_cross_entropy"]
@@ -41,19 +42,22 @@ class PlainHead:
 
     def loss(self, states: Tensor, wanted: Tensor, *, cap: float) -> Tensor:
         """Return the loss of some rows."""
-        return _loss_and_error(states @ self._matrix.t(), wanted, cap=cap, ahead=())[0]
+        logits = multiply(states, self._matrix.t())
+        return _loss_and_error(logits, wanted, cap=cap, ahead=())[0]
 
     def chunk(
         self, states: Tensor, wanted: Tensor, total: Tensor, *, cap: float, ahead: tuple[float, ...]
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of some rows and their gradient; add the matrix's to `total`."""
-        logits = states @ self._matrix.t()
+        logits = multiply(states, self._matrix.t())
         loss, error = _loss_and_error(logits, wanted, cap=cap, ahead=ahead)
-        if states.dtype == torch.float32:
+        if has_quick_products(states, total):
+            quick_multiply(error.t(), states, total, adds=True)
+        elif states.dtype == torch.float32:
             total.addmm_(error.t(), states)
         else:
             total += error.t() @ states
-        return loss, error @ self._matrix
+        return loss, multiply(error, self._matrix)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

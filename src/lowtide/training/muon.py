@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lowtide.model.blocks import Attention, SwiGLU
+from lowtide.model.products import has_quick_products, multiply
 from lowtide.quickclasses import dataclass
 from lowtide.training.adamw import EagerOptimizer
 from lowtide.training.distributed import cut_like, is_divided
@@ -285,10 +286,19 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     x = x / _upper_norm(x)
     tall = x.shape[-2] >= x.shape[-1]
     for a, b, c in POLAR_EXPRESS:
-        square = x.mT @ x if tall else x @ x.mT
-        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        x = torch.baddbmm(x, *((x, polynomial) if tall else (polynomial, x)), beta=a)
+        square = multiply(x.mT, x) if tall else multiply(x, x.mT)
+        polynomial = _plus_product(square, square, square, beta=b, alpha=c)
+        x = _plus_product(x, *((x, polynomial) if tall else (polynomial, x)), beta=a)
     return x
+
+
+def _plus_product(
+    x: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float = 1.0
+) -> Tensor:
+    """Return beta * x + alpha * left @ right of each matrix."""
+    if has_quick_products(x, left, right):
+        return multiply(left, right).mul_(alpha).add_(x, alpha=beta)
+    return torch.baddbmm(x, left, right, beta=beta, alpha=alpha)
 
 
 def _dtype(matrices: Tensor) -> torch.dtype:
@@ -308,14 +318,14 @@ def _orthogonalize_squares(x: Tensor) -> Tensor:
     """
     tall = x.shape[-2] > x.shape[-1]
     size = _upper_norm(x)
-    square = (x.mT @ x if tall else x @ x.mT) / size**2
+    square = (multiply(x.mT, x) if tall else multiply(x, x.mT)).div_(size**2)
     product = None
     for number, (a, b, c) in enumerate(POLAR_EXPRESS, 1):
-        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        factor = _plus_product(square, square, square, beta=b, alpha=c)
         factor.diagonal(dim1=-2, dim2=-1).add_(a)
-        product = factor if product is None else factor @ product
+        product = factor if product is None else multiply(factor, product)
         if number < len(POLAR_EXPRESS):
-            square = factor @ (factor @ square)
+            square = multiply(factor, multiply(factor, square))
     assert product is not None
     product = product / size
-    return x @ product if tall else product @ x
+    return multiply(x, product) if tall else multiply(product, x)

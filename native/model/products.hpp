@@ -1,0 +1,32 @@
+// Products of float32 matrices on a CPU, on several threads.
+//
+// Matrices may be transposed: rows and columns have any distance. Columns of b are copied into
+// panels of two vectors, rows of a into panels of as many rows as a tile has (multiply_tile), so
+// that tiles read both from the cache in order. A sum runs over the depth in the same order for
+// every number, so a row is the same whatever the other rows are, and on any number of threads.
+//
+// Why not a library: torch's (MKL) has vectors of 256 bits on AMD's processors only, and takes 2.2
+// to 2.4 times as long on those that have 512. oneDNN, also in torch, is as quick for two of the
+// three products of a layer, but keeps half a megabyte of code for each shape
+// (docs/decisions/0066-products-on-a-cpu.md).
+#pragma once
+
+#include <cstddef>
+
+#include "system/vectors.hpp"
+
+namespace lowtide {
+
+struct ProductShape {
+  size_t rows, depth, columns;
+};
+
+// c (+)= a b; lines of c are `c_row` apart. Temporary memory: 0.9 MB, and 0.1 MB a thread.
+void multiply_all(const Matrix& a, const Matrix& b, const ProductShape& shape, float* c,
+                  size_t c_row, bool adds, size_t num_threads,
+                  VectorBits vectors = widest_vectors());
+
+// True if torch's own library leaves vectors of this processor unused.
+bool has_quick_products();
+
+}  // namespace lowtide
