@@ -91,18 +91,23 @@ template <size_t LANES>
   const size_t num_rows = std::min(division.block_rows, shape.rows - first_row);
   const size_t first_column = task % division.num_groups * division.group_columns;
   const size_t end_column = std::min(first_column + division.group_columns, shape.columns);
-  const auto panels =
-      std::make_unique_for_overwrite<float[]>(round_up(num_rows, kRows) * shape.depth);
-  float* const lines = panels.get();
-  for (size_t i = 0; i < num_rows; i += kRows) {
+  // Rows whose numbers are contiguous are read where they are; those of the last tile, if it is not
+  // full, and of a transposed matrix are copied.
+  const size_t num_direct = part.a.column == 1 ? num_rows / kRows * kRows : 0;
+  const auto copies =
+      std::make_unique_for_overwrite<float[]>(round_up(num_rows - num_direct, kRows) * shape.depth);
+  for (size_t i = num_direct; i < num_rows; i += kRows) {
     pack_lines<kRows>(part.a.numbers + (first_row + i) * part.a.row, part.a.row, part.a.column,
-                      std::min(kRows, num_rows - i), shape.depth, lines + i * shape.depth);
+                      std::min(kRows, num_rows - i), shape.depth,
+                      copies.get() + (i - num_direct) * shape.depth);
   }
   for (size_t j = first_column; j < end_column; j += kWide) {
     const float* const panel = part.panels + j * shape.depth;
     const size_t columns = std::min(kWide, shape.columns - j);
     for (size_t i = 0; i < num_rows; i += kRows) {
-      const Matrix a = {lines + i * shape.depth, 1, kRows};
+      const Matrix a = i < num_direct
+                           ? Matrix{part.a.numbers + (first_row + i) * part.a.row, part.a.row, 1}
+                           : Matrix{copies.get() + (i - num_direct) * shape.depth, 1, kRows};
       float* const c = part.c + (first_row + i) * part.c_row + j;
       const size_t rows = std::min(kRows, num_rows - i);
       if (rows == kRows && columns == kWide) {

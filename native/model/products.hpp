@@ -1,9 +1,10 @@
 // Products of float32 matrices on a CPU, on several threads.
 //
 // Matrices may be transposed: rows and columns have any distance. Columns of b are copied into
-// panels of two vectors, rows of a into panels of as many rows as a tile has (multiply_tile), so
-// that tiles read both from the cache in order. A sum runs over the depth in the same order for
-// every number, so a row is the same whatever the other rows are, and on any number of threads.
+// panels of two vectors, and rows of a, if their numbers are not contiguous, into panels of as many
+// rows as a tile has (multiply_tile), so that tiles read both from the cache in order. A sum runs
+// over the depth in the same order for every number, so a row is the same whatever the other rows
+// are, and on any number of threads.
 //
 // Why not a library: torch's (MKL) has vectors of 256 bits on AMD's processors only, and takes 2.2
 // to 2.4 times as long on those that have 512. oneDNN, also in torch, is as quick for two of the
