@@ -117,8 +117,8 @@ def require(
         raise UsageError(f"{name} is {value!r}, expected {expected}", next_step=next_step)
 
 
-def require_counts(*, least: int = 1, **counts: Any) -> None:
-    """Refuse counts that are not whole numbers of at least `least`; None is left out.
+def require_counts(*, least: int | None = 1, **counts: Any) -> None:
+    """Refuse counts that are not whole numbers of at least `least`, if given; None is left out.
 
     >>> require_counts(seq_len=8, stride=None, batch_size=2.5)
     Traceback (most recent call last):
@@ -130,7 +130,7 @@ def require_counts(*, least: int = 1, **counts: Any) -> None:
         count = plain_number(given)
         is_whole = isinstance(count, int) and not isinstance(count, bool)
         require(is_whole, name, given, "a whole number")
-        require(count >= least, name, given, f"at least {least}")
+        require(least is None or count >= least, name, given, f"at least {least}")
 
 
 def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,17 @@ def test_a_folder_is_no_output(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "made"]
 
 
+def test_a_text_is_not_its_own_output(tmp_path: Path) -> None:
+    """The advice was to remove it."""
+    text = tmp_path / "a.txt"
+    text.write_text("some text")
+    (tmp_path / "link.npy").symlink_to(text)
+    for name in ("link.npy", "a.txt"):
+        with pytest.raises(UsageError, match="--out-path is the text itself"):
+            pretokenize_file(file=text, out_path=tmp_path / name)
+    assert text.read_text() == "some text"
+
+
 def test_interrupted_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_corpus(tmp_path / "a.txt", make_documents(300))
     steps = interrupt_after_three_steps(path, monkeypatch)

@@ -219,7 +219,28 @@ def test_state_of_other_data_or_settings_is_refused(
         BatchLoader(data, batch_size=4).load_state_dict({name: state[name] for name in wanted})
     with pytest.raises(UsageError, match=r"is a dict from state_dict\(\), not \[\]"):
         BatchLoader(data, batch_size=4).load_state_dict([])  # pyright: ignore
+    for samples in (-5, "7", 1.5, None, True):
+        with pytest.raises(DataError, match=f"a loader's state has {samples!r} as samples"):
+            BatchLoader(data, batch_size=4).load_state_dict({**state, "samples": samples})
     BatchLoader(data, batch_size=9, rank=1, world_size=2).load_state_dict(state)
+
+
+def test_arguments_of_the_wrong_kind_are_refused(data: TokenDataset) -> None:
+    """At once, not in a thread with the first batch."""
+    for options, message in (
+        ({"seed": "x"}, "seed is 'x', expected a whole number"),
+        ({"seed": 1.5}, "seed is 1.5, expected a whole number"),
+        ({"rank": "0"}, "rank is '0', expected a whole number"),
+        ({"world_size": 1.5}, "world_size is 1.5, expected a whole number"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            BatchLoader(data, batch_size=4, **options)
+    path: Any = data.source.path
+    with pytest.raises(UsageError, match="expected a TokenDataset or a Mixture") as caught:
+        BatchLoader(path, batch_size=4)
+    assert caught.value.next_step == "give TokenDataset(path, seq_len=…)"
+    with BatchLoader(data, batch_size=4, seed=np.int64(-3)) as loader:  # pyright: ignore
+        assert next(loader)[0].shape == (4, 40)
 
 
 def test_a_changed_shard_is_refused_on_resume(make_dataset: MakeDataset) -> None:

@@ -266,13 +266,58 @@ def test_arguments_of_the_wrong_kind_are_refused(text_files: list[Path]) -> None
     with pytest.raises(UsageError, match="dataset_id is list, expected a name or a path") as caught:
         StreamingDataLoader(text_files, tokenizer=ByteTokenizer())  # pyright: ignore
     assert caught.value.next_step == "give files=[…] for several files"
-    with pytest.raises(UsageError, match="expected a whole number"):
-        make(text_files, seq_len=2.5)
-    loader = make(text_files)
+    for options, message in (
+        ({"seq_len": 2.5}, "seq_len is 2.5, expected a whole number"),
+        ({"shuffle_buffer_size": "x"}, "shuffle_buffer_size is 'x', expected a whole number"),
+        ({"shuffle_buffer_size": -1}, "shuffle_buffer_size is -1, expected at least 0"),
+        ({"seed": "x"}, "seed is 'x', expected a whole number"),
+        ({"rank": 0.0}, "rank is 0.0, expected a whole number"),
+        ({"val_fraction": "x"}, r"val_fraction is 'x', expected a share in \[0, 1\)"),
+        ({"output_dtype": "float32"}, "output_dtype is 'float32', expected int32 or int64"),
+        ({"split": "val"}, "split 'val' and config_name None: files have neither"),
+        ({"config_name": "en"}, "split 'train' and config_name 'en': files have neither"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make(text_files, **options)
+    with pytest.raises(UsageError, match="files has 5, expected paths"):
+        make([5])
+    loader = make(text_files, seed=-1)
     with pytest.raises(UsageError, match="a dict from state_dict"):
         loader.load_state_dict(None)  # pyright: ignore
     with pytest.raises(DataError, match="a loader's state is without block, delivered"):
         loader.load_state_dict({"version": 1, "epoch": 0, "fingerprint": ""})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": -1},
+        {"epoch": "x"},
+        {"delivered": None},
+        {"delivered": 1.5},
+        {"block": 3},
+        {"block": {"number": 0, "place": 7, "skip_tokens": 0, "documents": 0}},
+        {"block": {"number": -1, "place": None, "skip_tokens": 0, "documents": 0}},
+        {"block": {"number": 0, "place": None}},
+    ],
+)
+def test_a_damaged_state_is_refused_before_a_batch(
+    text_files: list[Path], change: dict[str, Any]
+) -> None:
+    loader = make(text_files)
+    wanted = loader.state_dict()
+    with pytest.raises(DataError, match="a loader's state has"):
+        loader.load_state_dict({**wanted, **change})
+    assert loader.state_dict() == wanted
+
+
+def test_a_folder_on_this_machine_may_be_a_path(tmp_path: Path) -> None:
+    """Of a Hugging Face dataset; only its name as text was understood."""
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text('{"text": "some words in a row of a dataset"}\n' * 9)
+    wanted = windows_of(StreamingDataLoader(str(tmp_path), tokenizer=ByteTokenizer(), seq_len=16))
+    found = windows_of(StreamingDataLoader(tmp_path, tokenizer=ByteTokenizer(), seq_len=16))
+    assert found == wanted and wanted
 
 
 def test_changed_texts_or_settings_are_refused(text_files: list[Path]) -> None:
@@ -603,12 +648,6 @@ def test_the_fingerprint_is_of_all_that_decides_windows(text_files: list[Path]) 
     ]  # fmt: skip
     found = {make(text_files, **other).fingerprint for other in others}
     assert len({known, *found}) == len(others) + 1
-
-
-def test_no_files_are_an_empty_list() -> None:
-    assert module._path_list(None) == []
-    assert module._path_list("a") == ["a"] and module._path_list(Path("a")) == [Path("a")]
-    assert module._path_list(("a", Path("b"))) == ["a", Path("b")]
 
 
 @pytest.mark.parametrize(

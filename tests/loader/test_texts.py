@@ -15,7 +15,7 @@ from lowtide.errors import DataError
 from lowtide.files import checksum_bytes
 from lowtide.loader import texts
 from lowtide.loader.ordering import derive_seed
-from lowtide.loader.texts import FileTexts, Text, iter_encoded, make_encoder
+from lowtide.loader.texts import FileTexts, Text, iter_encoded, make_encoder, path_list
 from lowtide.loader.tokenblocks import Windowing
 from lowtide.stores.paths import StorePath
 from lowtide.tokenizer import Tokenizer
@@ -371,3 +371,9 @@ def test_the_first_id_is_0() -> None:
             return [0, 5]
 
     assert make_encoder(Zeros()).encode([b"a"])[0].tolist() == [0, 5]
+
+
+def test_paths_are_a_list() -> None:
+    assert path_list(None) == []
+    assert path_list("a") == ["a"] and path_list(Path("a")) == [Path("a")]
+    assert path_list(("a", Path("b"))) == ["a", Path("b")]

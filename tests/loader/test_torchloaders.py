@@ -278,3 +278,19 @@ def test_a_loader_knows_how_many_batches_it_has(train_path: Path) -> None:
     ):
         loader = TokenDataLoader(data, batch_size=batch_size, world_size=world_size)
         assert len(loader) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "x"}, "seed is 'x', expected a whole number"),
+        ({"batch_size": 0}, "batch_size is 0, expected at least 1"),
+    ],
+)
+def test_settings_of_the_wrong_kind_are_refused_at_once(
+    train_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        LocalTokenizedDataset(train_path, 32, **options)
+    with pytest.raises(UsageError, match=message):
+        TokenDataLoader(TokenDataset(train_path, seq_len=32), **{"batch_size": 8, **options})

@@ -166,6 +166,24 @@ def test_what_the_package_cannot_encode_is_an_error(
     assert "tokenizer.json" in (raised.value.next_step or "")
 
 
+def test_what_is_no_text_is_refused(ours: Tokenizer) -> None:
+    value: Any = 5
+    for encode in (
+        ours.encode,
+        lambda text: ours.encode_batch(["a", text]),
+        lambda text: list(ours.encode_iterable(["a", text])),
+    ):
+        with pytest.raises(UsageError, match="a text is int, expected str or bytes"):
+            encode(value)
+
+
+def test_half_a_surrogate_pair_is_an_unknown_character(ours: Tokenizer) -> None:
+    wanted = ours.encode("a\ufffdb").tolist()
+    assert ours.encode("a\ud800b").tolist() == wanted
+    assert [ids.tolist() for ids in ours.encode_batch(["a\ud800b"])] == [wanted]
+    assert list(ours.encode_iterable(["a\ud800b"])) == wanted
+
+
 def test_tokens_are_bytes(ours: Tokenizer) -> None:
     ids = ours.encode("the sea\té")
     assert b"".join(ours.token_bytes(int(id)) for id in ids) == " the sea\té".encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import pickle
 import random
 import threading
@@ -187,6 +188,55 @@ def test_files_that_cannot_be_encoded(tmp_path: Path, small_tokenizer: Tokenizer
         small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "gone" / "ids.bin")
     with pytest.raises(UsageError, match="uint16 or uint32"):
         small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin", dtype="<i8")
+
+
+def test_ids_do_not_replace_their_text(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    text, link = tmp_path / "text.txt", tmp_path / "link"
+    text.write_bytes(b"text")
+    link.symlink_to(text)
+    for one, other in ((text, text), (text, link), (link, text)):
+        with pytest.raises(UsageError, match="the ids would replace their text"):
+            small_tokenizer.encode_file(one, other)
+    assert text.read_bytes() == b"text"
+
+
+def test_a_compressed_file_is_not_encoded_as_it_is(
+    tmp_path: Path, small_tokenizer: Tokenizer
+) -> None:
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(b"text"))
+    with pytest.raises(UsageError, match=r"compressed \(gzip\); its bytes would be encoded"):
+        small_tokenizer.encode_file(tmp_path / "text.txt.gz", tmp_path / "ids.bin")
+    assert not (tmp_path / "ids.bin").exists()
+
+
+def test_what_is_no_text_is_refused(small_tokenizer: Tokenizer) -> None:
+    value: Any = 5
+    for tokenizer in (small_tokenizer, Tokenizer.from_characters("ab")):
+        for encode in (
+            tokenizer.encode,
+            lambda text, of=tokenizer: of.encode_batch(["a", text]),
+            lambda text, of=tokenizer: list(of.encode_iterable(["a", text])),
+        ):
+            with pytest.raises(UsageError, match="a text is int, expected str or bytes"):
+                encode(value)
+
+
+def test_a_batch_is_a_list_of_texts(small_tokenizer: Tokenizer) -> None:
+    """One text would be taken for a list of its characters."""
+    with pytest.raises(UsageError, match="one text was given") as caught:
+        small_tokenizer.encode_batch("some text")
+    assert caught.value.next_step == "tokenizer.encode(text)"
+    with pytest.raises(UsageError, match=r"num_workers is 1\.5, expected"):
+        small_tokenizer.encode_batch(["a"], num_workers=1.5)  # pyright: ignore
+
+
+def test_a_place_where_nothing_can_be_saved(tmp_path: Path, small_tokenizer: Tokenizer) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for save in (small_tokenizer.save, small_tokenizer.save_vocabulary):
+        with pytest.raises(LowtideError, match="this exists already"):
+            save(tmp_path / "file")
+    with pytest.raises(LowtideError, match="no such file or folder"):
+        small_tokenizer.save_tiktoken(tmp_path / "none" / "a.tiktoken")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")

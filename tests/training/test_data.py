@@ -267,7 +267,7 @@ def test_a_stream_is_opened_as_the_settings_say(
             "max_examples": 7,
             "val_fraction": 0.125,
             "text_field": "body",
-            "split": "test",
+            "split": "train" if local else "test",
             "seed": 3,
             "drop_last": world > 1,
             "reader_bytes": 1 << 30,

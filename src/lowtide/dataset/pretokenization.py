@@ -135,6 +135,12 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
             path=settings.out_path,
             next_step=f"--out-path {settings.out_path / npy_path(sources[0].path).name}",
         )
+    if settings.out_path is not None and _is_input(settings.out_path, sources[0]):
+        raise UsageError(
+            "--out-path is the text itself",
+            path=settings.out_path,
+            next_step=f"--out-path {npy_path(sources[0].path)}",
+        )
     if settings.out_path is None and any(is_stored(source.path) for source in sources):
         raise UsageError(
             f"{sources[0].path} lies in an object store, where no .npy is written",
@@ -161,6 +167,13 @@ def iter_pretokenized(settings: PretokenizeSettings) -> Iterator[PretokenizeResu
                 yield from results
                 results.clear()
     yield from results
+
+
+def _is_input(path: Path, source: InputFile) -> bool:
+    """True if an output is the input, by whatever name: its owner would be told to remove it."""
+    if is_stored(path) or is_stored(source.path) or not source.format.is_file:
+        return False
+    return path.exists() and path.samefile(source.path)
 
 
 def _pretokenize(

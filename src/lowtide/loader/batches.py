@@ -25,7 +25,7 @@ from lowtide.loader.ordering import Order, check_order
 from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
 from lowtide.packages import naming_missing_packages
 from lowtide.quickclasses import dataclass
-from lowtide.settings import require_counts
+from lowtide.settings import plain_number, require_counts
 
 __all__ = [
     "BatchLoader",
@@ -36,6 +36,7 @@ __all__ = [
     "make_state",
     "planned_bytes",
     "rank_share",
+    "read_count",
 ]
 
 STATE_VERSION = 1
@@ -139,11 +140,23 @@ def check_state(state: Mapping[str, Any], dataset: SampleSource, *, order: Order
             next_step="bring back the data and settings of that run, or start a new run from its "
             "weights",
         )
-    return int(state["samples"])
+    return read_count(state, "samples")
+
+
+def read_count(state: Mapping[str, Any], name: str) -> int:
+    """A count of a loader's state; a damaged one would give other batches, or end in a thread."""
+    count = plain_number(state.get(name))
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise DataError(
+            f"a loader's state has {count!r} as {name}, expected a whole number from 0 on",
+            next_step="take the state of another checkpoint",
+        )
+    return count
 
 
 def check_rank(rank: int, world_size: int) -> None:
     """Refuse a rank that does not exist."""
+    require_counts(least=None, rank=rank, world_size=world_size)
     if world_size < 1 or not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} does not lie between 0 and {world_size - 1}")
 
@@ -266,9 +279,16 @@ class BatchLoader:
         segments: bool = False,
         pin_memory: bool = False,
     ) -> None:
+        if not hasattr(dataset, "plan_rows"):
+            raise UsageError(
+                f"dataset is {type(dataset).__name__}, expected a TokenDataset or a Mixture",
+                next_step="give TokenDataset(path, seq_len=…)",
+            )
         check_order(order)
         require_counts(batch_size=batch_size, num_workers=num_workers)
         require_counts(least=0, prefetch_batches=prefetch_batches, num_epochs=num_epochs)
+        require_counts(least=None, seed=seed)
+        seed = int(seed)  # one of NumPy overflows, and is none of JSON's numbers
         check_rank(rank, world_size)
         if segments:
             dataset.require_documents()

@@ -21,29 +21,30 @@ from lowtide.corpus.inputs import names_files
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
-from lowtide.loader.batches import Share, check_rank, check_version, rank_share
+from lowtide.loader.batches import Share, check_rank, check_version, rank_share, read_count
 from lowtide.loader.footprint import planned_bytes
 from lowtide.loader.heldout import KeptTexts
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
 from lowtide.loader.texts import (
     FileTexts,
     HubTexts,
+    PathLike,
     TextSource,
     epoch_seed,
     iter_encoded,
     make_encoder,
+    path_list,
 )
 from lowtide.loader.tokenblocks import BlockStart, Windowing, iter_token_blocks, windows_before
 from lowtide.loader.windows import TokenDataset, Tokens
 from lowtide.scratch import ScratchFolder, naming_full_disk
-from lowtide.settings import require_counts
+from lowtide.settings import require, require_counts
 
 __all__ = ["EndlessBatches", "StreamingDataLoader"]
 
 STATE_VERSION = 1
 _SAMPLE_BYTES = 1 << 20
 _ALMOST_OVER = 0.999
-PathLike = str | os.PathLike[str]
 Batch = dict[str, Tokens]
 
 
@@ -67,7 +68,7 @@ class StreamingDataLoader:
     @takes_second_names
     def __init__(
         self,
-        dataset_id: str | None = None,
+        dataset_id: PathLike | None = None,
         *,
         tokenizer: Any,
         files: PathLike | Sequence[PathLike] | None = None,
@@ -94,8 +95,12 @@ class StreamingDataLoader:
         require_counts(
             seq_len=seq_len, batch_size=batch_size, stride=stride, max_examples=max_examples
         )
-        if not 0 <= val_fraction < 1:
-            raise UsageError(f"val_fraction is {val_fraction}, expected a share in [0, 1)")
+        require_counts(least=0, shuffle_buffer_size=shuffle_buffer_size)
+        require_counts(least=None, seed=seed)
+        share: Any = val_fraction
+        is_share = isinstance(share, float | int) and 0 <= share < 1
+        require(is_share, "val_fraction", val_fraction, "a share in [0, 1)")
+        require(output_dtype in ("int32", "int64"), "output_dtype", output_dtype, "int32 or int64")
         if (dataset_id is None) == (files is None):
             raise UsageError("give either dataset_id or files")
         given: Any = dataset_id
@@ -104,6 +109,7 @@ class StreamingDataLoader:
                 f"dataset_id is {type(given).__name__}, expected a name or a path",
                 next_step="give files=[…] for several files",
             )
+        dataset_id = given if given is None else os.fspath(given)
         if dataset_id is not None and names_files(dataset_id) and not Path(dataset_id).is_dir():
             dataset_id, files = None, dataset_id  # a folder may be a Hugging Face dataset
         self._source: TextSource
@@ -116,8 +122,13 @@ class StreamingDataLoader:
                 streaming=streaming,
             )
         else:
+            if split != "train" or config_name is not None:
+                raise UsageError(
+                    f"split {split!r} and config_name {config_name!r}: files have neither",
+                    next_step="leave both out, and name the files that are wanted",
+                )
             self._source = FileTexts(
-                _path_list(files),
+                path_list(files),
                 text_field=text_field,
                 reader_bytes=reader_bytes,
                 budget_bytes=budget_bytes,
@@ -129,7 +140,7 @@ class StreamingDataLoader:
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.streaming = streaming
-        self.seed = seed
+        self.seed = int(seed)
         self.rank = rank
         self.world_size = world_size
         self._max_examples = max_examples
@@ -362,10 +373,9 @@ class StreamingDataLoader:
                 "was saved: its place in the texts means nothing any more",
                 next_step="bring back what that run had, or start a new run from its weights",
             )
-        self._epoch = int(state["epoch"])
+        epoch, delivered = read_count(state, "epoch"), read_count(state, "delivered")
         self._start = BlockStart.from_json(state["block"])
-        self._delivered = int(state["delivered"])
-        self._resumed = True
+        self._epoch, self._delivered, self._resumed = epoch, delivered, True
 
 
 class EndlessBatches:
@@ -402,9 +412,3 @@ class EndlessBatches:
     def close(self) -> None:
         """Stop reading; the next batch would be the first of the next epoch."""
         self._batches = None
-
-
-def _path_list(files: PathLike | Sequence[PathLike] | None) -> list[PathLike]:
-    if files is None:
-        return []
-    return [files] if isinstance(files, str | os.PathLike) else list(files)

@@ -49,14 +49,17 @@ __all__ = [
     "ENCODING_THREADS",
     "FileTexts",
     "HubTexts",
+    "PathLike",
     "Text",
     "TextEncoder",
     "TextSource",
     "epoch_seed",
     "iter_encoded",
     "make_encoder",
+    "path_list",
 ]
 
+PathLike = str | os.PathLike[str]
 ENCODING_THREADS = 2
 """Threads of the tokenizer. Each has a cache, so only two; they are far faster than training."""
 _PART_BYTES = 1 << 20
@@ -101,7 +104,7 @@ class FileTexts:
     @takes_second_names
     def __init__(
         self,
-        paths: Iterable[str | os.PathLike[str]],
+        paths: Iterable[PathLike],
         *,
         text_field: str = "text",
         block_bytes: int = BLOCK_BYTES,
@@ -172,6 +175,15 @@ def _file_fingerprint(source: InputFile) -> str:
             return f"{source.path.name} {sample_fingerprint(file.fileno(), source.size_bytes)}"
     except OSError as error:
         raise from_os_error(error) from error
+
+
+def path_list(files: PathLike | Sequence[PathLike] | None) -> list[PathLike]:
+    """One path or several as a list; UsageError for anything else in it."""
+    given: list[Any] = [files] if isinstance(files, str | os.PathLike) else list(files or ())
+    for path in given:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"files has {path!r}, expected paths")
+    return given
 
 
 class HubTexts:

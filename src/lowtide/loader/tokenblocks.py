@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.errors import DataError
+from lowtide.loader.batches import read_count
 from lowtide.loader.ordering import derive_seed, order_indices
 from lowtide.loader.texts import Place, TextEncoder, TextSource, iter_encoded
 from lowtide.loader.windows import Tokens
@@ -61,13 +63,19 @@ class BlockStart:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> BlockStart:
-        """Make it from the result of `as_json`."""
-        place = values["place"]
+        """Make it from the result of `as_json`; DataError if it is something else."""
+        given: Any = values
+        place = given.get("place") if isinstance(given, Mapping) else values
+        if not (place is None or isinstance(place, list | tuple)):
+            raise DataError(
+                f"a loader's state has {given!r} as block, expected the place of a block",
+                next_step="take the state of another checkpoint",
+            )
         return cls(
-            number=int(values["number"]),
+            number=read_count(values, "number"),
             place=None if place is None else tuple(place),
-            skip_tokens=int(values["skip_tokens"]),
-            documents=int(values["documents"]),
+            skip_tokens=read_count(values, "skip_tokens"),
+            documents=read_count(values, "documents"),
         )
 
 

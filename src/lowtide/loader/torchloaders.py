@@ -111,11 +111,13 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
         world_size: int = 1,
     ) -> None:
         check_rank(rank, world_size)
+        require_counts(batch_size=batch_size)
+        require_counts(least=None, seed=seed)
         self.data = TokenDataset(
             data_path, split=split, seq_len=seq_len, stride=stride, dtype=dtype
         )
         self.order: Order = "shuffle" if shuffle else "sequential"
-        self.seed = seed
+        self.seed = int(seed)
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
@@ -193,7 +195,7 @@ class _RangeDataset(Dataset[Batch]):
     def __init__(self, data: TokenDataset, order: Order, seed: int) -> None:
         self.data = data
         self.order: Order = order
-        self.seed = seed
+        self.seed = int(seed)
 
     def __getitem__(self, samples: tuple[int, int]) -> Batch:
         return _read_range(self.data, self.order, self.seed, *samples)
@@ -253,9 +255,10 @@ class TokenDataLoader(DataLoader[Batch]):
         check_rank(rank, world_size)
         require_counts(batch_size=batch_size)
         require_counts(least=0, num_workers=num_workers)
+        require_counts(least=None, seed=seed)
         self._data = data
         self._order: Order = order
-        self._seed = seed
+        self._seed = seed = int(seed)
         self._samples = 0
         self._resumed = False
         self._rows_per_batch = batch_size * world_size

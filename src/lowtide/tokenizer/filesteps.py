@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide import _native
+from lowtide.corpus.inputformats import classify
+from lowtide.errors import UsageError
 from lowtide.files import atomic_file
 from lowtide.tokenizer.limits import EncodingLimits
 
@@ -22,10 +24,27 @@ if TYPE_CHECKING:
 
     Encode = Callable[[Iterable[bytes]], Iterable[npt.NDArray[Any]]]
 
-__all__ = ["WINDOW_BYTES", "encode_by_windows", "encode_natively", "iter_file_steps"]
+__all__ = ["WINDOW_BYTES", "check_files", "encode_by_windows", "encode_natively", "iter_file_steps"]
 
 WINDOW_BYTES = EncodingLimits.window_bytes
 _STEP_BYTES = 256 << 20
+
+
+def check_files(path: Path, out_path: Path) -> None:
+    """Refuse ids in the place of their text, and a text that is still compressed."""
+    if out_path.exists() and out_path.samefile(path):
+        raise UsageError(
+            "the ids would replace their text: both are the same file",
+            path=str(out_path),
+            next_step="name another file for the ids",
+        )
+    _, compression = classify(path)
+    if compression is not None:
+        raise UsageError(
+            f"this file is compressed ({compression}); its bytes would be encoded as they are",
+            path=str(path),
+            next_step="lowtide pretokenize reads compressed text, or unpack the file",
+        )
 
 
 def iter_file_steps(

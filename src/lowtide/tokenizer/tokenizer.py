@@ -7,7 +7,8 @@ Memory:  a cache for each working thread (`EncodingLimits`); one window of a str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,10 +18,12 @@ from lowtide.arrays import np
 from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.memory import usable_cores
+from lowtide.settings import require_counts
 from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.composing import compose_nfc
-from lowtide.tokenizer.filesteps import encode_by_windows, encode_natively
+from lowtide.tokenizer.filesteps import check_files, encode_by_windows, encode_natively
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
+from lowtide.tokenizer.giventexts import as_bytes, as_part, as_text
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.patterns import Pattern
@@ -151,17 +154,20 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into `folder`."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_tokenizer_json(folder / TOKENIZER_NAME, self.data)
+        with _explaining_os_errors():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_tokenizer_json(folder / TOKENIZER_NAME, self.data)
 
     def save_vocabulary(self, folder: str | Path) -> None:
         """Write vocab.json and merges.txt into `folder`."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        write_vocab_and_merges(folder, self.data)
+        with _explaining_os_errors():
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            write_vocab_and_merges(folder, self.data)
 
     def save_tiktoken(self, path: str | Path) -> None:
         """Write a .tiktoken file; it holds ranks only, so special tokens and pattern go by name."""
-        write_tiktoken(path, self.data)
+        with _explaining_os_errors():
+            write_tiktoken(path, self.data)
 
     @property
     def kind(self) -> str:
@@ -232,10 +238,10 @@ class Tokenizer:
         """
         self._check_mode(special)
         if self._package is not None:
-            return _as_ids(self._package.encode(_as_text(text), special=special))
+            return _as_ids(self._package.encode(as_text(text), special=special))
         if self._characters is not None:
-            return _as_ids(self._characters.encode(_as_text(text), special=special))
-        data = _as_bytes(text)
+            return _as_ids(self._characters.encode(as_text(text), special=special))
+        data = as_bytes(text)
         if special == "forbid":
             self._refuse_specials(data)
         return _as_ids(self.native.encode(data, special == "allow"))
@@ -250,18 +256,24 @@ class Tokenizer:
     ) -> list[TokenIds]:
         """Return the ids of each text, on several threads; the arrays share one block of memory."""
         self._check_mode(special)
+        require_counts(least=0, num_workers=num_workers)
+        if isinstance(texts, str | bytes):
+            raise UsageError(
+                "encode_batch takes a list of texts, and one text was given",
+                next_step="tokenizer.encode(text)",
+            )
+        workers = int(num_workers or usable_cores())
         if self._package is not None:
-            workers = num_workers or usable_cores()
-            parts = self._package.encode_batch(texts, special=special, num_workers=workers)
+            whole = [as_text(text) for text in texts]
+            parts = self._package.encode_batch(whole, special=special, num_workers=workers)
             return [_as_ids(part) for part in parts]
         if self._native is None:
             return [self.encode(text, special=special) for text in texts]
-        data = [_as_bytes(text) for text in texts]
+        data = [as_bytes(text) for text in texts]
         if special == "forbid":
             for item in data:
                 self._refuse_specials(item)
-        threads = num_workers or usable_cores()
-        ids, ends = self._native.encode_many(data, special == "allow", threads)
+        ids, ends = self._native.encode_many(data, special == "allow", workers)
         parts = np.split(ids, ends[:-1].astype(np.int64)) if len(data) else []
         return [_as_ids(part) for part in parts]
 
@@ -281,12 +293,13 @@ class Tokenizer:
         """Return the ids of a stream, an array per window."""
         self._check_mode(special)
         if self._package is not None:
-            yield from map(_as_ids, self._package.iter_encoded(texts, special=special))
+            parts = map(as_part, texts)
+            yield from map(_as_ids, self._package.iter_encoded(parts, special=special))
             return
         held = bytearray()
         checked = 0  # up to here no place to cut was found
         for text in texts:
-            held += _as_bytes(text)
+            held += as_bytes(text)
             if len(held) - checked < self._limits.window_bytes:
                 continue
             cut = self.last_cut(bytes(held))
@@ -314,7 +327,8 @@ class Tokenizer:
         else uint32. `on_progress` is called with the bytes read so far.
         """
         item = self._file_dtype(dtype)
-        try:
+        with _explaining_os_errors():
+            check_files(Path(path), Path(out_path))
             if self._native is None or special == "forbid":
                 return encode_by_windows(
                     lambda texts: self.iter_encoded(texts, special=special),
@@ -334,8 +348,6 @@ class Tokenizer:
                 on_progress=on_progress,
                 window_bytes=self._limits.window_bytes,
             )
-        except OSError as error:
-            raise from_os_error(error) from None
 
     def _file_dtype(self, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
         small = id_bytes(self.vocab_size) == 2
@@ -385,13 +397,12 @@ class Tokenizer:
         return f"Tokenizer({self.name!r}, kind={self.kind!r}, vocab_size={self.vocab_size})"
 
 
-def _as_bytes(text: str | bytes) -> bytes:
-    if isinstance(text, bytes):
-        return text
+@contextmanager
+def _explaining_os_errors() -> Generator[None]:
     try:
-        return text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 cannot represent
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+        yield
+    except OSError as error:
+        raise from_os_error(error) from None
 
 
 def _open_package(vocabulary: Vocabulary, limits: EncodingLimits) -> PackageEncoder:
@@ -407,7 +418,3 @@ def _as_ids(found: np.ndarray[Any, Any]) -> TokenIds:
     from lowtide.tokenizer.ids import TokenIds
 
     return found.view(np.int32).view(TokenIds)
-
-
-def _as_text(text: str | bytes) -> str:
-    return text if isinstance(text, str) else text.decode("utf-8", "replace")

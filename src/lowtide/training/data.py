@@ -143,7 +143,7 @@ def _open_stream(
         max_examples=settings.data.max_examples,
         val_fraction=held.fraction,
         text_field=settings.data.text_field,
-        split=settings.data.split,
+        split="train" if local else settings.data.split,
         seed=settings.learning.seed,
         drop_last=world_size > 1,
         output_dtype="int64",
