@@ -31,6 +31,7 @@ _EXPECTED = {
     "PATH": ("a path", "is a variable of the shell empty?"),
     "TEXT": ("text", None),
 }
+_MOST_WORDS = 8  # of a command that are repeated in a next step; a pattern may be many files
 _TRUTHS = ("True", "False", "None")  # what a switch that may be left open takes as its value
 
 
@@ -65,7 +66,7 @@ def explain_flags(
     for flag, value in zip((f for f in known.values() if f.positional), positional, strict=False):
         if error := _explain_value(flag.usage.rstrip(" …"), flag, value):
             return error
-    return _explain_missing(cls, known, [one.flag for one in given], positional, options, program)
+    return _explain_missing(cls, known, given, positional, options, program)
 
 
 def _split(words: Iterable[str]) -> tuple[list[str], list[_Given]]:
@@ -100,7 +101,8 @@ def _explain_flag(one: _Given, by_flag: dict[str, Flag], *, all_flags: str) -> U
         )
     flag = flag or switch
     if flag is None:
-        nearest = nearest_name(one.flag, by_flag, likeness=0.75)
+        offs = ["--no-" + name[2:] for name, known in by_flag.items() if not known.metavar]
+        nearest = nearest_name(one.flag, [*by_flag, *offs], likeness=0.75)
         step = f"did you mean {nearest}?" if nearest else all_flags
         return UsageError(f"there is no flag {one.flag}", next_step=step)
     name = flag_name(flag.name)
@@ -166,12 +168,13 @@ def _explain_value(name: str, flag: Flag, value: str) -> UsageError | None:
 def _explain_missing(
     cls: type[Any],
     known: dict[str, Flag],
-    given: Collection[str],
+    given: Sequence[_Given],
     positional: Sequence[str],
     options: Collection[str],
     program: str,
 ) -> UsageError | None:
     """The error for settings without a default that nothing gives."""
+    flags = [one.flag for one in given]
     places = [name for name, flag in known.items() if flag.positional]
     there = {*options, *places[: len(positional)]}
     missing = [
@@ -180,14 +183,25 @@ def _explain_missing(
         if field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
         and name not in there
-        and flag_name(name) not in given
-        and flag_name(known[name].name) not in given
+        and flag_name(name) not in flags
+        and flag_name(known[name].name) not in flags
     ]
     if not missing:
         return None
     names = [flag.usage if flag.positional else flag_name(flag.name) for flag in missing]
     verb = "is" if len(names) == 1 else "are"
-    form = " ".join([program, *(flag.usage for flag in missing)])
+    words: list[str] = []
+    for one in given:
+        words += [one.word, *(one.values if "=" not in one.word else ())]
+    form = " ".join(
+        [
+            program,
+            *map(shlex.quote, positional),
+            *(flag.usage for flag in missing if flag.positional),
+            *(map(shlex.quote, words) if len(words) <= _MOST_WORDS else ["…"]),
+            *(flag.usage for flag in missing if not flag.positional),
+        ]
+    )
     return UsageError(
         f"{' and '.join(names)} {verb} missing",
         next_step=f"{form} ({program} --help has examples)",

@@ -72,7 +72,9 @@ def parse_size(text: str | int) -> int:
             else int(match.group(1)) * unit
         )
     if size <= 0:
-        raise UsageError(f"size {text!r} is not positive")
+        raise UsageError(
+            f"size {text!r} is not positive", next_step='write it as "2GiB", "500MB" or bytes'
+        )
     return size
 
 

@@ -21,7 +21,7 @@ from lowtide.corpus.inputs import (
     hash_inputs,
     names_files,
 )
-from lowtide.errors import DataError, LowtideError
+from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.stores.objects import ObjectInfo
 from lowtide.stores.urls import store_url
 from lowtide.tokenizer.training import train_tokenizer
@@ -119,6 +119,18 @@ def test_link_loop_ends(tmp_path: Path) -> None:
 def test_missing_inputs_are_named(tmp_path: Path, given: str) -> None:
     with pytest.raises(DataError, match=r"no such file|no file matches"):
         expand_inputs([tmp_path / given])
+
+
+def test_an_empty_word_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unset variable of the shell had everything there prepared."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("text")
+    with pytest.raises(UsageError, match="an empty word") as caught:
+        expand_inputs(["a.txt", ""])
+    assert caught.value.next_step == "is a variable of the shell empty? the current folder is ."
+    assert len(expand_inputs(["."])) == 1
 
 
 def test_folder_without_text_is_an_error(tmp_path: Path) -> None:

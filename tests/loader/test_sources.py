@@ -118,6 +118,11 @@ def test_types_of_ids(dtype: object) -> None:
         sources._checked_dtype(dtype)  # pyright: ignore[reportArgumentType]
 
 
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(UsageError, match="the path of the tokens is empty"):
+        sources.find_tokens("")
+
+
 def test_what_to_do_about_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "there.txt").write_text("text")
     found = {

@@ -175,6 +175,16 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 # GPT-2
 
 
+def test_an_empty_name_is_not_the_current_folder(
+    tmp_path: Path, small_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tokenizer.save(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="the name of the tokenizer is empty"):
+        Tokenizer.load("")
+    assert Tokenizer.load(".").vocab_size == small_tokenizer.vocab_size
+
+
 def test_gpt2_works_offline() -> None:
     gpt2 = Tokenizer.load("gpt2")
     assert gpt2.name == "gpt2"

@@ -129,6 +129,11 @@ def test_small_tables_and_little_memory_change_nothing(
         assert (tmp_path / "tight" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
+def small(kind: str) -> dict[str, Any]:
+    """Settings of a small tokenizer; the characters of the text alone decide how many there are."""
+    return {"kind": kind, **({"vocab_size": 280} if kind == "bpe" else {})}
+
+
 def write_corpus(kind: str, folder: Path, documents: list[str]) -> list[Path]:
     """Write the documents as files of one kind."""
     folder.mkdir()
@@ -220,8 +225,7 @@ def test_characters_across_blocks(tmp_path: Path) -> None:
 def test_a_kill_while_the_files_are_written_is_survived(
     tmp_path: Path, text_file: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"input": [text_file], "kind": kind, "vocab_size": 300 if kind == "bpe" else None}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {"input": [text_file], **small(kind)}
     whole = train_tokenizer(**given, out_dir=tmp_path / "whole").tokenizer
     rename = Path.replace
     for last in ("training.json", "vocab.json", "merges.txt", "tokenizer.json"):
@@ -269,7 +273,7 @@ def test_a_finished_tokenizer_is_left_alone(tmp_path: Path, text_file: Path) -> 
 def test_every_kind_is_known_by_content(tmp_path: Path, text_file: Path, kind: str) -> None:
     packed = tmp_path / "b.txt.gz"
     packed.write_bytes(gzip.compress(b"low tide, low water"))
-    given: dict[str, Any] = {"input": [text_file, packed], "kind": kind, "vocab_size": 280}
+    given: dict[str, Any] = {"input": [text_file, packed], **small(kind)}
     given["out_dir"] = tmp_path / "tok"
     train_tokenizer(**given)
     for path in (text_file, packed):
@@ -295,6 +299,9 @@ def test_a_tokenizer_of_others_is_left_alone(
         ({"vocab_size": 256}, r"need 257\n.*next: --vocab-size 257 or more"),
         ({"vocab_size": 300, "special_tokens": ["<s>", ""]}, "cannot be empty"),
         ({"vocab_size": 300, "special_tokens": ["a"]}, "single character"),
+        ({"kind": "char", "vocab_size": 300}, "--vocab-size has no effect with --kind char"),
+        ({"kind": "char", "pattern": "o200k"}, "--pattern has no effect with --kind char"),
+        ({"kind": "char", "min_frequency": 2}, "--min-frequency has no effect with --kind char"),
         ({"min_frequency": 0}, "below 1"),
         ({"processes": 0}, "at least 1"),
         ({"memory": "much"}, "not a size"),
@@ -439,9 +446,9 @@ def test_binaries_are_refused_as_prepare_does_it(tmp_path: Path, name: str, kind
     good = tmp_path / "good.txt"
     good.write_text("good text")
     with pytest.raises(DataError, match="binary file: byte 4 is NUL") as caught:
-        train_tokenizer(input=[path, good], vocab_size=260, kind=kind)
+        train_tokenizer(input=[path, good], **small(kind))
     assert caught.value.path == path
-    trained = train_tokenizer(input=[path, good], vocab_size=260, kind=kind, skip_bad_inputs=True)
+    trained = train_tokenizer(input=[path, good], **small(kind), skip_bad_inputs=True)
     assert trained.record["counts"]["bytes"] == 9
 
 
@@ -482,7 +489,7 @@ def test_a_text_that_changes_meanwhile_makes_no_tokenizer(
 
     monkeypatch.setattr(training, name, overwrite)
     with pytest.raises(DataError, match="changed while it was read") as caught:
-        train_tokenizer(input=[path], vocab_size=260, kind=kind, out_dir=tmp_path / "out")
+        train_tokenizer(input=[path], **small(kind), out_dir=tmp_path / "out")
     assert caught.value.path == path
     assert not (tmp_path / "out" / "tokenizer.json").exists()
 
@@ -615,9 +622,7 @@ def test_tokens_are_numbered_by_both_rules() -> None:
 def test_characters_that_do_not_fit_are_named_with_all_they_take(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(map(chr, range(0x4E00, 0x4E00 + 3000))))
     inputs = expand_inputs([tmp_path])
-    settings = build_settings(
-        TokenizerTrainingSettings, {"input": [tmp_path], "vocab_size": 300, "kind": "char"}
-    )
+    settings = build_settings(TokenizerTrainingSettings, {"input": [tmp_path], "kind": "char"})
     notes: list[str] = []
     progress: Any = SimpleNamespace(note=notes.append)
     with pytest.raises(BudgetError) as caught:

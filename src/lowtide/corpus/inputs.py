@@ -31,7 +31,7 @@ from lowtide.corpus.inputformats import (
 from lowtide.corpus.jsonlines import classify_file
 from lowtide.corpus.localfiles import iter_files, not_a_file
 from lowtide.counts import counted
-from lowtide.errors import DataError, from_os_error
+from lowtide.errors import DataError, UsageError, from_os_error
 from lowtide.packages import require_package
 from lowtide.quickclasses import dataclass
 from lowtide.stores.paths import StorePath, find_objects, input_path, tag_number
@@ -217,6 +217,11 @@ def expand_inputs(
     inputs = InputList()
     seen: dict[int, int] = {}
     for given in paths:
+        if not os.fspath(given):  # pathlib would read it as the current folder
+            raise UsageError(
+                "an input is named by an empty word",
+                next_step="is a variable of the shell empty? the current folder is .",
+            )
         if (hub := hub_name(given)) is not None:
             name, split = parse_hub_name(hub)
             require_package("datasets", hub)

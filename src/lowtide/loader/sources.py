@@ -96,6 +96,8 @@ def find_tokens(
     if not isinstance(path, str | os.PathLike):
         source = _from_array(path)
         return _take_portion(source, split, val_fraction=val_fraction, val_tokens=val_tokens)
+    if not os.fspath(path):  # pathlib would read it as the current folder
+        raise UsageError("the path of the tokens is empty", next_step="the current folder is .")
     if (url := store_url(path)) is not None:
         return _from_store(url, split, cache or CacheSettings())
     path = Path(path)

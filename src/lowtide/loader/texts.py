@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -117,7 +116,7 @@ class FileTexts:
             reader_bytes=reader_bytes,
             budget_bytes=budget_bytes,
         )
-        self._inputs = expand_inputs([Path(path) for path in paths])
+        self._inputs = expand_inputs([os.fspath(path) for path in paths])
         self._streams = plan_streams(self._inputs, self._options)
         self._paths = StreamPaths(self._streams)
 

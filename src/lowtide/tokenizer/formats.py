@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import importlib.util
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -98,6 +99,11 @@ def load_vocabulary(source: str | Path) -> Vocabulary:
 
 
 def _load(source: str | Path) -> Vocabulary:
+    if not os.fspath(source):  # pathlib would read it as the current folder
+        raise UsageError(
+            "the name of the tokenizer is empty",
+            next_step="is a variable of the shell empty? the current folder is .",
+        )
     path = Path(source)
     if path.is_dir():
         return _load_folder(path)

@@ -89,11 +89,18 @@ class TokenizerTrainingSettings:
             )
         if not self.input:
             raise UsageError("no input files", next_step="--input FILES")
+        if self.kind == "char":
+            self._check_characters()
         for text in self.special_tokens:
             if not text:
-                raise UsageError("a special token cannot be empty")
+                raise UsageError(
+                    "a special token cannot be empty", next_step="is a variable of the shell empty?"
+                )
             if len(text) == 1:  # in files it would be identical to the ordinary token
-                raise UsageError(f"special token {text!r} is a single character")
+                raise UsageError(
+                    f"special token {text!r} is a single character",
+                    next_step="name one of several, such as '<|endoftext|>'",
+                )
         check_encoding(self.encoding)
         if self.min_frequency < 1:
             raise UsageError(f"--min-frequency {self.min_frequency} is below 1")
@@ -101,6 +108,17 @@ class TokenizerTrainingSettings:
             raise UsageError(f"--max-token-bytes {self.max_token_bytes} is below 1")
         if self.num_workers is not None and not 1 <= self.num_workers <= 4096:
             raise UsageError(f"--processes {self.num_workers} must be at least 1, and 4096 at most")
+
+    def _check_characters(self) -> None:
+        """Refuse what only merges have: the vocabulary would be larger than was asked for, say."""
+        for name in ("vocab_size", "pattern", "tie_break", "min_frequency", "max_token_bytes"):
+            if getattr(self, name) != getattr(type(self), name):
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{flag} has no effect with --kind char, which makes one token of each "
+                    "character",
+                    next_step=f"leave {flag} out",
+                )
 
     def _check_engine(self) -> None:
         engine = self.engine
