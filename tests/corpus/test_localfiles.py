@@ -30,6 +30,13 @@ def test_the_standard_input_is_no_file_unless_there_is_one(
     assert list(iter_files("-", print)) == [Path("-")]
 
 
+@pytest.mark.parametrize("given", ["https://a.b/c.txt", Path("https://a.b/c.txt"), "S3://b/c"])
+def test_addresses_of_the_web_are_no_misspelt_paths(given: str | Path) -> None:
+    with pytest.raises(DataError, match="is no kind of address that text is read from") as caught:
+        list(iter_files(given, print))
+    assert caught.value.path == str(given)
+
+
 def test_a_log_of_ours_that_cannot_be_opened_is_not_taken_for_one(tmp_path: Path) -> None:
     assert is_our_output(tmp_path / "metrics.jsonl") is False
     (tmp_path / "metrics.jsonl").write_bytes(b"")

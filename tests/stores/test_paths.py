@@ -16,6 +16,7 @@ from lowtide.stores import paths
 from lowtide.stores.objects import ObjectInfo
 from lowtide.stores.urls import StoreURL
 
+from .conftest import RangeServer
 from .memorystore import MemoryStore
 
 
@@ -183,12 +184,13 @@ def test_checksums_of_objects_and_files(store: MemoryStore, tmp_path: Path) -> N
         ("a/*/2.txt", ["a/b/2.txt"], ["a"]),
         ("**.gz", ["a/b/3.txt.gz"], [""]),
         ("none", [], ["none"]),
+        ("[1]*.md", ["[1]*.md"], [""]),
     ],
 )
 def test_objects_by_patterns(
     store: MemoryStore, pattern: str, found: list[str], listed: list[str]
 ) -> None:
-    for key in ("a/1.txt", "a/b/2.txt", "a/b/3.txt.gz", "a/c/b/2.txt", "z"):
+    for key in ("[1]*.md", "a/1.txt", "a/b/2.txt", "a/b/3.txt.gz", "a/c/b/2.txt", "z"):
         store.put(key, b"x")
     rows = list(paths.find_objects(StoreURL("s3", "bucket", pattern)))
     assert [row.url.key for row in rows] == found
@@ -198,6 +200,13 @@ def test_objects_by_patterns(
     for row in rows:
         assert paths.StorePath(str(row.url)).read_bytes() == b"x"
     assert {call[0] for call in store.calls} <= {"read"}
+
+
+def test_a_whole_bucket_is_all_that_is_in_it(server: RangeServer) -> None:
+    """It was one object of 0 bytes, which was gone when it was opened."""
+    server.objects |= {"a.txt": b"x", "b/c.txt": b"xy"}
+    rows = paths.find_objects(StoreURL("s3", "bucket", ""))
+    assert [(row.url.key, row.size) for row in rows] == [("a.txt", 1), ("b/c.txt", 2)]
 
 
 def test_the_rest_of_an_object_is_asked_for_to_the_byte(

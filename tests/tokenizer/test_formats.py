@@ -185,6 +185,13 @@ def test_an_empty_name_is_not_the_current_folder(
     assert Tokenizer.load(".").vocab_size == small_tokenizer.vocab_size
 
 
+@pytest.mark.parametrize("source", ["s3://bucket/tok", Path("s3://bucket/tok")])
+def test_a_tokenizer_in_a_store_is_no_misspelt_path(source: str | Path) -> None:
+    with pytest.raises(DataError, match="lies in an object store") as caught:
+        Tokenizer.load(source)
+    assert caught.value.path == "s3://bucket/tok"
+
+
 def test_gpt2_works_offline() -> None:
     gpt2 = Tokenizer.load("gpt2")
     assert gpt2.name == "gpt2"

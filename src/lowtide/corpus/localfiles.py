@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from lowtide.filenames import MERGES_NAME, METRICS_NAME
 
 __all__ = ["is_our_output", "iter_files", "not_a_file"]
 
+_ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/")
 _OUR_NAMES = {
     METRICS_NAME: b'{"time": ',
     MERGES_NAME: b"#version",
@@ -76,6 +78,12 @@ def iter_files(given: str | Path, notice: Callable[[str], None]) -> Iterator[Pat
                 notice(f"{match} is an output of lowtide: left out")
             else:
                 yield Path(match)
+    elif address := _ADDRESS.match(str(given)):
+        raise DataError(
+            f"{address[1]} is no kind of address that text is read from",
+            path=str(given),
+            next_step="fetch the file first (wget, curl); s3://, gs:// and hf:// are read directly",
+        )
     else:
         raise DataError(
             "no such file or folder", path=path, next_step="check the path for typing errors"

@@ -11,6 +11,7 @@ the object does. An open file reads with the ETag it was opened with.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import io
@@ -250,7 +251,8 @@ def input_path(text: str | os.PathLike[str]) -> Path:
 def find_objects(pattern: StoreURL) -> Iterator[ObjectInfo]:
     """The objects of a URL: itself, all under it, or matches of its pattern.
 
-    Their infos are cached, so that they are opened as found here.
+    An object whose name is like a pattern matches its own name, as a file of that name does. Their
+    infos are cached, so that they are opened as found here.
     """
     for info in _iter_objects(pattern):
         keep_info(info)
@@ -261,16 +263,16 @@ def _iter_objects(pattern: StoreURL) -> Iterator[ObjectInfo]:
     store = open_store(pattern)
     key = pattern.key
     if not any(sign in key for sign in "*?["):
-        try:
-            yield store.head(pattern)
-            return
-        except ObjectMissingError:
-            yield from store.iter_objects(pattern)
-            return
+        with contextlib.suppress(ObjectMissingError):
+            if key:  # a bucket has a head as well, and would be an object of 0 bytes
+                yield store.head(pattern)
+                return
+        yield from store.iter_objects(pattern)
+        return
     fixed = re.split(r"[*?\[]", key)[0].rpartition("/")[0]
     matches = _translate(key)
     for info in store.iter_objects(StoreURL(pattern.scheme, pattern.bucket, fixed)):
-        if matches(info.url.key):
+        if info.url.key == key or matches(info.url.key):
             yield info
 
 

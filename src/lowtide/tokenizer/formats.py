@@ -26,6 +26,7 @@ from lowtide.filenames import (
 )
 from lowtide.files import Publisher, read_json, write_bytes
 from lowtide.packages import missing_package
+from lowtide.stores.urls import store_url
 from lowtide.tokenizer.bytelevel import (
     MAX_TOKENS,
     check_ids,
@@ -103,6 +104,12 @@ def _load(source: str | Path) -> Vocabulary:
         raise UsageError(
             "the name of the tokenizer is empty",
             next_step="is a variable of the shell empty? the current folder is .",
+        )
+    if (url := store_url(source)) is not None:
+        raise DataError(
+            "tokenizers are read from a disk, and this one lies in an object store",
+            path=str(url),
+            next_step="copy its tokenizer.json to a folder first, and name that",
         )
     path = Path(source)
     if path.is_dir():
