@@ -22,7 +22,7 @@ from lowtide.corpus.parquetpages import (
     read_column_pages,
     read_varint,
 )
-from lowtide.errors import BudgetError
+from lowtide.errors import BudgetError, DataError
 
 MIB = 1 << 20
 
@@ -122,6 +122,20 @@ def test_what_is_no_page_header_is_an_error(tmp_path: Path) -> None:
         assert file.read(4) == b"PAR1"
 
 
+def test_a_text_larger_than_its_dictionary_is_damage_not_a_need_of_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = [f"text number {number}" for number in range(2000)]
+    pq.write_table(pa.table({"text": texts}), path, compression="none")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"text number 1000")
+    data[at - 1] = 0x7F  # of its length
+    path.write_bytes(data)
+    (source,) = expand_inputs([path])
+    assert reader_bytes([source], reading.ReadingSettings()) < 8 * MIB
+    with pytest.raises(DataError, match="damaged parquet file: a text of a dictionary that is"):
+        list(reading.iter_documents([source], reading.ReadingSettings()))
+
+
 def varint(number: int) -> bytes:
     found = b""
     while number > 127:
@@ -158,6 +172,27 @@ def test_fields_of_every_kind_are_read_or_passed_by(kind: int, value: bytes, rea
 def test_a_field_may_name_its_number() -> None:
     header = b"\x05" + varint(4) + varint(8) + b"\x05" + varint(6) + varint(10) + b"\0"
     assert parquetpages._read_header(io.BytesIO(header), 0) == ({2: 4, 3: 5}, len(header))
+
+
+@pytest.mark.parametrize(("column_bytes", "is_damaged"), [(999, True), (1000, False), (0, False)])
+def test_a_page_larger_than_its_column_is_damage_not_a_need_of_memory(
+    column_bytes: int, is_damaged: bool
+) -> None:
+    """A changed byte of its header asked for gigabytes. Some writers leave the column's size out."""
+    header = b"\x15" + varint(0) + b"\x15" + varint(2000) + b"\x15" + varint(20) + b"\0"
+    chunk = SimpleNamespace(
+        num_values=1,
+        data_page_offset=0,
+        has_dictionary_page=False,
+        total_compressed_size=len(header) + 10,
+        total_uncompressed_size=column_bytes,
+    )
+    pages = parquetpages.iter_pages(io.BytesIO(header + bytes(10)), chunk)
+    if is_damaged:
+        with pytest.raises(PageError, match="a page of 1000 bytes, in a column that has 999"):
+            list(pages)
+    else:
+        assert [page.unpacked for page in pages] == [1000]
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,14 @@ def iter_pages(file: BinaryIO, chunk: Any) -> Iterator[Page]:
     while position < end:
         header, size = _read_header(file, position)
         position += size
-        yield Page(header, position, packed=int(header.get(3, 0)), unpacked=int(header.get(2, 0)))
-        position += int(header.get(3, 0))
+        page = Page(header, position, packed=int(header.get(3, 0)), unpacked=int(header.get(2, 0)))
+        if page.unpacked > chunk.total_uncompressed_size > 0:  # some writers leave the sum out
+            raise PageError(
+                f"a page of {page.unpacked} bytes, in a column that has "
+                f"{chunk.total_uncompressed_size} of them"
+            )
+        yield page
+        position += page.packed
 
 
 def read_column_pages(file: BinaryIO, chunk: Any, *, large_page_bytes: int) -> ColumnPages:
@@ -227,6 +233,10 @@ def _longest_value(file: BinaryIO, page: Page, codec: str, large_page_bytes: int
         size = int.from_bytes(data[at : at + 4], "little")
         longest = max(longest, size)
         at += 4 + size
+    if at > len(data):
+        raise PageError(
+            f"a text of a dictionary that is {at - len(data)} bytes longer than its page"
+        )
     return longest
 
 
