@@ -50,9 +50,12 @@ def test_texts_of_several_inputs_are_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"[1, 2]", "not a JSON object with text in field 'text', but a list"),
-        (b'{"text": 5}', "field 'text' is not text, but a int"),
-        (b'{"text": null}', "field 'text' is not text, but a NoneType"),
+        (b"[1, 2]", "not a JSON object with text in field 'text', but an array"),
+        (b'{"text": 5}', "field 'text' is not text, but a number"),
+        (b'{"text": null}', "field 'text' is not text, but null"),
+        (b'{"text": true}', "field 'text' is not text, but true"),
+        (b'{"text": {"a": 1}}', "field 'text' is not text, but an object"),
+        (b"1.5", "not a JSON object with text in field 'text', but a number"),
         (b"{}", "not a JSON object with text in field 'text'; its fields: none"),
         (b'{"b": 1}', "not a JSON object with text in field 'text'; its fields: 'b'"),
     ],
@@ -89,5 +92,5 @@ def test_skipped_rows_are_told_once(count: int, more: str) -> None:
     options = ReadingSettings(skip_bad=True, on_notice=told.append)
     text, ends, _, _ = extract_json_rows(make_block(rows, first_offset=7), options, PATHS)
     assert (bytes(text), ends.tolist()) == (b"a", [1])
-    reason = "not a JSON object with text in field 'text', but a int"
+    reason = "not a JSON object with text in field 'text', but a number"
     assert told == [f"a.jsonl: row at byte 21: {reason}; skipped{more}"]

@@ -178,7 +178,7 @@ def test_a_field_may_name_its_number() -> None:
 def test_a_page_larger_than_its_column_is_damage_not_a_need_of_memory(
     column_bytes: int, is_damaged: bool
 ) -> None:
-    """A changed byte of its header asked for gigabytes. Some writers leave the column's size out."""
+    """A changed byte asked for gigabytes. Some writers leave the size of the column out."""
     header = b"\x15" + varint(0) + b"\x15" + varint(2000) + b"\x15" + varint(20) + b"\0"
     chunk = SimpleNamespace(
         num_values=1,

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["extract_json_rows"]
 
 _LONG_ROW = 1 << 18
+_JSON_TYPES: dict[object, str] = {
+    dict: "an object",
+    list: "an array",
+    str: "text",
+    int: "a number",
+    float: "a number",
+}
 _NAME_FIELD = "name the field with --text-field"
 
 
@@ -82,9 +89,14 @@ def _explain_row(line: bytes, field: str) -> str:
     except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
         return f"not JSON: {error}"
     if not isinstance(row, dict):
-        return f"not a JSON object with text in field {field!r}, but a {type(row).__name__}"
+        return f"not a JSON object with text in field {field!r}, but {_name_type(row)}"
     if field in row:
-        return f"field {field!r} is not text, but a {type(row[field]).__name__}"
+        return f"field {field!r} is not text, but {_name_type(row[field])}"
     names = [str(name) for name in cast(dict[str, object], row)]
     there = ", ".join(repr(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
     return f"not a JSON object with text in field {field!r}; its fields: {there or 'none'}"
+
+
+def _name_type(value: object) -> str:
+    """What a value is in JSON's words; true, false and null have no others."""
+    return _JSON_TYPES.get(type(value)) or json.dumps(value)
