@@ -71,6 +71,26 @@ def test_no_shard_of_one_dataset_has_the_name_of_anothers(tmp_path: Path) -> Non
     assert not verify_dataset(dataset_dir=first).problems
 
 
+@pytest.mark.parametrize("with_ends", [True, False])
+def test_text_is_added_to_a_dataset_with_moved_in_shards(tmp_path: Path, with_ends: bool) -> None:
+    """append lists these shards in the metadata, without checksums: verify said that they differ
+    from it, and that ends are missing which never were there."""
+    first = prepare(tmp_path / "a", 0)
+    second = prepare(tmp_path / "b", 1, tokenization=str(first))
+    for path in second.rglob("*.docs") if with_ends else ():
+        path.replace(first / path.relative_to(second))
+    num_moved = len(list(second.rglob("*.bin")))
+    move(second, first)
+    more = write_corpus(tmp_path / "more.txt", make_documents(60, seed=2))
+    assert append_to_dataset(dataset_dir=first, input_files=[more]).added_shards
+    result = verify_dataset(dataset_dir=first)
+    assert (result.problems, result.num_strangers, result.num_unnamed) == ([], num_moved, 0)
+    moved = first / layout.load_dataset_info(first).moved_in[0]
+    moved.write_bytes(b"\xff\xff" + moved.read_bytes()[2:])
+    problems = verify_dataset(dataset_dir=first).problems
+    assert any("vocabulary ends at" in problem for problem in problems)
+
+
 def test_two_additions_to_copies_of_a_dataset_do_not_collide(tmp_path: Path) -> None:
     first = prepare(tmp_path / "a", 0)
     second = tmp_path / "b"

@@ -76,8 +76,15 @@ class _Expected:
     """As in the metadata."""
 
     @property
+    def is_stranger(self) -> bool:
+        """True if it was moved in by hand; append lists such shards too, without checksums."""
+        return self.described is None or self.described.checksum is None
+
+    @property
     def documents(self) -> int | None:
-        return None if self.described is None else self.described.num_documents
+        if self.described is None or (self.is_stranger and not self.described.num_documents):
+            return None
+        return self.described.num_documents
 
     @property
     def ends_checksum(self) -> str | None:
@@ -118,7 +125,7 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
             tokens += count
             phase.advance(size)
     problems += [] if problems else _check_totals(metadata)
-    strangers = [shard for shard in shards if shard.described is None]
+    strangers = [shard for shard in shards if shard.is_stranger]
     unnamed = sum(
         names_tokenizer(shard.path.name, shard.tokenizer_fingerprint) is None for shard in strangers
     )
@@ -226,7 +233,7 @@ def _read_shard(shard: _Expected, ends: _Ends, *, buffer_bytes: int = _BUFFER_BY
 
 def _compare(name: str, found: ShardInfo, described: ShardInfo) -> list[str]:
     pairs = [
-        ("checksum", found.checksum, described.checksum),
+        ("checksum", found.checksum, described.checksum or found.checksum),
         ("checksum of its head", found.head, described.head or found.head),
         ("smallest id", found.min_id, described.min_id),
         ("largest id", found.max_id, described.max_id),
