@@ -74,7 +74,7 @@ def test_no_shard_of_one_dataset_has_the_name_of_anothers(tmp_path: Path) -> Non
 @pytest.mark.parametrize("with_ends", [True, False])
 def test_text_is_added_to_a_dataset_with_moved_in_shards(tmp_path: Path, with_ends: bool) -> None:
     """append lists these shards in the metadata, without checksums: verify said that they differ
-    from it, and that ends are missing which never were there."""
+    from it, and the same append again that ends are missing which never were there."""
     first = prepare(tmp_path / "a", 0)
     second = prepare(tmp_path / "b", 1, tokenization=str(first))
     for path in second.rglob("*.docs") if with_ends else ():
@@ -83,6 +83,7 @@ def test_text_is_added_to_a_dataset_with_moved_in_shards(tmp_path: Path, with_en
     move(second, first)
     more = write_corpus(tmp_path / "more.txt", make_documents(60, seed=2))
     assert append_to_dataset(dataset_dir=first, input_files=[more]).added_shards
+    assert not append_to_dataset(dataset_dir=first, input_files=[more]).added_shards
     result = verify_dataset(dataset_dir=first)
     assert (result.problems, result.num_strangers, result.num_unnamed) == ([], num_moved, 0)
     moved = first / layout.load_dataset_info(first).moved_in[0]
