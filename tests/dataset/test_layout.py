@@ -250,6 +250,11 @@ def test_a_dataset_near_by_is_proposed(tmp_path: Path) -> None:
     assert suggest(root) == f"did you mean {root / 'inside'}?"  # the nearer one
     (root / "dataset_metadata.json").touch()
     assert suggest(root / "train") == f"did you mean {root}?"
+    (root / "other").mkdir()
+    for name in ("val.npy", "train.npy"):  # as convert writes them
+        (root / "other" / name).write_bytes(b"")
+    assert (suggest(root / "other") or "").startswith(f"lowtide inspect {root}/other/train.npy ")
+    shutil.rmtree(root / "other")
     assert suggest(root / "other") == f"did you mean {root / 'inside'}?"
     (root / ".work").mkdir()
     assert (

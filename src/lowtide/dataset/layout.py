@@ -327,6 +327,12 @@ def _suggest_dataset(root: Path) -> str:
     if root.name in SPLITS and (root.parent / METADATA_NAME).is_file():
         return f"did you mean {root.parent}?"
     with contextlib.suppress(OSError):
+        ids = sorted(path for path in root.glob("*.*") if path.suffix in (".bin", ".npy"))
+        if ids:
+            return (
+                f"lowtide inspect {ids[0]} shows these ids, lowtide convert {root} data/NAME makes "
+                "a dataset of them"
+            )
         for folder in (root, root.parent):
             names = sorted(path.parent.name for path in folder.glob(f"*/{METADATA_NAME}"))
             # Of several beside it only one with such a name: any other would be a guess.
