@@ -104,7 +104,7 @@ TEXT_COMMANDS = [
     "inspect shuffled --tokens 30",
     "inspect bpe --sample web.jsonl",
     "inspect gpt2.tiktoken --text low",
-    "inspect gpt2 --text naïveté --show-ids",
+    "inspect gpt2 --text naïveté",
     "inspect unigram.json --sample good.txt",
     "inspect nanogpt/train.bin --tokens 9",
     "inspect judged --json",

@@ -78,6 +78,8 @@ def test_one_file_may_stand_for_a_list_of_files() -> None:
     [
         ({"rates": 1}, "did you mean rate?"),
         ({"zzz": 1}, "known are count, "),
+        ({"no_shuffle": True}, "unknown setting 'no_shuffle'; did you mean shuffle = false?"),
+        ({"no_count": True}, "unknown setting 'no_count'; did you mean count?"),
         ({"count": 1.5}, "setting count is 1.5, expected a whole number"),
         ({"count": True}, "setting count is True, expected a whole number"),
         ({"count": "seven"}, "expected a whole number"),

@@ -142,6 +142,9 @@ def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any
         instead = other_way(name, fields)
         if instead is not None:
             raise UsageError(f"unknown setting {name!r}; instead of it: {instead}")
+        switch = name.removeprefix("no_")
+        if switch != name and bool in (kinds.get(switch), *get_args(kinds.get(switch))):  # a flag
+            raise UsageError(f"unknown setting {name!r}; did you mean {switch} = false?")
         raise UsageError(unknown_name_message(name, fields, kind="setting"))
     named = _by_own_names(options, fields)
     return {name: _convert(value, kinds[name], name) for name, value in named.items()}

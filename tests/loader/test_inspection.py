@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lowtide
+from lowtide.errors import UsageError
 from lowtide.loader import inspection
 from lowtide.loader.inspection import inspect
 
@@ -32,6 +33,21 @@ def test_each_kind_is_found(dataset_dir: Path, tmp_path: Path) -> None:
     found = inspect(tmp_path / "ids.npy")
     assert found.kind == "tokens" and found.facts["description"] == found.text
     assert inspect(tmp_path / "ids.npy", test_loading=True).kind == "loading"
+
+
+def test_settings_without_effect_are_refused(dataset_dir: Path, tmp_path: Path) -> None:
+    """inspect DATASET --text showed other text, without a word."""
+    np.save(tmp_path / "ids.npy", np.arange(300, dtype=np.uint16))
+    for path, options, words in (
+        (dataset_dir, {"text": "hi"}, "--text has no effect for a dataset"),
+        (dataset_dir, {"sample": "a.txt"}, "--sample has no effect for a dataset"),
+        (dataset_dir / "tokenizer.json", {"start": 5}, "--start has no effect for a tokenizer"),
+        (dataset_dir / "tokenizer.json", {"show_ids": True}, "--show-ids has no effect for a tok"),
+        (tmp_path / "ids.npy", {"text": "hi"}, "--text has no effect for a file of ids"),
+        (dataset_dir, {"test_loading": True, "tokens": 3}, "--tokens has no effect with --test-lo"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            inspect(path, **options)
 
 
 def test_facts_are_those_of_the_files(dataset_dir: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from lowtide.dataset.storeddatasets import load_any_info
 from lowtide.dataset.summary import dataset_facts
 from lowtide.dataset.tokenfiles.table import SINGLE_SUFFIXES
 from lowtide.engine.workstate import describe_work, is_work_folder
-from lowtide.errors import printable
+from lowtide.errors import UsageError, printable
 from lowtide.keywords import takes_keywords
 from lowtide.notebooks import preformatted
 from lowtide.progress import Progress
@@ -28,6 +28,8 @@ from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 from lowtide.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Inspection", "inspect"]
+
+_PLACE = ("split", "start", "tokens", "show_ids")  # settings of what is shown of ids
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,34 @@ def inspect(settings: InspectSettings) -> Inspection:
     with Progress("inspect", budget_bytes=plan_inspection(settings)):
         path = settings.dataset_dir
         if settings.test_loading:
+            _require_effect(settings, "with --test-loading", "split", "dtype")
             return _try_loading(settings)
         if path.suffix in SINGLE_SUFFIXES:
+            _require_effect(settings, "for a file of ids", *_PLACE, "dtype")
             return _show_tokens(settings)
         if is_tokenizer(path):
+            _require_effect(settings, "for a tokenizer", "sample", "text")
             return _show_tokenizer(settings)
         if is_work_folder(path):  # checked once, because it is removed as soon as the work is done
+            _require_effect(settings, "for a running job")
             text = printable(describe_work(path))
             return Inspection("work", text, {"kind": "work", "description": text})
+        _require_effect(settings, "for a dataset", *_PLACE)
         text = printable(inspect_dataset(settings))
         facts = {"kind": "dataset", **dataset_facts(load_any_info(path))}
         return Inspection("dataset", text, facts)
+
+
+def _require_effect(settings: InspectSettings, why: str, *used: str) -> None:
+    """Refuse settings that have no effect here: --text of a dataset showed other text."""
+    for name in (*_PLACE, "dtype", "sample", "text"):
+        if name not in used and getattr(settings, name) != getattr(InspectSettings, name):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"{flag} has no effect {why}",
+                path=settings.dataset_dir,
+                next_step=f"leave {flag} out",
+            )
 
 
 def _try_loading(settings: InspectSettings) -> Inspection:
