@@ -14,6 +14,7 @@ import pytest
 from lowtide.dataset.sharding import LAST_KEY, PlannedShard, ShardPlan
 from lowtide.dataset.staged import gathering
 from lowtide.dataset.staged.gathering import Cut, GatherStage, load_cut
+from lowtide.dataset.staged.keyranges import ChosenKeys, RowRange, find_rows
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError
 from lowtide.stores.paths import StorePath
@@ -97,9 +98,9 @@ def test_ranges_in_order_are_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_borders_of_buckets_are_even() -> None:
     assert gathering._bucket_borders(8, 3) == [0, 2, 5, 8]
     assert gathering._bucket_borders(8, 1) == [0, 8]
-    chosen = gathering._Chosen(1 << 61, (1 << 62) - 1, 2, None, 0)
+    chosen = ChosenKeys(1 << 61, (1 << 62) - 1, 2, None, 0)
     assert chosen.find_buckets(8) == (1, 1)
-    assert gathering._Chosen(0, LAST_KEY, 2, None, 0).find_buckets(8) == (0, 7)
+    assert ChosenKeys(0, LAST_KEY, 2, None, 0).find_buckets(8) == (0, 7)
 
 
 class Rows:
@@ -235,9 +236,9 @@ def test_a_range_in_order_is_a_part(tmp_path: Path, native: list[Rows]) -> None:
 def test_rows_of_parts_in_a_store_are_copied(
     native: list[Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = iter([gathering._Stretch(1, 3, 10, 20), gathering._Stretch(2, 2, 0, 0),
-                  gathering._Stretch(0, 1, 0, 7)])  # fmt: skip
-    monkeypatch.setattr(gathering, "_find_rows", lambda output, chosen, buckets: next(found))
+    found = iter([RowRange(1, 3, 10, 20), RowRange(2, 2, 0, 0),
+                  RowRange(0, 1, 0, 7)])  # fmt: skip
+    monkeypatch.setattr(gathering, "find_rows", lambda output, chosen, buckets: next(found))
     ranges = ranges_of(StorePath("s3://bucket/work"))
     ranges.load("train", 0)
     assert ranges.found == [("ids", 20, 40), ("ids", 0, 14)]  # two bytes per id
@@ -257,8 +258,8 @@ def test_where_the_rows_of_keys_are_in_a_part(tmp_path: Path) -> None:
     for first, last, expected in (
         (0, 0, (0, 1, 0, 10)), (0, 3, (0, 9, 0, 95)), (1, 2, (1, 9, 10, 90)), (3, 3, (9, 9, 90, 95))
     ):  # fmt: skip
-        chosen = gathering._Chosen(first * width, (last + 1) * width - 1, 2, None, 0)
-        assert gathering._find_rows(part, chosen, 4) == expected
+        chosen = ChosenKeys(first * width, (last + 1) * width - 1, 2, None, 0)
+        assert find_rows(part, chosen, 4) == expected
 
 
 def test_shards_are_listed_as_their_records_say(monkeypatch: pytest.MonkeyPatch) -> None:

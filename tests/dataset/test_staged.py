@@ -23,6 +23,7 @@ from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged import destination, gathering, running
 from lowtide.dataset.staged.job import WorkerLimits
+from lowtide.dataset.staged.keyranges import find_rows
 from lowtide.dataset.staged.parts import Part, cut_parts
 from lowtide.dataset.staged.plan import PreparePlan, Sizes
 from lowtide.dataset.staged.running import prepare_shared
@@ -169,7 +170,7 @@ def test_few_long_documents_are_not_checked_anew_by_every_group(
 
     def note(self: Any, rows: Any, outputs: list[Output], chosen: Any) -> None:
         for output in outputs:
-            found = gathering._find_rows(output, chosen, sizes.num_buckets)
+            found = find_rows(output, chosen, sizes.num_buckets)
             assert found.token_end is not None
             checked.append((found.token_end - found.token) * chosen.id_bytes)
         add(self, rows, outputs, chosen)

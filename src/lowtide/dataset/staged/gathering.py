@@ -37,6 +37,7 @@ from lowtide.dataset.staged.duplicates import Tally
 from lowtide.dataset.staged.encoding import ENCODE_STAGE
 from lowtide.dataset.staged.hashing import CONTENT_ROW
 from lowtide.dataset.staged.job import HASH_STAGE, StagedJob
+from lowtide.dataset.staged.keyranges import ChosenKeys, RowRange, find_rows
 from lowtide.dataset.tokenfiles.shards import ShardInfo, shard_from_row, shard_name, shard_row
 from lowtide.engine.localcopies import LocalCopies
 from lowtide.engine.outputs import PAGE_BYTES, Output, OutputWriter
@@ -325,7 +326,7 @@ class _PartRanges:
 
     def _read(self, split: str, number: int) -> _native.RangeRows:
         bounds = self._plan.bounds
-        chosen = _Chosen(
+        chosen = ChosenKeys(
             low=bounds[number],
             high=bounds[number + 1] - 1 if number + 1 < len(bounds) else LAST_KEY,
             id_bytes=id_bytes(self._shard_job.vocab_size),
@@ -336,11 +337,11 @@ class _PartRanges:
         if not self._shard_job.shuffle:  # then a range is a part
             output = self._open(number)
             num_rows = output.size("index") // ENCODED_ROW_BYTES
-            self._add(rows, output, _Stretch(0, num_rows, 0, None), chosen)
+            self._add(rows, output, RowRange(0, num_rows, 0, None), chosen)
         elif is_stored(self._job.records.folder):
             for part in range(len(self._job.parts)):
                 output = self._open(part)
-                found = _find_rows(output, chosen, self._job.sizes.num_buckets)
+                found = find_rows(output, chosen, self._job.sizes.num_buckets)
                 self._add(rows, output, found, chosen)
         else:
             for first in range(0, len(self._job.parts), _PARTS_AT_ONCE):
@@ -350,7 +351,7 @@ class _PartRanges:
         return rows
 
     def _add(
-        self, rows: _native.RangeRows, output: Output, found: _Stretch, chosen: _Chosen
+        self, rows: _native.RangeRows, output: Output, found: RowRange, chosen: ChosenKeys
     ) -> None:
         """Add a range of rows of a part."""
         begin, end, token, last_token = found
@@ -366,7 +367,7 @@ class _PartRanges:
         rows.add(os.fsencode(path), index, ids_at=ids_at, **chosen._asdict())
 
     def _add_outputs(
-        self, rows: _native.RangeRows, outputs: Sequence[Output], chosen: _Chosen
+        self, rows: _native.RangeRows, outputs: Sequence[Output], chosen: ChosenKeys
     ) -> None:
         """Add the buckets of a range of some parts that are on a disk."""
         num_buckets = self._job.sizes.num_buckets
@@ -388,45 +389,3 @@ def _describe(output: Output) -> tuple[bytes, int, int, int, int, int]:
     """The location of an output and its sections, for native code."""
     ids, index, row_ends, token_ends = map(output.find, _READ_SECTIONS)
     return os.fsencode(output.path), output.num_bytes, ids, index, row_ends, token_ends
-
-
-class _Chosen(NamedTuple):
-    """The documents to read: keys from `low` to `high`, of one split or of both."""
-
-    low: int
-    high: int
-    id_bytes: int
-    val: bool | None
-    val_limit: int
-
-    def find_buckets(self, num_buckets: int) -> tuple[int, int]:
-        """The first and the last bucket of the keys."""
-        width = (1 << 64) // num_buckets
-        return self.low // width, self.high // width
-
-
-class _Stretch(NamedTuple):
-    """The range of the rows of a part, and of their tokens."""
-
-    row: int
-    row_end: int
-    token: int
-    token_end: int | None
-
-
-def _find_rows(output: Output, chosen: _Chosen, num_buckets: int) -> _Stretch:
-    """Find the range of the keys in a part."""
-    first, last = chosen.find_buckets(num_buckets)
-    with output.path.open("rb", buffering=0) as file:
-
-        def end_of(name: str, bucket: int) -> int:
-            if bucket < 0:
-                return 0
-            return output.read_from(file, name, begin=8 * bucket, end=8 * bucket + 8).cast("q")[0]
-
-        return _Stretch(
-            end_of("row_ends", first - 1),
-            end_of("row_ends", last),
-            end_of("token_ends", first - 1),
-            end_of("token_ends", last),
-        )
