@@ -184,6 +184,17 @@ def test_half_a_surrogate_pair_is_an_unknown_character(ours: Tokenizer) -> None:
     assert list(ours.encode_iterable(["a\ud800b"])) == wanted
 
 
+@pytest.mark.parametrize(
+    "decoder", ["Fuse", {"type": {}}, {"type": "Sequence", "decoders": [[]]}, {"type": "Sequence",
+    "decoders": [{"type": "Replace", "pattern": 5}]}]
+)  # fmt: skip
+def test_a_damaged_decoder_is_named(source: Path, tmp_path: Path, decoder: Any) -> None:
+    contents = {**json.loads(source.read_text()), "decoder": decoder}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    with pytest.raises(DataError, match="this tokenizer is damaged: its decoder is"):
+        Tokenizer.load(tmp_path)
+
+
 def test_tokens_are_bytes(ours: Tokenizer) -> None:
     ids = ours.encode("the sea\té")
     assert b"".join(ours.token_bytes(int(id)) for id in ids) == " the sea\té".encode()

@@ -61,7 +61,14 @@ def load_with_package(path: Path, reason: str) -> Vocabulary:
 def package_vocabulary(source: bytes, path: Path, reason: str) -> Vocabulary:
     """The vocabulary of a tokenizer.json's text; `path` is for errors."""
     contents = _parse(source, path, reason)
-    texts = TokenTexts.of(contents)
+    try:
+        texts = TokenTexts.of(contents)
+    except (AttributeError, KeyError, TypeError):  # of another type than the format says
+        raise DataError(
+            f"this tokenizer is damaged: its decoder is {str(contents['decoder'])[:100]}",
+            path=path,
+            next_step="fetch its tokenizer.json again",
+        ) from None
     rules = PieceRules.of(contents)
     if rules is not None:
         added: dict[int, Any] = {token.id: token for token in rules.added}
