@@ -198,6 +198,13 @@ def test_no_file_is_an_error_that_says_so(tmp_path: Path) -> None:
         load_model(str(tmp_path))
 
 
+def test_the_folder_of_a_classifier_is_answered_with_its_model(tmp_path: Path) -> None:
+    path = Path(make("pairs").write(tmp_path / "model.bin"))
+    with pytest.raises(DataError, match="it is not a file") as caught:
+        load_model(str(tmp_path))
+    assert caught.value.next_step == f"name the model in it: {path}"
+
+
 def test_a_model_is_loaded_once_until_its_file_changes(tmp_path: Path) -> None:
     path = make("softmax").write(tmp_path / "m.bin")
     assert load_model(path) is load_model(path)

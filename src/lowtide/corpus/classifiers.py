@@ -104,10 +104,13 @@ def load_model(path: str) -> _native.FastTextModel:
                     next_step="check the path for typing errors: a model of fastText, .bin or .ftz",
                 ) from None
             reason = error.strerror if isinstance(error, OSError) else str(error)
+            inside = Path(path) / CLASSIFIER_MODEL_NAME  # the folder of train-classifier
             raise DataError(
                 f"this is not a usable model of fastText: {reason}",
                 path=path,
-                next_step="a file that fastText saved after train_supervised, .bin or .ftz",
+                next_step=f"name the model in it: {inside}"
+                if inside.is_file()
+                else "a file that fastText saved after train_supervised, .bin or .ftz",
             ) from None
 
 
