@@ -6,8 +6,10 @@ caller does not collect as notices go to stderr through `warn`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sys
+from collections.abc import Generator
 from os import PathLike
 from pathlib import PurePath
 
@@ -28,6 +30,7 @@ __all__ = [
     "FullScratchError",
     "LowtideError",
     "UsageError",
+    "explaining_os_errors",
     "from_device_error",
     "from_os_error",
     "printable",
@@ -182,6 +185,15 @@ def from_os_error(error: OSError) -> LowtideError:
             "command again"
         )
     return LowtideError(what, path=error.filename, next_step=next_step)
+
+
+@contextlib.contextmanager
+def explaining_os_errors() -> Generator[None]:
+    """Turn errors of the operating system in this context into those that name the next step."""
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error) from None
 
 
 def from_device_error(error: Exception) -> LowtideError | None:

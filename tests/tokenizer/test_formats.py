@@ -192,6 +192,17 @@ def test_a_tokenizer_in_a_store_is_no_misspelt_path(source: str | Path) -> None:
     assert caught.value.path == "s3://bucket/tok"
 
 
+def test_a_tokenizer_of_characters_is_not_written_where_it_cannot_be_read_back(
+    tmp_path: Path,
+) -> None:
+    tokenizer = Tokenizer.from_characters("ab")
+    with pytest.raises(UsageError, match=r"merges\.txt cannot hold a tokenizer of characters"):
+        tokenizer.save_vocabulary(tmp_path)
+    with pytest.raises(UsageError, match=r"\.tiktoken file cannot hold a tokenizer of characters"):
+        tokenizer.save_tiktoken(tmp_path / "gpt2.tiktoken")
+    assert not list(tmp_path.iterdir())
+
+
 def test_gpt2_works_offline() -> None:
     gpt2 = Tokenizer.load("gpt2")
     assert gpt2.name == "gpt2"

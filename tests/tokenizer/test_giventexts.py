@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.tokenizer.giventexts import as_bytes, as_part, as_text
+from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.giventexts import as_bytes, as_part, as_text, text_list
 
 HALF, PAIR = "a\ud800b", "a\ud83d\ude00b"
 
@@ -31,3 +32,14 @@ def test_anything_else_is_refused(value: Any) -> None:
     for take in (as_bytes, as_text, as_part):
         with pytest.raises(UsageError, match=f"a text is {type(value).__name__}, expected str"):
             take(value)
+
+
+def test_one_special_token_is_not_its_characters() -> None:
+    """Tokenizer.from_merges had "<", "x" and ">" for special tokens."""
+    assert Tokenizer.from_merges([], special_tokens="<x>").special_tokens == {"<x>": 0}
+    assert Tokenizer.from_characters("ab", special_tokens="<unk>").special_tokens == {"<unk>": 0}
+    plain = Tokenizer.from_merges([], special_tokens=[])
+    found = Tokenizer.from_vocabulary(plain.vocabulary, [], "<x>")
+    assert found.special_tokens == {"<x>": 256}
+    with pytest.raises(UsageError, match="a text is int"):
+        text_list([5])  # pyright: ignore

@@ -17,7 +17,8 @@ from lowtide.tokenizer.settings import TokenizerTrainingSettings
 @pytest.mark.parametrize("kind", ["bpe", "char"])
 def test_a_damaged_tokenizer_is_not_finished(kind: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the tide is low, the water leaves the sand " * 9)
-    given = {"input": [tmp_path / "a.txt"], "vocab_size": 270, "kind": kind, "num_workers": 1}
+    given = {"input": [tmp_path / "a.txt"], "kind": kind, "num_workers": 1}
+    given |= {"vocab_size": 270} if kind == "bpe" else {}
 
     def run() -> bool:
         return train_tokenizer(**given, out_dir=tmp_path / "tok").was_there

@@ -188,6 +188,13 @@ def test_files_that_cannot_be_encoded(tmp_path: Path, small_tokenizer: Tokenizer
         small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "gone" / "ids.bin")
     with pytest.raises(UsageError, match="uint16 or uint32"):
         small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin", dtype="<i8")
+    options: dict[str, Any]
+    for options, message in (
+        ({"special": "none"}, "special is 'none', expected one of"),  # was read as "text"
+        ({"num_workers": -1}, "num_workers is -1, expected at least 0"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            small_tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin", **options)
 
 
 def test_ids_do_not_replace_their_text(tmp_path: Path, small_tokenizer: Tokenizer) -> None:

@@ -270,6 +270,10 @@ def write_vocab_and_merges(
 
 def _require_plain(vocabulary: Vocabulary, what: str) -> None:
     """Refuse a vocabulary that could not be read back."""
+    if vocabulary.kind == "char":
+        raise UsageError(
+            f"{what} cannot hold a tokenizer of characters", next_step="save it as tokenizer.json"
+        )
     if vocabulary.has_rules or vocabulary.source is not None:
         raise UsageError(
             f"{what} cannot hold a normalizer, or added tokens with rules of their own",

@@ -6,11 +6,12 @@ Out:     the same text
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from lowtide.errors import UsageError
 
-__all__ = ["as_bytes", "as_part", "as_text"]
+__all__ = ["as_bytes", "as_part", "as_text", "text_list"]
 
 
 def as_bytes(text: str | bytes) -> bytes:
@@ -39,6 +40,18 @@ def as_text(text: str | bytes) -> str:
 def as_part(text: str | bytes) -> str | bytes:
     """The same for a part of a stream: bytes may end inside a character, and stay as they are."""
     return as_text(text) if isinstance(text, str) else _require_text(text)
+
+
+def text_list(texts: Iterable[str]) -> list[str]:
+    """Texts as a list; one text is one, not its characters.
+
+    >>> text_list("<|endoftext|>"), text_list(("<s>", "</s>"))
+    (['<|endoftext|>'], ['<s>', '</s>'])
+    """
+    given = [texts] if isinstance(texts, str) else list(texts)
+    for text in given:
+        _require_text(text)
+    return given
 
 
 def _require_text(text: str | bytes) -> str | bytes:

@@ -7,15 +7,14 @@ Memory:  a cache for each working thread (`EncodingLimits`); one window of a str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lowtide import _native
 from lowtide.aliases import takes_second_names
 from lowtide.arrays import np
-from lowtide.errors import DataError, UsageError, from_os_error
+from lowtide.errors import DataError, UsageError, explaining_os_errors
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.memory import usable_cores
 from lowtide.settings import require_counts
@@ -23,7 +22,7 @@ from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.composing import compose_nfc
 from lowtide.tokenizer.filesteps import check_files, encode_by_windows, encode_natively
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
-from lowtide.tokenizer.giventexts import as_bytes, as_part, as_text
+from lowtide.tokenizer.giventexts import as_bytes, as_part, as_text, text_list
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.patterns import Pattern
@@ -120,7 +119,8 @@ class Tokenizer:
         pattern: Pattern = "gpt2",
     ) -> Tokenizer:
         """Make a tokenizer of merges alone; ids are special tokens, 256 bytes, merges."""
-        return cls(Vocabulary.from_merges(merges, special_tokens=special_tokens, pattern=pattern))
+        specials = text_list(special_tokens)
+        return cls(Vocabulary.from_merges(merges, special_tokens=specials, pattern=pattern))
 
     @classmethod
     def from_vocabulary(
@@ -135,7 +135,7 @@ class Tokenizer:
         tokens = dict(vocabulary)
         ids = {token: id for id, token in reversed(tokens.items())}
         specials: dict[str, int] = {}
-        for text in special_tokens or ():
+        for text in text_list(special_tokens or ()):
             if text.encode() not in ids:
                 ids[text.encode()] = max(tokens, default=-1) + 1
                 tokens[ids[text.encode()]] = text.encode()
@@ -148,25 +148,26 @@ class Tokenizer:
     ) -> Tokenizer:
         """Make a character tokenizer that knows exactly these characters."""
         return cls(
-            Vocabulary.from_characters(characters, special_tokens=special_tokens), name="char"
+            Vocabulary.from_characters(characters, special_tokens=text_list(special_tokens)),
+            name="char",
         )
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json into `folder`."""
         folder = Path(folder)
-        with _explaining_os_errors():
+        with explaining_os_errors():
             folder.mkdir(parents=True, exist_ok=True)
             write_tokenizer_json(folder / TOKENIZER_NAME, self.data)
 
     def save_vocabulary(self, folder: str | Path) -> None:
         """Write vocab.json and merges.txt into `folder`."""
-        with _explaining_os_errors():
+        with explaining_os_errors():
             Path(folder).mkdir(parents=True, exist_ok=True)
             write_vocab_and_merges(folder, self.data)
 
     def save_tiktoken(self, path: str | Path) -> None:
         """Write a .tiktoken file; it holds ranks only, so special tokens and pattern go by name."""
-        with _explaining_os_errors():
+        with explaining_os_errors():
             write_tiktoken(path, self.data)
 
     @property
@@ -326,8 +327,10 @@ class Tokenizer:
         Memory does not depend on the file's size. `dtype` is uint16 where the vocabulary fits it,
         else uint32. `on_progress` is called with the bytes read so far.
         """
+        self._check_mode(special)
+        require_counts(least=0, num_workers=num_workers)
         item = self._file_dtype(dtype)
-        with _explaining_os_errors():
+        with explaining_os_errors():
             check_files(Path(path), Path(out_path))
             if self._native is None or special == "forbid":
                 return encode_by_windows(
@@ -395,14 +398,6 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.name!r}, kind={self.kind!r}, vocab_size={self.vocab_size})"
-
-
-@contextmanager
-def _explaining_os_errors() -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise from_os_error(error) from None
 
 
 def _open_package(vocabulary: Vocabulary, limits: EncodingLimits) -> PackageEncoder:
