@@ -11,7 +11,7 @@ import pytest
 
 from lowtide import modelverbs
 from lowtide.answers import Answer
-from lowtide.errors import BudgetError
+from lowtide.errors import BudgetError, DataError
 
 
 def shown(found: Answer | None) -> tuple[str, dict[str, Any]]:
@@ -91,6 +91,30 @@ def test_a_report_is_made_or_watched(
     settings.watch = True
     assert modelverbs.run_report(settings) is None
     assert capsys.readouterr().out == "http://here/  (Ctrl-C ends it)\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "shown_step"),
+    [
+        ("skip such files with --skip-bad-inputs", "skip such files with lowtide prepare "
+         "--skip-bad-inputs"),
+        ("--encoding utf-16", "lowtide prepare --encoding utf-16"),
+        ("repair the row", "repair the row"),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_a_training_names_the_verb_that_has_a_flag(
+    monkeypatch: pytest.MonkeyPatch, step: str | None, shown_step: str | None
+) -> None:
+    def admit(settings: Any) -> None:
+        raise DataError("no text", next_step=step)
+
+    monkeypatch.setattr(modelverbs.faulthandler, "register", lambda *given, **more: None)
+    monkeypatch.setattr("lowtide.training.admission.admit", admit)
+    settings: Any = SimpleNamespace(output=SimpleNamespace(slurm=False))
+    with pytest.raises(DataError) as caught:
+        modelverbs.run_train(settings)
+    assert caught.value.next_step == shown_step
 
 
 @pytest.mark.parametrize(("best", "more"), [(1.25, ", best validation loss 1.2500"), (None, "")])

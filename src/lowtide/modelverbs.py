@@ -6,15 +6,16 @@ Out:     Answers; each stage is imported when its verb runs
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lowtide import ranks
 from lowtide.answers import Answer, answer, to_json, wants_json
-from lowtide.errors import BudgetError, printable
+from lowtide.errors import BudgetError, DataError, printable
 from lowtide.packages import require_package
 
 if TYPE_CHECKING:
@@ -80,17 +81,30 @@ def run_train(settings: TrainSettings) -> Answer | None:
 
     from lowtide.training.admission import admit
 
-    admit(settings)  # before torch is imported: reject a budget that is too small early
+    with _naming_prepare():
+        admit(settings)  # before torch is imported: reject a budget that is too small early
 
-    from lowtide.training.start import train
+        from lowtide.training.start import train
 
-    result = train(settings)
+        result = train(settings)
     if not ranks.is_first():  # under torchrun only the first process prints
         return None
     line = f"{settings.run.folder}: {result.stopped} at step {result.steps}, loss {result.loss:.4f}"
     if result.best_val_loss is not None:
         line += f", best validation loss {result.best_val_loss:.4f}"
     return answer(line, run_dir=settings.run.folder, **to_json(result))
+
+
+@contextlib.contextmanager
+def _naming_prepare() -> Generator[None]:
+    """Name the verb in what readers of text advise: train has none of these flags."""
+    try:
+        yield
+    except DataError as error:
+        for flag in ("--skip-bad-inputs", "--encoding utf-16"):
+            if error.next_step is not None:
+                error.next_step = error.next_step.replace(flag, f"lowtide prepare {flag}")
+        raise
 
 
 def run_generate(settings: GenerateSettings) -> Answer:

@@ -1,5 +1,6 @@
 """A text file's tokens are made once, the same as pretokenize's, and found again."""
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -91,9 +92,112 @@ def test_a_run_without_a_checkpoint_may_begin_with_another_vocabulary(settings, 
     find_text_tokens(smaller, notes.append, None)
     assert Tokenizer.load(folder).vocab_size < first
 
+
+@pytest.fixture
+def begin(settings, notes, tmp_path):
+    """Begins a run, as far as it has to do with its text."""
+
+    def make(**options):
+        path = find_text_tokens(settings(**options), notes.append, None)
+        (tmp_path / "model/steps/step_00000001").mkdir(parents=True)
+        Tokenizer.load(path.parent).save(tmp_path / "model")
+        return path
+
+    return make
+
+
+OPTIONS = [{}, {"tokenization": None}, {"tokenization": "gpt2"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_run_goes_on_with_its_text_wherever_it_is(settings, notes, begin, tmp_path, options):
+    path = begin(**options)
+    before = path.read_bytes()
+    moved = tmp_path / "moved.txt"
+    (tmp_path / "text.txt").rename(moved)
+    here = settings(**options, input_file=moved)
+    np.save(tmp_path / "moved.npy", np.zeros(4, np.uint16))  # made since, and not the run's
+    assert find_text_tokens(here, notes.append, None) == path
+    assert path.read_bytes() == before
+
+    path.unlink()  # made anew with the run's own tokenizer
+    (tmp_path / "moved.npy").unlink()
+    assert find_text_tokens(here, notes.append, None) == path
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_another_text_is_refused_before_that_of_a_run_is_gone(
+    settings, notes, begin, tmp_path, options
+):
+    path = begin(**options)
+    before = path.read_bytes()
+    other = tmp_path / "other.txt"
+    other.write_text("Other text.")
+    with pytest.raises(UsageError, match="is another text than the one that this run began with"):
+        find_text_tokens(settings(**options, input_file=other), notes.append, None)
+    with pytest.raises(DataError, match="input file not found"):
+        find_text_tokens(settings(**options, input_file=tmp_path / "no.txt"), notes.append, None)
+    assert path.read_bytes() == before
+    assert find_text_tokens(settings(**options), notes.append, None) == path
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A file of rows with two texts each."""
+    path = tmp_path / "rows.jsonl"
+    row = {"text": "Low tide, high tide.", "notes": "Ebbe und Flut, ümlaut"}
+    path.write_text(f"{json.dumps(row)}\n" * 40)
+    return path
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_tokens_are_those_of_the_text_field(settings, notes, rows, options):
+    decoded = []
+    for field in ("text", "notes", "text"):  # a first attempt may have read another one
+        chosen = settings(**options, input_file=rows, text_field=field)
+        path = find_text_tokens(chosen, notes.append, None)
+        decoded.append(Tokenizer.load(path.parent).decode(np.load(path)[:200]))
+    assert decoded[0] == decoded[2] != decoded[1]
+    assert "Low tide" in decoded[0] and "Ebbe und Flut, ümlaut" in decoded[1]
+
+
+def test_an_npy_beside_rows_is_used_for_its_field_only(settings, notes, rows):
+    made = pretokenize_file(file=rows, text_field="notes")
+    options = {"input_file": rows, "tokenization": None}
+    chosen = settings(**options, text_field="notes")
+    assert find_text_tokens(chosen, notes.append, None) == made.path
+    assert find_text_tokens(settings(**options), notes.append, None) != made.path
+    assert "it was made of the field notes, --text-field is text" in "".join(notes)
+
+
+def test_a_run_that_streams_keeps_its_tokenizer(settings, notes, tmp_path):
+    (tmp_path / "other.txt").write_text("Other text, of other words. " * 50)
+    given = {"input_file": None, "tokenization": None}
+    chosen = settings(**given, dataset_id=str(tmp_path / "text.txt"))
+    first = texttokens.find_stream_tokenizer(chosen, notes.append, None)
     (tmp_path / "model/steps/step_00000001").mkdir(parents=True)
-    with pytest.raises(UsageError, match="there is a tokenizer here already"):
-        find_text_tokens(settings(**options, vocab_size=300), notes.append, None)
+    first.save(tmp_path / "model")
+    other = settings(**given, dataset_id=str(tmp_path / "other.txt"))
+    found = texttokens.find_stream_tokenizer(other, notes.append, None)
+    assert found.fingerprint == first.fingerprint
+
+
+def test_another_number_of_examples_is_learned_from_anew(settings, notes, tmp_path):
+    text = "".join(f"{'abc'[i % 3] * 5} words {i}<|endoftext|>" for i in range(200))
+    (tmp_path / "text.txt").write_text(text)
+    given = {"input_file": None, "tokenization": None, "dataset_id": str(tmp_path / "text.txt")}
+    few = texttokens.find_stream_tokenizer(settings(**given, max_examples=1), notes.append, None)
+    found = texttokens.find_stream_tokenizer(settings(**given), notes.append, None)
+    assert found.fingerprint != few.fingerprint
+
+
+def test_an_empty_stream_is_named(settings, notes, tmp_path):
+    (tmp_path / "none.txt").touch()
+    given = {"input_file": None, "tokenization": None, "dataset_id": str(tmp_path / "none.txt")}
+    with pytest.raises(DataError, match="there is no text to learn a tokenizer from") as caught:
+        texttokens.find_stream_tokenizer(settings(**given), notes.append, None)
+    assert caught.value.path == given["dataset_id"]
 
 
 def test_the_base_models_tokenizer_is_taken_where_none_is_named(settings, notes, tmp_path):
@@ -128,12 +232,12 @@ def test_an_npy_is_its_own_tokens(settings, notes, tmp_path):
 
 def test_a_vocabulary_of_characters_is_counted_without_making_it(settings, tmp_path, notes):
     expected = Tokenizer.load(find_text_tokens(settings(), notes.append, None).parent).vocab_size
-    assert count_vocabulary(tmp_path / "text.txt", None) == expected
+    assert count_vocabulary(settings().data, None) == expected
     assert not list(tmp_path.glob("*.npy"))
 
 
 def made(**changes):
-    fields = {"source": None, "vocab_size": 300, "tokenization": "gpt2"}
+    fields = {"source": None, "vocab_size": 300, "tokenization": "gpt2", "settings": {}}
     return SimpleNamespace(**{**fields, "tokenizer_fingerprint": "g", **changes})
 
 
@@ -213,6 +317,3 @@ def test_the_first_texts_are_counted_by_their_ends(tmp_path, most, count):
     ends = b"<|endoftext|>"
     written = [b"one", b"two begins and ends", b"three"][:count]
     assert (tmp_path / "head.txt").read_bytes() == b"".join(part + ends for part in written)
-    nothing = SimpleNamespace(iter_texts=lambda seed: iter(()))
-    with pytest.raises(DataError, match="there is no text to learn a tokenizer from"):
-        texttokens._write_head(tmp_path / "head.txt", nothing, most)

@@ -212,7 +212,7 @@ def _vocabulary(settings: TrainSettings) -> int:
     if data.dataset_dir is not None and (data.dataset_dir / TOKENIZER_NAME).is_file():
         return Tokenizer.load(data.dataset_dir).vocab_size
     if data.tokenization == "char" and data.input_file is not None:
-        return count_vocabulary(data.input_file, settings.machine.memory)
+        return count_vocabulary(data, settings.machine.memory)
     path = data.input_file
     if data.tokenization is None and path is not None and path.suffix != ".npy":
         return learned_vocabulary(

@@ -30,6 +30,7 @@ from lowtide.dataset.provenance import (
 )
 from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.errors import DataError, UsageError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.files import atomic_file, checksum_file, read_json, write_json
 from lowtide.loader.texts import FileTexts, HubTexts, TextSource
 from lowtide.memory import MemoryBudget
@@ -43,7 +44,8 @@ from lowtide.tokenizer.training import train_tokenizer
 from lowtide.tokenizer.vocabulary import END_OF_TEXT
 from lowtide.training.choosing import learned_vocabulary, model_config
 from lowtide.training.footprint import stream_reading
-from lowtide.training.settinggroups import DataSettings
+from lowtide.training.resuming import another_run
+from lowtide.training.settinggroups import DataSettings, RunSettings
 from lowtide.training.settings import TrainSettings
 from lowtide.training.textneeds import OWN_TOKEN_BYTES, TOKENS_NAME
 
@@ -92,6 +94,12 @@ def find_text_tokens(
     require_local_text(settings.data)
     if path.is_dir():
         raise _no_text(path)
+    own = _own_tokenizer(settings.run)
+    known = own or known
+    folder = settings.run.folder / "data"
+    tokens_path, identity_path = folder / TOKENS_NAME, folder / _IDENTITY_NAME
+    if own is not None and _began_with(path, identity_path) and tokens_path.is_file():
+        return tokens_path
     beside = npy_path(path)
     if beside.is_file():
         reason = _why_not_beside(settings.data, path, read_provenance(beside), known)
@@ -100,16 +108,15 @@ def find_text_tokens(
         note(f"{beside} is not used: {reason}; the text is tokenized anew")
     if not path.is_file():
         raise _no_text(path)
-    folder = settings.run.folder / "data"
-    tokens_path, identity_path = folder / TOKENS_NAME, folder / _IDENTITY_NAME
     identity = {
         "path": str(path.absolute()),
         "checksum": checksum_file(path),
+        "text_field": settings.data.text_field,
         "tokenization": settings.data.tokenization,
         "vocab_size": settings.data.vocab_size,
         "learned_vocab_size": _learned_size(settings, path, known),
     }
-    if tokens_path.is_file() and _is_recorded(identity_path, identity, settings.run.folder):
+    if tokens_path.is_file() and _is_recorded(identity_path, identity):
         return tokens_path
     folder.mkdir(parents=True, exist_ok=True)
     for old in (identity_path, tokens_path, record_path(tokens_path)):  # of another text
@@ -126,7 +133,11 @@ def find_text_tokens(
             f"{folder} does it once for all runs"
         )
     made = pretokenize_file(
-        file=path, out_path=tokens_path, tokenization=str(folder), memory=settings.machine.memory
+        file=path,
+        out_path=tokens_path,
+        tokenization=str(folder),
+        text_field=settings.data.text_field,
+        memory=settings.machine.memory,
     )
     write_json(identity_path, identity)
     note(f"tokenized {path}: {made.num_tokens:,} tokens ({tokenizer.name}), kept in {tokens_path}")
@@ -142,14 +153,39 @@ def _learned_size(settings: TrainSettings, path: Path, known: Tokenizer | None) 
     return learned_vocabulary(data.vocab_size, settings.model, text_bytes)
 
 
-def _is_recorded(path: Path, identity: dict[str, Any], run_dir: Path) -> bool:
-    """True if a record is of these tokens; a run that has begun keeps its learned tokenizer."""
+def _is_recorded(path: Path, identity: dict[str, Any]) -> bool:
+    """True if a record is of these tokens."""
     stored = read_json(path) if path.is_file() else None
     if not isinstance(stored, dict):
         return False
-    size = "learned_vocab_size"  # not stored by earlier versions
-    known = stored.get(size) if size in stored and not step_dirs(run_dir) else identity[size]
-    return {**stored, size: known} == identity
+    new = ("learned_vocab_size", "text_field")  # not stored by earlier versions
+    return {**{name: identity[name] for name in new}, **stored} == identity
+
+
+def _own_tokenizer(run: RunSettings) -> Tokenizer | None:
+    """The tokenizer of a run that has a checkpoint; None for one that is yet to begin."""
+    if not step_dirs(run.folder) or not (run.folder / TOKENIZER_NAME).is_file():
+        return None
+    return Tokenizer.load(run.folder)
+
+
+def _began_with(path: Path, identity_path: Path) -> bool:
+    """True if a run has tokens of this text, which may have been moved or renamed since.
+
+    Another text is refused here: the run's tokens would be replaced by those of a text that it
+    cannot go on with.
+    """
+    stored = read_json(identity_path) if identity_path.is_file() else None
+    if not isinstance(stored, dict) or "checksum" not in stored:
+        return False
+    if not path.is_file():
+        raise _no_text(path)
+    if stored["checksum"] != checksum_file(path):
+        raise another_run(
+            f"{path} is another text than the one that this run began with",
+            path=identity_path.parent.parent,
+        )
+    return True
 
 
 def _no_text(path: Path) -> DataError:
@@ -173,6 +209,9 @@ def _why_not_beside(
     change = describe_source_change(made.source, path) if path.is_file() else None
     if change is not None:
         return change
+    field = made.settings.get("text_field", data.text_field)
+    if field != data.text_field and path.is_file() and _has_fields(path):
+        return f"it was made of the field {field}, --text-field is {data.text_field}"
     if data.vocab_size not in (None, made.vocab_size):
         return f"it has a vocabulary of {made.vocab_size}, --vocab-size is {data.vocab_size}"
     wanted = data.tokenization
@@ -186,12 +225,21 @@ def _why_not_beside(
     return None
 
 
+def _has_fields(path: Path) -> bool:
+    """True if texts are a field of rows, or a column."""
+    return any(source.format.block_kind != "text" for source in expand_inputs([path]))
+
+
 def _choose_tokenizer(
     settings: TrainSettings, path: Path, note: Callable[[str], None], known: Tokenizer | None
 ) -> Tokenizer:
-    """Return the given tokenizer, the base model's, or one learned from the text."""
+    """Return the run's own tokenizer, the given, the base model's, or one learned from the text."""
+    if (own := _own_tokenizer(settings.run)) is not None:
+        return own
     if settings.data.tokenization == "char":
-        return Tokenizer.from_characters(sorted(_characters(path, settings.machine.memory)))
+        return Tokenizer.from_characters(
+            sorted(_characters(settings.data, settings.machine.memory))
+        )
     if settings.data.tokenization is not None:
         return Tokenizer.load(settings.data.tokenization)
     if known is not None and settings.data.vocab_size is None:
@@ -205,6 +253,8 @@ def find_stream_tokenizer(
     """Return the tokenizer of a run that streams: given, the base model's, or learned once."""
     name = settings.data.dataset_id
     assert name is not None
+    if (own := _own_tokenizer(settings.run)) is not None:
+        return own
     if settings.data.tokenization is not None:
         return Tokenizer.load(settings.data.tokenization)
     if known is not None and settings.data.vocab_size is None:
@@ -275,13 +325,20 @@ def learn_from_head(
     folder = settings.run.folder / "data"
     sample, identity_path = folder / "head.txt", folder / "head.json"
     size = learned_vocabulary(settings.data.vocab_size, settings.model, None)
-    identity = {"texts": texts.fingerprint, "vocab_size": size}
+    most = settings.data.max_examples
+    identity = {"texts": texts.fingerprint, "vocab_size": size, "max_examples": most}
     learned = folder / "tokenizer"
     if identity_path.is_file() and read_json(identity_path) == identity:
         return Tokenizer.load(learned)
     shutil.rmtree(learned, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    count = _write_head(sample, texts, settings.data.max_examples)
+    count = _write_head(sample, texts, most)
+    if not sample.stat().st_size:
+        raise DataError(
+            "there is no text to learn a tokenizer from",
+            path=settings.data.dataset_id,
+            next_step="name text that is not empty",
+        )
     described = f"the first {count:,} texts of {settings.data.dataset_id}"
     tokenizer = _learn(settings, str(sample), size, note, described=described)
     write_json(identity_path, identity)
@@ -308,19 +365,19 @@ def _write_head(path: Path, texts: TextSource, max_examples: int | None) -> int:
                 count, stretch = count + 1, 0
             if written >= _HEAD_BYTES or count == max_examples:
                 break
-    if not count and not written:
-        raise DataError("there is no text to learn a tokenizer from", path=path.name)
     return count
 
 
-def count_vocabulary(path: Path, memory: str | None) -> int:
+def count_vocabulary(data: DataSettings, memory: str | None) -> int:
     """Count the ids of a tokenizer by characters for a text file."""
-    return Tokenizer.from_characters(sorted(_characters(path, memory))).vocab_size
+    return Tokenizer.from_characters(sorted(_characters(data, memory))).vocab_size
 
 
-def _characters(path: Path, memory: str | None) -> frozenset[str]:
-    inputs, budget = expand_inputs([path]), MemoryBudget.from_setting(memory)
+def _characters(data: DataSettings, memory: str | None) -> frozenset[str]:
+    assert data.input_file is not None
+    inputs, budget = expand_inputs([data.input_file]), MemoryBudget.from_setting(memory)
     options = ReadingSettings(
+        text_field=data.text_field,
         reader_bytes=max(ReadingSettings.reader_bytes, budget.remaining_bytes),
         budget_bytes=budget.total_bytes,
     )
