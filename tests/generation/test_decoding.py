@@ -428,9 +428,24 @@ def test_as_many_rows_as_there_are_texts(
     generate_text(model, tokenizer, prompts, num_samples=samples, batch_size=wanted)
     known = min(tokenizer.vocab_size, model.config.vocab_size)
     assert asked == [(rows, rows, known)]
-    larger = SimpleNamespace(vocab_size=10_000)
-    generate_text(model, larger, prompts, num_samples=samples, batch_size=wanted)
-    assert asked[1] == (rows, rows, model.config.vocab_size)
+
+
+@pytest.mark.parametrize("prompt", [None, b"ab", [1, 2], 3, ["a", b"b"]])
+def test_a_prompt_is_text(model, tokenizer, prompt):
+    with pytest.raises(UsageError, match=r"a prompt is of type .*, expected text"):
+        generate_text(model, tokenizer, prompt, max_new_tokens=1)
+
+
+def test_the_model_and_its_tokenizer_are_given(model, tokenizer, tmp_path):
+    options = {"max_new_tokens": 4, "seed": 1, "num_samples": "2"}
+    tokenizer.save(tmp_path)
+    expected = generate_text(model, tokenizer, "ab", **options)
+    assert len(expected) == 2
+    assert generate_text(model, tmp_path, "ab", **options) == expected
+    with pytest.raises(UsageError, match=r"model is of type str, expected a lowtide\.GPT"):
+        generate_text("mine", tokenizer, "ab")
+    with pytest.raises(UsageError, match="the tokenizer has 50,257 ids, the model's embedding"):
+        generate_text(model, "gpt2", "ab")
 
 
 def test_an_empty_prompt_becomes_the_first_that_there_is_of_an_end_a_line_break_and_zero():

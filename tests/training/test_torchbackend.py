@@ -60,7 +60,7 @@ def test_an_engine_is_made_of_what_is_given(monkeypatch: pytest.MonkeyPatch, wra
     def note(name: str, result: Any = None) -> Any:
         return lambda *given, **options: calls.append((name, *given, options)) or result
 
-    for name in ("refuse_options", "cap_device_memory"):
+    for name in ("refuse_options", "_require_own", "cap_device_memory"):
         monkeypatch.setattr(torchbackend, name, note(name))
     monkeypatch.setattr(torchbackend, "Stepper", note("Stepper", "engine"))
     model: Any = object.__new__(WrappedModule) if wrapped else SimpleNamespace(config=CONFIG)
@@ -76,7 +76,7 @@ def test_an_engine_is_made_of_what_is_given(monkeypatch: pytest.MonkeyPatch, wra
     )
     assert made == "engine"
     names = [call[0] for call in calls]
-    assert names == ["refuse_options"] * wrapped + ["cap_device_memory", "Stepper"]
+    assert names == ["refuse_options"] * wrapped + ["_require_own", "cap_device_memory", "Stepper"]
     assert calls[-2][1:3] == (CPU, settings.machine.vram)
     assert calls[-1][1:5] == (model, settings, "state", group)
     options = calls[-1][5]

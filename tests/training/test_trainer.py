@@ -111,6 +111,29 @@ def test_options_given_data_cannot_follow_are_refused(token_file, options, advic
     assert f"(give {advice}" in refused.value.next_step
 
 
+def test_values_of_another_kind_are_refused(token_file, tmp_path):
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
+    with pytest.raises(UsageError, match="eval_data is of type list, expected a dict"):
+        Trainer(model, data=data, eval_data=[data])
+    with pytest.raises(UsageError, match="tokenizer is of type int"):
+        Trainer(model, data=data, tokenizer=3)
+    Tokenizer.from_characters("abc").save(tmp_path)
+    assert Trainer(model, data=data, tokenizer=tmp_path).tokenizer.kind == "char"
+
+
+def test_an_optimizer_of_another_model_is_refused(token_file, tmp_path):
+    """Its steps would leave the model as it is."""
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    model, other = (GPT(GPTConfig(VOCAB, 16, 1, 32, 2)) for _ in range(2))
+    options = {"data": data, "checkpoints_dir": tmp_path, "max_iters": 1, "batch_size": 2}
+    wrong = torch.optim.SGD(other.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match="has no parameter of this model"):
+        Trainer(model, optimizer=wrong, **options).fit()
+    own = torch.optim.SGD([model.embedding.weight], lr=0.1)  # the rest is frozen
+    assert Trainer(model, optimizer=own, **options).fit().steps == 1
+
+
 def test_the_order_is_of_datasets_alone(token_file):
     data = TokenDataset(token_file, split="train", seq_len=16)
     model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))

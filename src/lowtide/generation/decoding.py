@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lowtide.aliases import own_name
@@ -33,6 +34,7 @@ from lowtide.model.rowcaches import open_steps
 from lowtide.model.weights import NETWORKS
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.named import open_tokenizer
 
 if TYPE_CHECKING:
     from lowtide.keywordtypes import GenerateKeywords
@@ -64,7 +66,7 @@ def stream_pieces(
 @overload
 def generate_text(
     model: GPT,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | Path,
     prompt: str = "",
     *,
     num_samples: Literal[1] = ...,
@@ -73,7 +75,7 @@ def generate_text(
 @overload
 def generate_text(
     model: GPT,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | Path,
     prompt: str = "",
     *,
     num_samples: int,
@@ -82,7 +84,7 @@ def generate_text(
 @overload
 def generate_text(
     model: GPT,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | Path,
     prompt: Sequence[str],
     *,
     num_samples: Literal[1] = ...,
@@ -91,7 +93,7 @@ def generate_text(
 @overload
 def generate_text(
     model: GPT,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | Path,
     prompt: Sequence[str],
     *,
     num_samples: int,
@@ -99,7 +101,7 @@ def generate_text(
 ) -> list[list[str]]: ...
 def generate_text(
     model: GPT,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | Path,
     prompt: str | Sequence[str] = "",
     *,
     num_samples: int = 1,
@@ -115,7 +117,9 @@ def generate_text(
     settings = build_settings(
         GenerateSettings, {"model_name": "", "num_samples": num_samples, **options}
     )
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    tokenizer = open_tokenizer(tokenizer)
+    _require_fitting(model, tokenizer)
+    prompts, num_samples = _as_prompts(prompt), settings.num_samples
     texts = [""] * (num_samples * len(prompts))
     was_training = model.training
     model.eval()
@@ -137,6 +141,35 @@ def generate_text(
         parts = [texts[i : i + num_samples] for i in range(0, len(texts), num_samples)]
         return parts[0] if isinstance(prompt, str) else parts
     return texts[0] if isinstance(prompt, str) else texts
+
+
+def _require_fitting(model: Any, tokenizer: Tokenizer) -> None:
+    """Refuse what is no network, and a tokenizer with ids that its embedding has no rows for."""
+    if not hasattr(model, "config"):  # one that is compiled is of another type
+        raise UsageError(
+            f"model is of type {type(model).__name__}, expected a lowtide.GPT",
+            next_step="give lowtide.load_model(FOLDER), or let lowtide.generate(model_name=…) "
+            "load it",
+        )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise UsageError(
+            f"the tokenizer has {tokenizer.vocab_size:,} ids, the model's embedding "
+            f"{model.config.vocab_size:,} rows",
+            next_step="give the tokenizer that the model was trained with",
+        )
+
+
+def _as_prompts(prompt: Any) -> list[str]:
+    """One prompt or several as a list; bytes and ids are refused."""
+    is_one = isinstance(prompt, str | bytes) or not isinstance(prompt, Iterable)
+    prompts: list[Any] = [prompt] if is_one else list(prompt)
+    for one in prompts:
+        if not isinstance(one, str):
+            raise UsageError(
+                f"a prompt is of type {type(one).__name__}, expected text",
+                next_step="give text, or a list of texts; Tokenizer.decode makes text of ids",
+            )
+    return prompts
 
 
 def _refuse_unused(options: Mapping[str, Any]) -> None:

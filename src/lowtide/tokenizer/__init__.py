@@ -4,7 +4,8 @@ text files --training--> Vocabulary --Tokenizer--> ids
 
 The modules, in reading order:
 
-using       tokenizer (the class Tokenizer), giventexts, vocabulary, patterns, characters, ids,
+using       tokenizer (the class Tokenizer), named, giventexts, vocabulary, patterns, characters,
+            ids,
             filesteps, limits
 files       formats (finds and reads any), bytelevel, huggingface, jsonsections, tekken, piecefiles
 other rules pieces (SentencePiece's), package (run by the package tokenizers), tokentexts, composing

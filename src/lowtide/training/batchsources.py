@@ -89,8 +89,14 @@ def open_batches(
     )
 
 
-def require_sources(data: Any, others: Mapping[str, Any]) -> None:
+def require_sources(data: Any, val_data: Any, eval_data: Any) -> None:
     """Refuse values that are neither a dataset nor batches, such as a path."""
+    if not isinstance(eval_data, Mapping | None):
+        raise UsageError(
+            f"eval_data is of type {type(eval_data).__name__}, expected a dict of names and data",
+            next_step='give eval_data={"general": lowtide.TokenDataset(…)}',
+        )
+    others: dict[str, Any] = {"val_data": val_data, **(eval_data or {})}
     needed = ("__next__", "state_dict", "load_state_dict", "close")
     is_loader = isinstance(data, StreamingDataLoader) or hasattr(data, "plan_rows")
     if not is_loader and not all(hasattr(data, name) for name in needed):

@@ -21,6 +21,7 @@ from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.named import open_tokenizer
 from lowtide.training.results import TrainResult, require_same_tokenizer
 from lowtide.training.trainer import Trainer
 
@@ -39,7 +40,7 @@ class GPTDataLoader:
     def __init__(
         self,
         config: GPTConfig,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | str | Path | None = None,
         *,
         dataset_dir: str | Path,
         eval_only: bool = False,
@@ -51,7 +52,8 @@ class GPTDataLoader:
         self.val = TokenDataset(dataset_dir, split="val", seq_len=length, eval_only=eval_only)
         self.train = None if eval_only else TokenDataset(dataset_dir, split="train", seq_len=length)
         has_own = (Path(dataset_dir) / TOKENIZER_NAME).is_file()
-        self.tokenizer = tokenizer or (Tokenizer.load(dataset_dir) if has_own else None)
+        given = tokenizer if tokenizer is not None or not has_own else dataset_dir
+        self.tokenizer = None if given is None else open_tokenizer(given)
         if self.tokenizer is not None:
             require_same_tokenizer(self.val, self.tokenizer, "this loader")
         self._batches: dict[str, BatchLoader] = {}

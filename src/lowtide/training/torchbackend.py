@@ -90,6 +90,8 @@ class _TorchBackend:
                 "embedding_decay_to is 'first', which needs an optimizer of lowtide",
                 next_step="leave embedding_decay_to out, or leave the optimizer out",
             )
+        if given is not None:
+            _require_own(given, model)
         cap_device_memory(group.device, settings.machine.vram)
         return Stepper(
             model,
@@ -119,6 +121,16 @@ class _TorchBackend:
                 name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()
             }
         return portable_tensors(weights, config)
+
+
+def _require_own(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Refuse an optimizer of another model: this one would not change."""
+    theirs = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    if theirs.isdisjoint(map(id, model.parameters())):
+        raise UsageError(
+            "the optimizer that was given has no parameter of this model",
+            next_step=f"make it of this model: {type(optimizer).__name__}(model.parameters(), …)",
+        )
 
 
 def _find_shared(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lowtide import ranks
@@ -26,6 +27,7 @@ from lowtide.model.sizing import count_parameters
 from lowtide.progress import Progress
 from lowtide.settings import build_settings
 from lowtide.tokenizer import Tokenizer
+from lowtide.tokenizer.named import open_tokenizer
 from lowtide.training import batchsources as sources
 from lowtide.training.agreement import (
     require_same_checkpoint,
@@ -93,7 +95,7 @@ class Trainer:
         data: SampleSource | StreamingDataLoader | sources.BatchSource,
         val_data: TokenDataset | None = None,
         eval_data: Mapping[str, Any] | None = None,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | str | Path | None = None,
         settings: TrainSettings | None = None,
         notify: Callable[[str], None] | None = None,
         on_step: Callable[[StepEvent], object] | None = None,
@@ -101,12 +103,11 @@ class Trainer:
         on_checkpoint: Callable[[CheckpointEvent], object] | None = None,
         **options: Unpack[TrainKeywords],
     ) -> None:
-        sources.require_sources(data, {"val_data": val_data, **(eval_data or {})})
-        model = as_model(
-            model,
-            seq_len=options.get("seq_len") or sources.row_length(settings and settings.model, data),
-            vocab_size=None if tokenizer is None else tokenizer.vocab_size,
-        )
+        sources.require_sources(data, val_data, eval_data)
+        tokenizer = None if tokenizer is None else open_tokenizer(tokenizer)
+        seq_len = options.get("seq_len") or sources.row_length(settings and settings.model, data)
+        vocab_size = None if tokenizer is None else tokenizer.vocab_size
+        model = as_model(model, seq_len=seq_len, vocab_size=vocab_size)
         options.setdefault("seq_len", model.config.context_length)
         given: Any = options.get("optimizer")
         self._given_optimizer = given if hasattr(given, "param_groups") else None
@@ -335,10 +336,7 @@ class Trainer:
         return {**({"val": self.val_data} if self.val_data is not None else {}), **named}
 
     def _claim(self, group: Group) -> dict[str, str]:
-        """Find out whether this begins the run or goes on with it, and refuse what is neither.
-
-        Returns the identity of a new run.
-        """
+        """The identity of a new run; refuses what neither begins this run nor goes on with it."""
         run, settings = self.run, self.settings
         require_same_settings(group, settings)  # before anything is removed
         require_same_data(group, {"data": self.data, **self._held_out()})
