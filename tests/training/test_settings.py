@@ -22,7 +22,7 @@ def test_evaluation_datasets_have_names():
         "web": Path("data/web"),
         "general": Path("data/general"),
     }
-    with pytest.raises(UsageError, match="one folder per name"):
+    with pytest.raises(UsageError, match="one folder per name\n  next: give NAME=DIR"):
         train_settings(eval_dataset_dir=("a", "b")).evaluation.datasets()
 
 

@@ -312,7 +312,8 @@ class EvaluationSettings:
             name, equals, folder = entry.partition("=")
             name, folder = (name, folder) if equals else ("general", entry)
             require(bool(name and folder), "eval_dataset_dir", entry, "NAME=DIR or DIR")
-            require(name not in named, "eval_dataset_dir", entry, "one folder per name")
+            require(name not in named, "eval_dataset_dir", entry, "one folder per name",
+                    next_step="give NAME=DIR: a folder without a name is `general`")  # fmt: skip
             named[name] = Path(folder)
         return named
 
