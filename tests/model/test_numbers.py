@@ -178,7 +178,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "model.program": {
         "MIB": 1_048_576,
         "_TIMEOUT_SECONDS": 900,
-        "_PROBE_VERSION": 4,
+        "_PROBE_VERSION": 5,
         "_LATER_BYTES": 41_943_040,
         "_USUAL_EXTRA_BYTES": {
             "8bit": 41_943_040,

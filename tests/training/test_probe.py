@@ -77,5 +77,6 @@ def test_a_probe_answers_with_its_peak(
     with pytest.raises(EndedError):
         probe.main()
     assert trained == [opened, (tmp_path, backend, {"part": part, "device": "cpu"}), 0]
-    answer = {"imported_bytes": 33, "trained_bytes": 99, "device": "kind of cpu"}
+    spread = 40 << 20 if part == "jax" else 0  # what JAX's compiler takes differs by chance
+    answer = {"imported_bytes": 33, "trained_bytes": 99 + spread, "device": "kind of cpu"}
     assert json.loads(capsys.readouterr().out) == answer
