@@ -93,6 +93,11 @@ def test_configs_of_other_kinds_are_refused(tmp_path):
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(DataError, match="does not hold an object"):
         load_config(tmp_path)
+    fields = GPTConfig(vocab_size=100).to_huggingface()
+    del fields["model_type"]
+    write_json(tmp_path / "config.json", fields)
+    with pytest.raises(DataError, match="model_type is None; lowtide runs llama"):
+        load_config(tmp_path)
 
 
 ROPE = {"rope_theta": 10000.0, "factor": 4.0}

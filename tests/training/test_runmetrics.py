@@ -1,6 +1,7 @@
 """What a run tells: coverage, and its numbers where they were asked for."""
 
 import errno
+import math
 import os
 import sys
 import types
@@ -220,6 +221,17 @@ def test_counters_and_states_begin_with_nothing():
     assert counters.bad_in_a_row.item() == 0 and counters.bad.item() == 2
     counters.load_state_dict(found)
     assert counters.state_dict() == found
+
+
+def test_a_row_of_bad_steps_alone_has_no_loss():
+    group = types.SimpleNamespace(mean=lambda loss: loss)
+    counters = Counters.zeros(torch.device("cpu"))
+    for loss, skip in ((2.0, 0.0), (9.0, 1.0), (4.0, 0.0)):
+        counters.add(torch.tensor(loss), torch.tensor(1.0), torch.tensor(skip))
+    assert counters.mean_loss(group) == 3.0
+    counters.next_row()
+    counters.add(torch.tensor(math.nan), torch.tensor(1.0), torch.tensor(1.0))
+    assert math.isnan(counters.mean_loss(group))
 
 
 def test_a_text_is_one_string_on_the_page_of_texts(tmp_path):

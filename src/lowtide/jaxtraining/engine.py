@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -367,8 +368,9 @@ class Counters:
         self._values = _count(self._values, *map(_here, (loss, norm, skip)))
 
     def mean_loss(self, group: JaxGroup) -> float:
-        """Return the mean loss of the steps since the last row."""
-        return self.loss.item() / max(self.steps.item(), 1.0)
+        """The mean loss of the steps since the last row; NaN without any."""
+        steps = self.steps.item()
+        return self.loss.item() / steps if steps else math.nan
 
     def next_row(self) -> None:
         """Reset the sums for the next row."""

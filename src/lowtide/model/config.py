@@ -38,6 +38,7 @@ _LARGEST = {
 
 
 _NUMBERS = (*_LARGEST, "sliding_window", "dropout", "rope_theta", "norm_eps", "logit_cap")
+_OF_TRANSFORMERS = {"architectures", "transformers_version"}  # no config.json of its has none
 _FLAGS = ("tie_weights", "attention_bias", "mlp_bias")
 
 
@@ -293,7 +294,7 @@ def load_config(path: str | Path) -> GPTConfig:
             "module.load_state_dict(safetensors.torch.load_file(…))",
         )
     try:
-        if "model_type" not in fields:
+        if "model_type" not in fields and not _OF_TRANSFORMERS & fields.keys():
             return build_settings(GPTConfig, fields)
         return GPTConfig.from_huggingface(fields, path=path)
     except KeyError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -37,8 +38,9 @@ class Counters:
         self.norm.copy_(norm)
 
     def mean_loss(self, group: ProcessGroup) -> float:
-        """Return the mean loss of the steps since the last row, over all processes."""
-        return group.mean(self.loss).item() / max(self.steps.item(), 1.0)
+        """The mean loss of the steps since the last row, over all processes; NaN without any."""
+        steps = self.steps.item()
+        return group.mean(self.loss).item() / steps if steps else math.nan
 
     def next_row(self) -> None:
         """Reset the sums for the next row."""
