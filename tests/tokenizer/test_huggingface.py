@@ -374,3 +374,22 @@ def test_an_error_names_the_file_and_what_to_do(tmp_path: Path) -> None:
     assert caught.value.next_step == (
         "take the file as it was published, or train a tokenizer: lowtide train-tokenizer"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("config.json", "bring back the tokenizer of this model"),
+        ("dataset_metadata.json", "bring back the tokenizer of this dataset"),
+    ],
+)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_no_other_tokenizer_is_advised_for_a_model_or_a_dataset(
+    tmp_path: Path, name: str, step: str, is_damaged: bool
+) -> None:
+    (tmp_path / name).write_text("{}")
+    if is_damaged:
+        (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError) as caught:
+        Tokenizer.load(tmp_path)
+    assert caught.value.next_step is not None and caught.value.next_step.startswith(step)

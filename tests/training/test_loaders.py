@@ -170,3 +170,5 @@ def test_batches_of_a_loader_are_read_when_they_are_asked_for(monkeypatch):
         assert (inputs.tolist(), targets.tolist()) == ([[0, 0]], [[1, 1]])
     options = {"batch_size": 3, "seed": 7, "prefetch_batches": 0}
     assert asked == [(("train",), options), (("val",), options)]
+    with pytest.raises(UsageError, match="split is 'test', expected train or val"):
+        loader.get_batch("test")

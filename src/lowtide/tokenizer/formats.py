@@ -36,7 +36,7 @@ from lowtide.tokenizer.bytelevel import (
     read_bpe_text,
     split_merge,
 )
-from lowtide.tokenizer.huggingface import load_tokenizer_json
+from lowtide.tokenizer.huggingface import load_tokenizer_json, replacement
 from lowtide.tokenizer.ownrecords import require_recorded
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 from lowtide.tokenizer.piecefiles import is_piece_file, tokenizer_json_of_pieces
@@ -95,7 +95,7 @@ def load_vocabulary(source: str | Path) -> Vocabulary:
         raise DataError(
             error.message,
             path=error.path or (source if Path(source).exists() else None),
-            next_step=error.next_step or _ADVICE,
+            next_step=error.next_step or replacement(Path(source), otherwise=_ADVICE),
         ) from None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from lowtide import _native
 from lowtide.errors import DataError
+from lowtide.filenames import CONFIG_NAME, METADATA_NAME
 from lowtide.files import Publisher, read_json, write_bytes
 from lowtide.packages import MissingPackageError
 from lowtide.tokenizer.bytelevel import (
@@ -43,7 +44,13 @@ from lowtide.tokenizer.jsonsections import (
 from lowtide.tokenizer.patterns import UnknownPartError
 from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary, require_dense
 
-__all__ = ["load_tokenizer_json", "tokenizer_json", "why_package", "write_tokenizer_json"]
+__all__ = [
+    "load_tokenizer_json",
+    "replacement",
+    "tokenizer_json",
+    "why_package",
+    "write_tokenizer_json",
+]
 
 _CHARACTER_EXPRESSION = r"[\s\S]"
 _ADVICE = "take the file as it was published, or train a tokenizer: lowtide train-tokenizer"
@@ -64,9 +71,23 @@ def load_tokenizer_json(path: Path) -> Vocabulary:
         except DataError as error:
             return _load_anyway(path, error)
     except DataError as error:
-        raise DataError(
-            error.message, path=error.path or path, next_step=error.next_step or _ADVICE
-        ) from None
+        step = error.next_step or replacement(path.parent, otherwise=_ADVICE)
+        raise DataError(error.message, path=error.path or path, next_step=step) from None
+
+
+def replacement(folder: Path, *, otherwise: str) -> str:
+    """What to do without the tokenizer of a folder: for a model or a dataset no other will do."""
+    if (folder / CONFIG_NAME).is_file():
+        return (
+            "bring back the tokenizer of this model, as another one has other ids; "
+            "a run has it in its folder and in best/, not in steps/"
+        )
+    if (folder / METADATA_NAME).is_file():
+        return (
+            "bring back the tokenizer of this dataset, as another one has other ids; "
+            "a run that was trained on it has a copy"
+        )
+    return otherwise
 
 
 def _load_anyway(path: Path, error: DataError) -> Vocabulary:

@@ -60,6 +60,8 @@ class GPTDataLoader:
 
     def get_batch(self, split: Literal["train", "val"] = "train") -> tuple[Tensor, Tensor]:
         """Return the next (inputs, targets) of a split, shuffled, without end."""
+        if split not in ("train", "val"):
+            raise UsageError(f"split is {split!r}, expected train or val")
         if split not in self._batches:
             dataset = self.train if split == "train" else self.val
             if dataset is None:
