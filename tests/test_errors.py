@@ -16,6 +16,7 @@ from lowtide.errors import (
     LowtideError,
     UsageError,
     from_device_error,
+    from_lost_process,
     from_os_error,
     printable,
     warn,
@@ -44,6 +45,22 @@ def test_a_device_without_room_is_told_from_other_errors() -> None:
         assert isinstance(found, BudgetError) and "nvidia-smi" in str(found)
         assert found.message == f"the device has no memory left: {said}"
     assert from_device_error(RuntimeError(said)) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[pair.cc:553] Connection closed by peer [127.0.0.1]:7068. This is typically caused by",
+        "[pair.cc:547] Read error [127.0.0.1]:7068: Connection reset by peer",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process "
+        "exited prematurely.",
+    ],
+)
+def test_a_process_whose_partner_has_ended_says_so(said: str) -> None:
+    found = from_lost_process(RuntimeError(said))
+    assert found is not None and found.message == "another process of this run has ended"
+    assert from_lost_process(ValueError(said)) is None
+    assert from_lost_process(RuntimeError("shapes differ")) is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from lowtide.errors import (
     LowtideError,
     UsageError,
     from_device_error,
+    from_lost_process,
     from_os_error,
     printable,
 )
@@ -163,7 +164,8 @@ def _tell(error: Exception) -> int:
             "out of memory", next_step="close other programs, or give a smaller --memory"
         )
     elif not isinstance(error, LowtideError):
-        error = from_device_error(error) or LowtideError(
+        known = from_device_error(error) or from_lost_process(error)
+        error = known or LowtideError(
             f"unexpected {type(error).__name__}: {error}",
             next_step="the same command with --debug shows where; please report it",
         )

@@ -32,6 +32,7 @@ __all__ = [
     "UsageError",
     "explaining_os_errors",
     "from_device_error",
+    "from_lost_process",
     "from_os_error",
     "printable",
     "warn",
@@ -208,4 +209,18 @@ def from_device_error(error: Exception) -> LowtideError | None:
         f"the device has no memory left: {said}",
         next_step="end other programs on it (nvidia-smi names them), give another --device, or "
         "take less at once: lowtide plan says what fits",
+    )
+
+
+def from_lost_process(error: Exception) -> LowtideError | None:
+    """Turn the error of a process whose partner in training has ended into one that says so.
+
+    None for other errors. Gloo and NCCL are recognized by what they say.
+    """
+    lost = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
+    if not isinstance(error, RuntimeError) or not any(words in str(error) for words in lost):
+        return None
+    return LowtideError(
+        "another process of this run has ended",
+        next_step="see its own error; then the same command goes on from the last checkpoint",
     )
