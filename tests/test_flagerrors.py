@@ -52,6 +52,8 @@ def refused(cls: type[Any], words: list[str]) -> UsageError:
          "--batch-size takes one value, and 2 are given: 3 4",
          "give one of them, in quotes if it has spaces"),
         (TrainSettings, ["--batch_size=x"], "--batch-size is 'x', expected a whole number", COUNT),
+        (TrainSettings, ["--seed", "1e19"], "--seed is '1e19', expected a number below "
+         "9,223,372,036,854,775,808", None),
         (TrainSettings, ["--learning-rate", "x"], "--learning-rate is 'x', expected a number",
          "such as 0.001 or 1e-3"),
         (TrainSettings, ["--dataset-dir", ""], "--dataset-dir is '', expected a path",

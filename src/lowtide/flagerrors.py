@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from lowtide.counts import read_int
+from lowtide.counts import LARGEST_INT, read_int
 from lowtide.errors import UsageError
 from lowtide.flags import flag_name, read_path
 from lowtide.flatsettings import setting_fields
@@ -158,8 +158,9 @@ def _explain_value(name: str, flag: Flag, value: str) -> UsageError | None:
     else:
         try:
             _READERS[flag.metavar](value)
-        except ValueError:
-            pass
+        except ValueError as error:
+            if str(error).endswith("is too large"):
+                expected, step = f"a number below {LARGEST_INT:,}", None
         else:
             return None
     return UsageError(f"{name} is {value!r}, expected {expected}", next_step=step)
