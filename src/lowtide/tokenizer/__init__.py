@@ -5,8 +5,7 @@ text files --training--> Vocabulary --Tokenizer--> ids
 The modules, in reading order:
 
 using       tokenizer (the class Tokenizer), named, giventexts, vocabulary, patterns, characters,
-            ids,
-            filesteps, limits
+            ids, filesteps, limits
 files       formats (finds and reads any), bytelevel, huggingface, jsonsections, tekken, piecefiles
 other rules pieces (SentencePiece's), package (run by the package tokenizers), tokentexts, composing
 training    settings, training, counting, learning, trained; scanning (characters)
