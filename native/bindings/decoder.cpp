@@ -100,7 +100,8 @@ using TableKinds = std::array<uint8_t, 2>;  // of the first two; the others are 
 void step(Decoder& decoder, const Tables& tables, const TableKinds& kinds, size_t num_positions,
           const Addresses& keys, const Addresses& values, size_t num_rows, size_t capacity,
           const Numbers& ids, const Numbers& positions, const Numbers& slots, Address logits,
-          size_t num_logits, size_t num_threads, const std::optional<nb::callable>& before_layer) {
+          size_t num_logits, bool is_prompt, size_t num_threads,
+          const std::optional<nb::callable>& before_layer) {
   require_threads(num_threads);
   const DecoderShape& shape = decoder.shape();
   require(tables[0] && tables[1] && tables[3] && logits, "a table has no address");
@@ -141,7 +142,7 @@ void step(Decoder& decoder, const Tables& tables, const TableKinds& kinds, size_
                             weights(tables[6])};
   const DecoderCache cache{key_rooms.data(), value_rooms.data(), capacity};
   decoder.step(found, cache, ids.data(), positions.data(), slots.data(), count,
-               reinterpret_cast<float*>(logits), num_logits, num_threads, before);
+               reinterpret_cast<float*>(logits), num_logits, is_prompt, num_threads, before);
 }
 
 }  // namespace

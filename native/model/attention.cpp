@@ -58,7 +58,7 @@ class Room {
 
 // c (+)= a b for a tile of rows of a, and any number of whole vectors of columns of b.
 template <size_t LANES>
-[[gnu::always_inline]] inline void multiply(const Matrix& a, const float* b, size_t b_row,
+[[gnu::always_inline]] inline void multiply(const Strided& a, const float* b, size_t b_row,
                                             size_t depth, float* c, size_t c_row, size_t columns,
                                             bool adds = false) {
   size_t j = 0;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "model/attention.hpp"
+#include "model/products.hpp"
 #include "model/row_kernels.hpp"
 #include "model/thread_pool.hpp"
 
@@ -14,6 +16,8 @@ constexpr size_t kBlockNumbers = 65536;    // of a matrix, that a thread process
 constexpr size_t kThreadNumbers = 200000;  // below this, waking a second thread takes longer
 constexpr size_t kOutputs = 4;             // rows of a matrix that the kernel reads in parallel
 constexpr size_t kManyRows = 12;           // from so many on, a matrix is widened once for all
+constexpr size_t kProductOutputs = 32;     // rows of a matrix in a panel of a product
+constexpr size_t kMostRoomBytes = size_t{4} << 20;  // of a thread, for attention over prompts
 
 }  // namespace
 
@@ -22,6 +26,10 @@ Decoder::Decoder(const DecoderShape& shape, std::vector<DecoderLayer> layers)
 
 void Decoder::linear(const float* x, const Matrix& weight, const float* bias, float* y, size_t in,
                      size_t out) const {
+  if (is_prompt_) {
+    linear_of_prompts(x, weight, bias, y, in, out);
+    return;
+  }
   const size_t block =
       std::max(kOutputs, kBlockNumbers / std::max<size_t>(in, 1) / kOutputs * kOutputs);
   const size_t threads = in * out * count_ < kThreadNumbers ? 1 : num_threads_;
@@ -35,6 +43,26 @@ void Decoder::linear(const float* x, const Matrix& weight, const float* bias, fl
     widen(weight, first * in, wide.data(), wide.size());
     multiply_rows(x, {wide.data()}, bias == nullptr ? nullptr : bias + first, y + first, count_, in,
                   out, 0, end - first);
+  });
+}
+
+void Decoder::linear_of_prompts(const float* x, const Matrix& weight, const float* bias, float* y,
+                                size_t in, size_t out) const {
+  const size_t block = std::max(
+      kProductOutputs, kBlockNumbers / std::max<size_t>(in, 1) / kProductOutputs * kProductOutputs);
+  run_blocks(out, block, num_threads_, [&](size_t first, size_t end) {
+    std::vector<float> wide;
+    const float* numbers = static_cast<const float*>(weight.numbers) + first * in;
+    if (weight.kind != NumberKind::float32) {
+      wide.resize((end - first) * in);
+      widen(weight, first * in, wide.data(), wide.size());
+      numbers = wide.data();
+    }
+    for (size_t i = 0; bias != nullptr && i < count_; ++i) {
+      std::copy(bias + first, bias + end, y + i * out + first);
+    }
+    multiply_all({x, in, 1}, {numbers, 1, in}, {count_, in, end - first}, y + first, out,
+                 bias != nullptr, 1);
   });
 }
 
@@ -117,25 +145,83 @@ void Decoder::attend(const DecoderLayer& layer, const DecoderTables& tables, flo
     looked_at += (position + 1) * queries;
   }
   const size_t threads = looked_at < kThreadNumbers ? 1 : num_threads_;
-  run_blocks(count_ * num_heads, 1, threads, [&](size_t first, size_t end) {
-    for (size_t i = first; i < end; ++i) {
-      const size_t row = i / num_heads, head = i % num_heads;
-      const size_t length = static_cast<size_t>(positions_[row]) + 1;
-      const size_t begin = layer.window != 0 && length > layer.window ? length - layer.window : 0;
-      const size_t group = head / (num_heads / kv);
-      const size_t place =
-          (static_cast<size_t>(slots_[row]) * kv + group) * lane + begin * head_dim;
-      float* const found = found_.data() + i * head_dim;
-      look_up(heads_.data() + row * joint + head * head_dim, keys + place, values + place,
-              length - begin, head_dim, found);
-      if (shape_.without_own_values) {
-        remove_part(values + place + (length - 1 - begin) * head_dim, found, head_dim);
-      }
-      if (layer.head_gate != nullptr) {
-        for (size_t j = 0; j < head_dim; ++j) found[j] *= gates_[i];
-      }
+  if (is_prompt_) {
+    attend_prompts(layer, keys, values, cache.capacity);
+  } else {
+    run_blocks(count_ * num_heads, 1, threads, [&](size_t first, size_t end) {
+      look_up_rows(first, end, layer, keys, values, cache.capacity);
+    });
+  }
+  for (size_t i = 0; i < count_ * num_heads; ++i) {
+    float* const found = found_.data() + i * head_dim;
+    if (shape_.without_own_values) {
+      const size_t row = i / num_heads, group = i % num_heads / (num_heads / kv);
+      const size_t place = (static_cast<size_t>(slots_[row]) * kv + group) * lane;
+      remove_part(values + place + static_cast<size_t>(positions_[row]) * head_dim, found,
+                  head_dim);
     }
-  });
+    if (layer.head_gate != nullptr) {
+      for (size_t j = 0; j < head_dim; ++j) found[j] *= gates_[i];
+    }
+  }
+}
+
+// Heads [first, end) of all rows, one after the other.
+void Decoder::look_up_rows(size_t first, size_t end, const DecoderLayer& layer, const float* keys,
+                           const float* values, size_t capacity) {
+  const size_t head_dim = shape_.head_dim, num_heads = shape_.num_heads;
+  const size_t kv = shape_.num_kv_heads, joint = (num_heads + 2 * kv) * head_dim;
+  for (size_t i = first; i < end; ++i) {
+    const size_t row = i / num_heads, head = i % num_heads;
+    const size_t length = static_cast<size_t>(positions_[row]) + 1;
+    const size_t begin = layer.window != 0 && length > layer.window ? length - layer.window : 0;
+    const size_t group = head / (num_heads / kv);
+    const size_t place =
+        ((static_cast<size_t>(slots_[row]) * kv + group) * capacity + begin) * head_dim;
+    look_up(heads_.data() + row * joint + head * head_dim, keys + place, values + place,
+            length - begin, head_dim, found_.data() + i * head_dim);
+  }
+}
+
+// Consecutive tokens of a row together. Those at late positions, for which a thread would need too
+// much memory, are looked up one by one, whatever tokens come with them.
+void Decoder::attend_prompts(const DecoderLayer& layer, const float* keys, const float* values,
+                             size_t capacity) {
+  const size_t head_dim = shape_.head_dim, num_heads = shape_.num_heads;
+  const size_t kv = shape_.num_kv_heads, joint = (num_heads + 2 * kv) * head_dim;
+  AttentionShape shape = {1, 1, 1, num_heads, kv, head_dim, layer.window};
+  const size_t room = attention_room_bytes(shape, false);
+  shape.num_keys += 64;
+  const size_t most_keys = kMostRoomBytes * 64 / (attention_room_bytes(shape, false) - room);
+  log_sums_.resize(count_ * num_heads);
+  for (size_t first = 0, end; first < count_; first = end) {
+    const size_t position = static_cast<size_t>(positions_[first]);
+    end = first + 1;
+    if (position >= most_keys) {
+      run_blocks(num_heads, 1, num_threads_, [&](size_t head, size_t last) {
+        look_up_rows(first * num_heads + head, first * num_heads + last, layer, keys, values,
+                     capacity);
+      });
+      continue;
+    }
+    while (end < count_ && slots_[end] == slots_[first] &&
+           positions_[end] == positions_[end - 1] + 1 &&
+           static_cast<size_t>(positions_[end]) < most_keys) {
+      ++end;
+    }
+    shape.num_queries = end - first;
+    shape.num_keys = position + shape.num_queries;
+    const size_t place = static_cast<size_t>(slots_[first]) * kv * capacity * head_dim;
+    const auto token = static_cast<int64_t>(head_dim);
+    const HeadStrides of_keys = {0, token, static_cast<int64_t>(capacity * head_dim)};
+    attend_all({heads_.data() + first * joint,
+                keys + place,
+                values + place,
+                {0, static_cast<int64_t>(joint), token},
+                of_keys,
+                of_keys},
+               shape, found_.data() + first * num_heads * head_dim, log_sums_.data(), num_threads_);
+  }
 }
 
 void Decoder::run_mlp(const DecoderLayer& layer, const float* x, float* y) {
@@ -154,8 +240,9 @@ void Decoder::run_mlp(const DecoderLayer& layer, const float* x, float* y) {
 
 void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const int64_t* ids,
                    const int64_t* positions, const int64_t* slots, size_t count, float* logits,
-                   size_t num_logits, size_t num_threads,
+                   size_t num_logits, bool is_prompt, size_t num_threads,
                    const std::function<void(size_t)>& before_layer) {
+  is_prompt_ = is_prompt && widest_vectors() != VectorBits::k128;
   positions_ = positions;
   slots_ = slots;
   count_ = count;
@@ -207,6 +294,7 @@ void Decoder::step(const DecoderTables& tables, const DecoderCache& cache, const
     add_row(added_.data(), x_.data(), count * width);
   }
   count_ = num_logits;
+  is_prompt_ = false;  // these are few
   norm(x_.data() + (count - num_logits) * width, tables.final_norm, tables.final_norm_bias,
        normed_.data(), width);
   linear(normed_.data(), tables.head, nullptr, logits, width, shape_.vocab_size);

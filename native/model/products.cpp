@@ -15,7 +15,7 @@ constexpr size_t kTasksPerThread = 4;
 
 // Some columns of the product, of a part of the depth.
 struct Part {
-  Matrix a, b;
+  Strided a, b;
   ProductShape shape;
   float* panels;  // of b
   float* c;
@@ -68,7 +68,7 @@ template <size_t LANES>
 
 // A tile of which only `rows` x `columns` numbers are part of c.
 template <size_t LANES, size_t VECTORS>
-[[gnu::always_inline]] inline void multiply_border(const Matrix& a, const float* b, size_t depth,
+[[gnu::always_inline]] inline void multiply_border(const Strided& a, const float* b, size_t depth,
                                                    float* c, size_t c_row, size_t rows,
                                                    size_t columns, bool adds) {
   constexpr size_t kWide = VECTORS * LANES;
@@ -105,9 +105,9 @@ template <size_t LANES>
     const float* const panel = part.panels + j * shape.depth;
     const size_t columns = std::min(kWide, shape.columns - j);
     for (size_t i = 0; i < num_rows; i += kRows) {
-      const Matrix a = i < num_direct
-                           ? Matrix{part.a.numbers + (first_row + i) * part.a.row, part.a.row, 1}
-                           : Matrix{copies.get() + (i - num_direct) * shape.depth, 1, kRows};
+      const Strided a = i < num_direct
+                            ? Strided{part.a.numbers + (first_row + i) * part.a.row, part.a.row, 1}
+                            : Strided{copies.get() + (i - num_direct) * shape.depth, 1, kRows};
       float* const c = part.c + (first_row + i) * part.c_row + j;
       const size_t rows = std::min(kRows, num_rows - i);
       if (rows == kRows && columns == kWide) {
@@ -174,7 +174,7 @@ void multiply_part(const Part& part, const Kernels& kernels, size_t num_threads)
 
 }  // namespace
 
-void multiply_all(const Matrix& a, const Matrix& b, const ProductShape& shape, float* c,
+void multiply_all(const Strided& a, const Strided& b, const ProductShape& shape, float* c,
                   size_t c_row, bool adds, size_t num_threads, VectorBits vectors) {
   if (shape.depth == 0 && !adds) {
     for (size_t i = 0; i < shape.rows; ++i) std::fill_n(c + i * c_row, shape.columns, 0.0f);

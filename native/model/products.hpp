@@ -23,7 +23,7 @@ struct ProductShape {
 };
 
 // c (+)= a b; lines of c are `c_row` apart. Temporary memory: 0.9 MB, and 0.1 MB a thread.
-void multiply_all(const Matrix& a, const Matrix& b, const ProductShape& shape, float* c,
+void multiply_all(const Strided& a, const Strided& b, const ProductShape& shape, float* c,
                   size_t c_row, bool adds, size_t num_threads,
                   VectorBits vectors = widest_vectors());
 

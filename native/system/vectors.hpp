@@ -38,8 +38,8 @@ struct FloatVector {
 
 constexpr size_t round_up(size_t count, size_t to) { return (count + to - 1) / to * to; }
 
-// A matrix by its first number and the distances between its rows and its columns.
-struct Matrix {
+// A matrix by its first number and the distances between its rows and between its columns.
+struct Strided {
   const float* numbers;
   size_t row, column;
 };
@@ -50,7 +50,7 @@ template <size_t LANES>
 constexpr size_t kTileRows = LANES == 16 ? 12 : 6;
 
 template <size_t LANES, size_t VECTORS>
-[[gnu::always_inline]] inline void multiply_tile(const Matrix& a, const float* b, size_t b_row,
+[[gnu::always_inline]] inline void multiply_tile(const Strided& a, const float* b, size_t b_row,
                                                  size_t depth, float* c, size_t c_row, bool adds) {
   using Vector = typename FloatVector<LANES>::Type;
   constexpr size_t kRows = kTileRows<LANES>;

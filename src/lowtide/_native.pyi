@@ -749,6 +749,7 @@ class Decoder:
         slots: npt.NDArray[np.int64],
         logits: int,
         num_logits: int,
+        is_prompt: bool,
         num_threads: int,
         before_layer: Callable[[int], None] | None,
         /,

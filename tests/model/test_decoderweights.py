@@ -9,7 +9,14 @@ import torch
 from lowtide.errors import DataError, UsageError
 from lowtide.files import write_json
 from lowtide.model.arrayfiles import save_weights
-from lowtide.model.decoder import PROMPT_ROWS, DecoderSteps, turn_tables
+from lowtide.model.config import GPTConfig
+from lowtide.model.decoder import (
+    LONG_PROMPT,
+    PROMPT_ROWS,
+    DecoderNetwork,
+    DecoderSteps,
+    turn_tables,
+)
 from lowtide.model.decoderweights import (
     NETWORKS,
     held_bytes,
@@ -18,7 +25,7 @@ from lowtide.model.decoderweights import (
     turns_bytes,
 )
 from lowtide.model.families import FAMILIES
-from lowtide.model.gpt import rotary_tables
+from lowtide.model.gpt import GPT, rotary_tables
 from lowtide.model.rope import RopeScaling
 from lowtide.model.rowcaches import open_steps
 from lowtide.model.weights import load_model, portable_tensors
@@ -41,6 +48,11 @@ def save(folder, model, dtype, changed=()):
     return folder
 
 
+def of_tensors(model, *, num_workers=None):
+    arrays = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    return DecoderNetwork(model.config, arrays, num_workers=num_workers)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", FAMILIES)
 def test_stored_numbers_give_the_logits_of_the_same_numbers_in_float32(layout, dtype, tmp_path):
@@ -52,7 +64,7 @@ def test_stored_numbers_give_the_logits_of_the_same_numbers_in_float32(layout, d
     assert {w.itemsize for w in matrices} == {item}
     held = sum(w.nbytes for w in network._weights.values())
     assert held_bytes(folder, network.config) == held
-    ids = np.random.default_rng(0).integers(0, 61, 20).tolist()
+    ids = np.random.default_rng(0).integers(0, 61, LONG_PROMPT + 4).tolist()
     found, wide = DecoderSteps(network, 2), open_steps(load_model(folder), 2)
     for steps in (found, wide):
         steps.cache.reserve(32)
@@ -60,7 +72,7 @@ def test_stored_numbers_give_the_logits_of_the_same_numbers_in_float32(layout, d
     assert np.array_equal(found.step([1], [5]), wide.step([1], [5]))
     whole = load_model(folder)(torch.tensor([[*ids, 5]]))[0, -1]
     torch.testing.assert_close(
-        torch.from_numpy(found.network.step(found.cache, [1], [20], [5], num_logits=1)[0]),
+        torch.from_numpy(found.network.step(found.cache, [1], [LONG_PROMPT + 4], [5], num_logits=1)[0]),
         whole,
         rtol=1e-4,
         atol=1e-4,
@@ -141,15 +153,45 @@ def test_a_parameter_of_several_types_is_held_in_float32(tmp_path):
     assert weights["blocks.0.attention_norm.weight"].dtype == np.float32
 
 
-def test_parts_of_a_prompt_change_no_bit(tmp_path):
-    network = load_decoder(save(tmp_path / "model", make_model("mistral"), torch.bfloat16))
-    ids = np.random.default_rng(0).integers(0, 61, 30).tolist()
+@pytest.mark.parametrize("size", [LONG_PROMPT - 1, 30])
+@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("layout", FAMILIES)
+def test_parts_of_a_prompt_change_no_bit(layout, num_workers, size):
+    network = of_tensors(make_model(layout), num_workers=num_workers)
+    ids = np.random.default_rng(0).integers(0, 61, size).tolist()
     found = []
     for rows in (PROMPT_ROWS, 13, 5, 1):
         steps = DecoderSteps(network, 1, prompt_rows=rows)
         found.append(steps.read({0: ids})[0])
-        assert steps.cache.lengths == [30]
+        assert steps.cache.lengths == [size]
     assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("layout", FAMILIES)
+def test_long_prompts_are_what_torch_computes(layout):
+    model = make_model(layout)
+    ids = np.random.default_rng(1).integers(0, 61, 31).tolist()
+    for size in (LONG_PROMPT, 31):
+        steps = DecoderSteps(of_tensors(model), 1)
+        found = [steps.read({0: ids[:size]})[0], steps.step([0], [7])[0]]
+        with torch.no_grad():
+            wanted = model(torch.tensor([[*ids[:size], 7]]))[0, -2:]
+        torch.testing.assert_close(torch.from_numpy(np.stack(found)), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_late_tokens_of_a_prompt_take_no_more_memory(window):
+    # A thread would need more than 4 MiB from token 1,900 on.
+    options = {"sliding_window": window, "window_layers": [0]} if window else {}
+    config = GPTConfig(61, 2048, 1, 16, 1, head_dim=256, layout="mistral", **options)
+    model = GPT(config).eval()
+    ids = np.random.default_rng(2).integers(0, 61, 2000).tolist()
+    network = of_tensors(model)
+    found = [DecoderSteps(network, 1, prompt_rows=rows).read({0: ids})[0] for rows in (256, 77)]
+    assert np.array_equal(*found)
+    with torch.no_grad():
+        wanted = model(torch.tensor([ids]))[0, -1]
+    torch.testing.assert_close(torch.from_numpy(found[0]), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("scaling", [None, RopeScaling("linear", 2.0), RopeScaling("yarn", 4.0, 8)])
@@ -178,10 +220,11 @@ def test_weights_that_are_not_the_configs_are_refused_before_they_are_read(tmp_p
 def test_prompts_read_at_once_are_what_they_are_alone(rows, tmp_path):
     network = load_decoder(save(tmp_path / "model", make_model("mistral"), torch.bfloat16))
     dice = np.random.default_rng(0)
-    prompts = {slot: dice.integers(0, 61, size).tolist() for slot, size in ((2, 5), (0, 1), (1, 9))}
-    together = DecoderSteps(network, 3, prompt_rows=rows)
+    sizes = {2: 5, 0: 1, 1: 9, 4: LONG_PROMPT, 3: 30}
+    prompts = {slot: dice.integers(0, 61, size).tolist() for slot, size in sizes.items()}
+    together = DecoderSteps(network, 5, prompt_rows=rows)
     found = together.read(prompts)
-    assert together.cache.lengths == [1, 9, 5]
+    assert together.cache.lengths == [1, 9, 5, 30, LONG_PROMPT]
     for slot, ids in prompts.items():
         alone = DecoderSteps(network, 1, prompt_rows=rows)
         assert np.array_equal(alone.read({0: ids})[0], found[slot])

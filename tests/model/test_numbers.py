@@ -43,12 +43,15 @@ NUMBERS: dict[str, dict[str, Any]] = {
     },
     "model.configjson": {"_MOST_LAYERS": 1_024},
     "model.decoder": {
-        "PROMPT_ROWS": 128,
+        "PROMPT_ROWS": 256,
+        "LONG_PROMPT": 24,
+        "_MOST_ROOM_BYTES": 4 << 20,
+        "_PRODUCT_OUTPUTS": 32,
         "_ROUND": 64,
         "_FIRST_POSITIONS": 1_024,
         "_BLOCK_NUMBERS": 65_536,
         "_KINDS": {"float32": 0, "uint16": 1, "float16": 2},
-        "DecoderSteps.__init__(prompt_rows)": 128,
+        "DecoderSteps.__init__(prompt_rows)": 256,
     },
     "model.export": {"_TOKENIZER_TIMES": 16, "ExportSettings.best": False},
     "model.families": {

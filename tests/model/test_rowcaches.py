@@ -148,14 +148,18 @@ def test_networks_that_cannot_be_are_refused():
         _native.Decoder([8, 8, 3, *sizes[3:]], 1e-6, 0.0, [], [], [])
 
 
-@pytest.mark.parametrize(("mlp_width", "widened"), [(64, 65_536), (20_000, 80_000)])
-def test_each_thread_widens_a_block_of_a_matrix(monkeypatch, mlp_width, widened):
-    config = GPTConfig(32, 8, 1, 16, 2, mlp_width=mlp_width)
+@pytest.mark.parametrize(
+    ("mlp_width", "tokens", "widened"),
+    [(64, 4, 65_536), (20_000, 4, 80_000), (64, 24, 131_072), (20_000, 24, 705_536)],
+)
+def test_each_thread_widens_a_block_of_a_matrix(monkeypatch, mlp_width, tokens, widened):
+    config = GPTConfig(32, 32, 1, 16, 2, mlp_width=mlp_width)
+    attention = _native.attention_room_bytes((1, 1, tokens, 2, 2, 8, 0), False)
     found = []
     for cores in (1, 3):
         monkeypatch.setattr(decoder, "usable_cores", lambda cores=cores: cores)
-        found.append(decoder.step_bytes(config, rows=1, tokens=4))
-    assert found[1] - found[0] == 4 * 2 * widened
+        found.append(decoder.step_bytes(config, rows=1, tokens=tokens))
+    assert found[1] - found[0] == 2 * (4 * widened + (attention if tokens == 24 else 0))
 
 
 def test_tables_of_turns_double_up_to_the_context():

@@ -782,10 +782,13 @@ def call_decoder(at: int) -> None:
         "slots": one,
         "logits": at,
         "num_logits": 1,
+        "is_prompt": False,
         "num_threads": 1,
         "before_layer": None,
     }
-    call("Decoder.step", decoder.step, *good.values())
+    for is_prompt in (False, True):
+        call("Decoder.step", decoder.step, *{**good, "is_prompt": is_prompt}.values())
+    good["is_prompt"] = True
     fields = ("num_positions", "num_rows", "capacity", "num_logits", "num_threads")
     vary("Decoder.step", decoder.step, good, fields, FEW, positional=True)
     vary("Decoder.step", decoder.step, good, ("logits",), (0, -1), positional=True)

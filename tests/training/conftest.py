@@ -49,7 +49,10 @@ def token_file(tmp_path):
 
 @pytest.fixture
 def make_trainer(token_file, tmp_path):
-    """Return a function that makes a trainer; options are settings, `config` changes the shape."""
+    """Return a function that makes a trainer; options are settings, `config` changes the shape.
+
+    An optimizer may be a function of the model.
+    """
 
     def make(name="run", *, config=None, eval_files=None, **options):
         fields = {
@@ -61,6 +64,8 @@ def make_trainer(token_file, tmp_path):
         }
         torch.manual_seed(11)
         model = GPT(GPTConfig(**{**fields, **(config or {})}))
+        if callable(options.get("optimizer")):
+            options["optimizer"] = options["optimizer"](model)
         options = {
             "batch_size": 4,
             "max_iters": 12,

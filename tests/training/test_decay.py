@@ -133,12 +133,16 @@ def test_with_an_optimizer_of_ones_own_it_is_refused(make_trainer):
 
 
 def test_an_optimizer_of_ones_own_decays_by_the_root_too(make_trainer):
-    trainer = make_trainer(max_iters=1)
-    mine = torch.optim.SGD(trainer.model.parameters(), lr=0.1, weight_decay=0.5)
+    groups = []
+
+    def mine(model):
+        made = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+        groups.extend(made.param_groups)
+        return made
+
     rates = {"decay_schedule": "root", "learning_rate": 0.1}
-    given = make_trainer("given", max_iters=8, optimizer=mine, **rates)
-    given.fit()
-    group = mine.param_groups[0]
+    make_trainer(max_iters=8, optimizer=mine, **rates).fit()
+    (group,) = groups
     factor = group["lr"] / 0.1
     assert factor < 0.9 and group["weight_decay"] == pytest.approx(0.5 * factor**-0.5)
 

@@ -159,7 +159,9 @@ def test_without_a_tokenizer_it_is_refused(make_trainer):
 
 
 def test_with_an_optimizer_of_ones_own_it_is_refused(make_trainer, tokenizer):
-    mine = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    def mine(model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
     with pytest.raises(UsageError, match="needs an optimizer of lowtide"):
         make_trainer(spelling_rate=0.5, tokenizer=tokenizer, optimizer=mine).fit()
 

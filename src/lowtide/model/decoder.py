@@ -6,8 +6,9 @@ Memory:  weights in their own types, bfloat16 in two bytes; keys and values [row
          of each layer; some rows of the network's width for each of PROMPT_ROWS tokens
 
 Sums are float32 for any type of weights. The result for a token is bit-identical with any other
-rows and tokens in the batch, and on any number of threads. No torch: native/model/decoder.cpp reads
-the arrays in place.
+rows and tokens in the batch, and on any number of threads; tokens of a prompt of LONG_PROMPT tokens
+and more are computed by other kernels than those of shorter ones and of single steps. No torch:
+native/model/decoder.cpp reads the arrays in place.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ __all__ = ["PROMPT_ROWS", "Array", "ArrayCache", "DecoderNetwork", "DecoderSteps
 
 Array = np.ndarray[Any, Any]
 
-PROMPT_ROWS = 128
+PROMPT_ROWS = 256
 """Tokens of a prompt in one batch: enough that reading the weights costs little."""
+LONG_PROMPT = 24
+"""Tokens from which a prompt is read by products of many rows, which need more work to begin."""
 _ROUND = 64  # positions by which a cache grows
 _FIRST_POSITIONS = 1024  # of rotary tables
-_BLOCK_NUMBERS = 65536  # of a matrix, converted to float32 at once per thread; as in decoder.cpp
+# Of a thread, as in decoder.cpp: numbers of a matrix converted to float32 at once, or the fewest of
+# its rows in a product; memory to compute attention over a prompt.
+_BLOCK_NUMBERS = 65536
+_PRODUCT_OUTPUTS = 32
+_MOST_ROOM_BYTES = 4 << 20
 _HEAD_NORMS = ("none", "head", "whole")
 _KINDS = {"float32": 0, "uint16": 1, "float16": 2}  # uint16: the bits of bfloat16
 _PARTS = (
@@ -112,8 +119,12 @@ class DecoderNetwork:
         ids: Sequence[int],
         *,
         num_logits: int,
+        is_prompt: bool = False,
     ) -> Array:
-        """Read ids at their positions of the cache's rows; logits of the last `num_logits`."""
+        """Read ids at their positions of the cache's rows; logits of the last `num_logits`.
+
+        `is_prompt`: all are tokens of long prompts, see LONG_PROMPT.
+        """
         tables, num_positions = self._tables(max(positions) + 1)
         logits = np.empty((num_logits, self.config.vocab_size), np.float32)
         self._decoder.step(
@@ -129,6 +140,7 @@ class DecoderNetwork:
             np.array(slots, np.int64),
             _address(logits),
             num_logits,
+            is_prompt,
             self._num_workers,
             self._before_layer,
         )
@@ -182,6 +194,16 @@ class DecoderSteps:
         Tokens of several prompts form one batch, so that weights are read once for short ones too.
         """
         self.cache.reserve(max(map(len, prompts.values())))
+        logits: dict[int, Array] = {}
+        for is_long in (False, True):
+            # By a prompt's own length, so that its logits do not depend on the others.
+            some = {s: ids for s, ids in prompts.items() if (len(ids) >= LONG_PROMPT) == is_long}
+            logits.update(self._read(some, is_long=is_long))
+        for slot, ids in prompts.items():
+            self.cache.lengths[slot] = len(ids)
+        return logits
+
+    def _read(self, prompts: Mapping[int, Sequence[int]], *, is_long: bool) -> dict[int, Array]:
         places = ((slot, position) for slot, ids in prompts.items() for position in range(len(ids)))
         logits: dict[int, Array] = {}
         while part := list(itertools.islice(places, self.prompt_rows)):
@@ -194,10 +216,9 @@ class DecoderSteps:
                 [position for _, position in part],
                 [prompts[slot][position] for slot, position in part],
                 num_logits=len(ends),
+                is_prompt=is_long,
             )
             logits.update(zip(ends, rows, strict=True))
-        for slot, ids in prompts.items():
-            self.cache.lengths[slot] = len(ids)
         return logits
 
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array:
@@ -213,11 +234,17 @@ def step_bytes(config: GPTConfig, *, rows: int, tokens: int) -> int:
     """Memory to read prompts and write `rows` texts of `tokens` tokens, besides their cache."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     found = max(config.num_heads * config.head_dim, config.width)
-    of_row = 4 * config.width + heads + 2 * found + 2 * config.mlp_width + config.num_heads
+    of_row = 4 * config.width + heads + 2 * found + 2 * config.mlp_width + 2 * config.num_heads
     at_once = max(rows, min(rows * tokens, PROMPT_ROWS))
     turns = 3 * min(max(_FIRST_POSITIONS, 2 * tokens), config.context_length) * config.head_dim
-    widened = usable_cores() * max(_BLOCK_NUMBERS, 4 * max(config.mlp_width, config.width, found))
-    return 4 * (at_once * of_row + turns + widened + rows * config.vocab_size)
+    side = max(config.mlp_width, config.width, found)
+    widened, attention = max(_BLOCK_NUMBERS, 4 * side), 0
+    if tokens >= LONG_PROMPT:  # and as a product reads it
+        widened = max(_BLOCK_NUMBERS, _PRODUCT_OUTPUTS * side) + _BLOCK_NUMBERS
+        sizes = (1, 1, tokens, config.num_heads, config.num_kv_heads, config.head_dim, 0)
+        attention = min(_native.attention_room_bytes(sizes, False), _MOST_ROOM_BYTES)
+    numbers = at_once * of_row + turns + usable_cores() * widened + rows * config.vocab_size
+    return 4 * numbers + usable_cores() * attention
 
 
 def turn_tables(config: GPTConfig, positions: int) -> tuple[Array, Array]:
