@@ -6,8 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace lowtide {
 namespace {
@@ -73,6 +75,7 @@ class Pool {
       done_.wait(lock, all_left);
       is_waiting_ = false;
     }
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     return true;
   }
 
@@ -97,11 +100,18 @@ class Pool {
     }
   }
 
+  // The first exception is kept for the caller, and no more blocks are begun.
   void take_blocks() {
-    for (;;) {
-      const size_t first = next_.fetch_add(block_, std::memory_order_relaxed);
-      if (first >= count_) return;
-      (*work_)(first, std::min(first + block_, count_));
+    try {
+      for (;;) {
+        const size_t first = next_.fetch_add(block_, std::memory_order_relaxed);
+        if (first >= count_) return;
+        (*work_)(first, std::min(first + block_, count_));
+      }
+    } catch (...) {
+      next_.store(count_, std::memory_order_relaxed);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
     }
   }
 
@@ -112,6 +122,7 @@ class Pool {
   std::atomic<bool> is_open_{false}, is_waiting_{false};
   size_t count_ = 0, block_ = 1, num_workers_ = 0;
   const Work* work_ = nullptr;
+  std::exception_ptr failure_;
 };
 
 // Never destroyed: its threads wait in it until the process ends. A child made by fork has none of

@@ -1,6 +1,8 @@
 // Several callers use the pool of the row kernels at once; built with the thread sanitizer, which
-// ends the program at the first unguarded access. Says "ok" when every row was computed once.
+// ends the program at the first unguarded access. Says "ok" when every row was computed once, and
+// every exception of a block came to its caller.
 #include <cstdio>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -10,6 +12,18 @@
 namespace {
 
 constexpr size_t kCallers = 3, kJobs = 400, kWidth = 8;
+
+// True if the exception of a block, on whichever thread, is the caller's.
+bool fail(size_t job) {
+  try {
+    lowtide::run_blocks(20, 1, 1 + job % 6, [&](size_t first, size_t) {
+      if (first == job % 20) throw std::length_error("as without memory");
+    });
+  } catch (const std::length_error&) {
+    return true;
+  }
+  return false;
+}
 
 bool call(size_t seed) {
   for (size_t job = 0; job < kJobs; ++job) {
@@ -30,6 +44,7 @@ bool call(size_t seed) {
     for (const float value : y) {
       if (value < 1.999F || value > 2.001F) return false;
     }
+    if (!fail(job)) return false;
   }
   return true;
 }
