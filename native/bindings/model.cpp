@@ -145,8 +145,8 @@ VectorBits require_vectors(size_t bits) {
   return static_cast<VectorBits>(bits);
 }
 
-using Distances = std::array<size_t, 5>;       // rows and columns of a and b, rows of c
-using ProductSizes = std::array<size_t, 3>;    // rows, depth, columns
+using Distances = std::array<size_t, 9>;       // of a, b and c: between matrices, rows, columns
+using ProductSizes = std::array<size_t, 4>;    // matrices, rows, depth, columns
 using AttentionSizes = std::array<size_t, 7>;  // the fields of AttentionShape
 
 void bind_products(nb::module_& m) {
@@ -154,14 +154,17 @@ void bind_products(nb::module_& m) {
   m.def("has_quick_products", &has_quick_products);
   m.def("multiply", [](Address a, Address b, Address c, const Distances& distances,
                        const ProductSizes& sizes, bool adds, size_t num_threads, size_t bits) {
-    const ProductShape shape = {sizes[0], sizes[1], sizes[2]};
-    require_tensors(shape.rows, shape.columns, num_threads, c);
-    require_tensors(shape.rows, shape.depth, num_threads, a);
-    require_tensors(shape.depth, shape.columns, num_threads, b);
+    const ProductShape shape = {sizes[1], sizes[2], sizes[3]};
+    require_tensors(checked_product(sizes[0], shape.rows), shape.columns, num_threads, c);
+    require_tensors(checked_product(sizes[0], shape.rows), shape.depth, num_threads, a);
+    require_tensors(checked_product(sizes[0], shape.depth), shape.columns, num_threads, b);
+    checked_product(shape.rows, shape.depth, shape.columns);
+    require(distances[8] == 1 || shape.columns <= 1, "lines of a product are contiguous");
     const VectorBits vectors = require_vectors(bits);
     const nb::gil_scoped_release unlocked;
-    multiply_all({numbers(a), distances[0], distances[1]}, {numbers(b), distances[2], distances[3]},
-                 shape, room(c), distances[4], adds, num_threads, vectors);
+    multiply_all({numbers(a), distances[1], distances[2]}, {numbers(b), distances[4], distances[5]},
+                 shape, room(c), distances[7], adds,
+                 {sizes[0], distances[0], distances[3], distances[6]}, num_threads, vectors);
   });
 }
 

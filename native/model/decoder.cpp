@@ -62,7 +62,7 @@ void Decoder::linear_of_prompts(const float* x, const Matrix& weight, const floa
       std::copy(bias + first, bias + end, y + i * out + first);
     }
     multiply_all({x, in, 1}, {numbers, 1, in}, {count_, in, end - first}, y + first, out,
-                 bias != nullptr, 1);
+                 bias != nullptr, {1, 0, 0, 0}, 1);
   });
 }
 

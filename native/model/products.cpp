@@ -12,6 +12,8 @@ constexpr size_t kDepth = 256;     // of panels: one of b fits into a core's fir
 constexpr size_t kColumns = 768;   // of b at once, for all threads
 constexpr size_t kBlockRows = 96;  // of a at once, for a thread
 constexpr size_t kTasksPerThread = 4;
+// Products and sums that take less time than waking a thread (thread_pool.hpp): on one thread.
+constexpr size_t kSmallProduct = size_t{1} << 22;
 
 // Some columns of the product, of a part of the depth.
 struct Part {
@@ -172,9 +174,7 @@ void multiply_part(const Part& part, const Kernels& kernels, size_t num_threads)
   });
 }
 
-}  // namespace
-
-void multiply_all(const Strided& a, const Strided& b, const ProductShape& shape, float* c,
+void multiply_one(const Strided& a, const Strided& b, const ProductShape& shape, float* c,
                   size_t c_row, bool adds, size_t num_threads, VectorBits vectors) {
   if (shape.depth == 0 && !adds) {
     for (size_t i = 0; i < shape.rows; ++i) std::fill_n(c + i * c_row, shape.columns, 0.0f);
@@ -196,6 +196,27 @@ void multiply_all(const Strided& a, const Strided& b, const ProductShape& shape,
                          adds || depth > 0};
       multiply_part(part, kernels, num_threads);
     }
+  }
+}
+
+}  // namespace
+
+void multiply_all(const Strided& a, const Strided& b, const ProductShape& shape, float* c,
+                  size_t c_row, bool adds, const ProductStack& stack, size_t num_threads,
+                  VectorBits vectors) {
+  const size_t work = shape.rows * shape.depth * shape.columns;
+  const bool is_small = work < kSmallProduct;
+  const auto multiply = [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      multiply_one({a.numbers + i * stack.a, a.row, a.column},
+                   {b.numbers + i * stack.b, b.row, b.column}, shape, c + i * stack.c, c_row, adds,
+                   is_small ? 1 : num_threads, vectors);
+    }
+  };
+  if (is_small) {
+    run_blocks(stack.count, kSmallProduct / std::max(work, size_t{1}), num_threads, multiply);
+  } else {
+    multiply(0, stack.count);
   }
 }
 

@@ -94,14 +94,20 @@ def test_threads_longer_rows_and_other_rows_change_no_bit(bits) -> None:
 
 
 def test_rows_without_numbers() -> None:
-    for rows, heads in ((0, 4), (2, 0)):
-        query, key, value = make_heads(3, 0, 8, rows=rows, heads=heads, kv_heads=4)
-        assert attend(query, key, value).shape == query.shape
+    for rows, heads, tokens in ((0, 4, 3), (2, 0, 3), (2, 4, 0)):
+        tensors = make_heads(tokens, 5, 8, rows=rows, heads=heads, kv_heads=4)
+        query, key, value = (x.requires_grad_() for x in tensors)
+        found = attend(query, key, value)
+        assert found.shape == query.shape
+        found.sum().backward()
+        assert key.grad is not None and not key.grad.any()
+        assert value.grad is not None and not value.grad.any()
 
 
 def test_what_is_left_to_torch() -> None:
-    heads = make_heads(3, 0, 8)
+    heads = make_heads(64, 0, 8)
     assert can_attend(*heads) == (_native.vector_bits() >= 256)
     assert not can_attend(*(x.bfloat16() for x in heads))
-    assert not can_attend(*make_heads(1, 30, 8))
+    assert not can_attend(*make_heads(1, 3_000, 8))
+    assert not can_attend(*make_heads(30, 0, 8))
     assert not can_attend(*(x.expand(2, 4, 20_000, 8) for x in make_heads(1, 0, 8)))

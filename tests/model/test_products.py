@@ -91,6 +91,37 @@ def test_what_is_not_finite_stays_in_its_row_and_column(bits) -> None:
     assert found[others][:, [c for c in range(40) if c != 6]].isfinite().all()
 
 
+# Small ones, which are divided among threads by matrices, and larger ones.
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    "shape", [(70, 3, 5, 7), (9, 100, 40, 300), (3, 200, 300, 100), (0, 2, 3, 4)]
+)
+def test_stacks(shape, bits) -> None:
+    count, rows, depth, columns = shape
+    a, b = torch.randn(count, depth, rows).mT, torch.randn(depth, count, columns).transpose(0, 1)
+    out = torch.full((count, rows, columns + 3), float("nan"))
+    for num_threads in (1, 2, 8):
+        torch.set_num_threads(num_threads)
+        quick_multiply(a, b, out[..., :columns], bits=bits)
+        for i in range(count):
+            alone = quick_multiply(a[i], b[i], a.new_empty(rows, columns), bits=bits)
+            assert torch.equal(out[i, :, :columns], alone)
+        check(out[..., :columns], a.double() @ b.double(), depth)
+        assert out[..., columns:].isnan().all()
+
+
+@pytest.mark.usefixtures("as_quick")
+def test_a_product_of_two_matrices_keeps_their_graph() -> None:
+    a, b = torch.randn(40, 5, requires_grad=True), torch.randn(5, 6)
+    found = multiply(a, b)
+    found.sum().backward()
+    assert a.grad is not None
+    torch.testing.assert_close(a.grad, b.sum(1).expand(40, 5))
+    with torch.no_grad():
+        assert not multiply(a, b).requires_grad
+
+
 def test_empty_sides() -> None:
     for rows, depth, columns in ((0, 3, 4), (2, 0, 4), (2, 3, 0)):
         a, b = torch.randn(rows, depth), torch.randn(depth, columns)
@@ -118,6 +149,21 @@ def test_a_linear_layer_and_its_gradients(shape, has_bias) -> None:
         check(x.grad, y.grad, 200)
 
 
+def test_a_frozen_matrix_does_not_keep_the_inputs() -> None:
+    x, weight = torch.randn(40, 5, requires_grad=True), torch.randn(6, 5, requires_grad=True)
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        quick_linear(x, weight.detach())
+        assert [tensor.shape for tensor in kept] == [weight.shape]
+        quick_linear(x.detach(), weight)
+    assert [tensor.shape for tensor in kept] == [weight.shape, x.shape]
+
+
 def test_only_wanted_gradients_are_computed() -> None:
     x, weight = torch.randn(4, 5), torch.randn(6, 5, requires_grad=True)
     quick_linear(x, weight).sum().backward()
@@ -130,8 +176,13 @@ def test_only_wanted_gradients_are_computed() -> None:
 
 @pytest.mark.usefixtures("as_quick")
 def test_where_native_products_are_taken(monkeypatch) -> None:
-    x, weight = torch.randn(4, 5), torch.randn(6, 5)
+    x, weight = torch.randn(40, 5), torch.randn(6, 5)
     assert products.has_quick_products(x, weight)
+    assert torch.equal(linear(x, weight), quick_linear(x, weight))
+    for few in (x[:3], x[:0], x[0]):
+        assert torch.equal(linear(few, weight), F.linear(few, weight))
+    with pytest.raises(RuntimeError):
+        linear(x, weight, torch.randn(6).double())
     assert not products.has_quick_products(x.double(), weight)
     assert not products.has_quick_products(x, weight.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):

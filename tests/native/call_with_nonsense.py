@@ -723,11 +723,15 @@ def call_model() -> None:
 
 
 def call_products(at: int) -> None:
-    call("multiply", _native.multiply, at, at, 0, [2] * 5, [2] * 3, False, 1, 128)
-    for sizes in ([1 << 62, 8, 8], [8, 1 << 62, 8], [8, 8, 1 << 62], [-1, 1, 1], [1]):
-        call("multiply", _native.multiply, at, at, at, [2] * 5, sizes, False, 1, 128)
+    call("multiply", _native.multiply, at, at, 0, [1] * 9, [2] * 4, False, 1, 128)
+    for place, number in itertools.product(range(4), (1 << 62, -1)):
+        sizes = [number if place == i else 8 for i in range(4)]
+        call("multiply", _native.multiply, at, at, at, [1] * 9, sizes, False, 1, 128)
+    call("multiply", _native.multiply, at, at, at, [1] * 9, [1 << 22] * 4, False, 1, 128)
+    call("multiply", _native.multiply, at, at, at, [2] * 9, [2] * 4, False, 1, 128)
+    call("multiply", _native.multiply, at, at, at, [1] * 9, [1], False, 1, 128)
     for num_threads, bits in ((0, 128), (1 << 40, 128), (1, 0), (1, 127), (1, 1 << 20)):
-        call("multiply", _native.multiply, at, at, at, [2] * 5, [2] * 3, True, num_threads, bits)
+        call("multiply", _native.multiply, at, at, at, [1] * 9, [2] * 4, True, num_threads, bits)
     good = [1, 2, 2, 2, 1, 4, 0]
     for place, number in itertools.product(range(len(good)), (*FEW, 1 << 40)):
         sizes = [*good[:place], number, *good[place + 1 :]]

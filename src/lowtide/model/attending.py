@@ -28,13 +28,17 @@ __all__ = ["attend", "can_attend"]
 # Of the backward pass of a thread, which grows with the row: 2,048 tokens of heads of 96 numbers.
 _MOST_ROOM_BYTES = 4 << 20
 _LEAST_VECTOR_BITS = 256
+# Numbers of all queries times keys: with fewer torch's takes half to all of the time.
+_LEAST_WORK = 1 << 17
 
 
 def can_attend(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """True if heads are supported, and many enough tokens to gain by it."""
     if not (can_fuse(query) and can_fuse(key) and can_fuse(value)):
         return False
-    if query.shape[2] < 2 or _native.vector_bits() < _LEAST_VECTOR_BITS:
+    if query.shape[2] < 2 or query.numel() * key.shape[2] < _LEAST_WORK:
+        return False
+    if _native.vector_bits() < _LEAST_VECTOR_BITS:
         return False
     return _native.attention_room_bytes(_sizes(query, key, 0), True) <= _MOST_ROOM_BYTES
 
@@ -92,8 +96,10 @@ class _Attend(Function):
         *heads, out, log_sums = ctx.saved_tensors
         given = gradient if gradient.stride(3) == 1 else gradient.contiguous()
         assert given.is_cpu and given.dtype == torch.float32
+        # Keys that no query sees have a gradient of 0.
+        make = out.new_empty if out.numel() else out.new_zeros
         gradients = [
-            tensor.new_empty(tensor.shape[0], tensor.shape[2], tensor.shape[1], tensor.shape[3])
+            make(tensor.shape[0], tensor.shape[2], tensor.shape[1], tensor.shape[3])
             for tensor in heads
         ]
         if out.numel():
