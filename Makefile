@@ -77,7 +77,8 @@ format-check: $(STAMPS)/package-$(WERROR) $(STAMPS)/tools
 # the editable install must step aside for it to be found. Output is captured in Python only: the
 # sanitizers' last words must reach the terminal.
 SANITIZED_TESTS ?= tests/corpus tests/tokenizer tests/dataset tests/loader \
-  tests/native tests/model/test_rowkernels.py tests/model/test_pool.py tests/model/test_decoderweights.py
+  tests/native tests/model/test_rowkernels.py tests/model/test_products.py \
+  tests/model/test_attending.py tests/model/test_pool.py tests/model/test_decoderweights.py
 THREAD_TESTS ?= tests/threads
 
 # $(call build_sanitized,FOLDER,SANITIZERS) and $(call run_sanitized,FOLDER,LIBRARY,TESTS)
