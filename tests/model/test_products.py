@@ -11,7 +11,11 @@ from torch import Tensor
 
 from lowtide import _native
 from lowtide.model import products
+from lowtide.model.config import GPTConfig
+from lowtide.model.families import FamilyName
+from lowtide.model.gpt import GPT
 from lowtide.model.products import linear, multiply, quick_linear, quick_multiply
+from lowtide.training.muon import orthogonalize
 
 BITS = [bits for bits in (128, 256, 512) if bits <= _native.vector_bits()]
 # On both sides of tiles (6 or 12 rows, 8 to 32 columns), of blocks of rows (96), of parts of the
@@ -194,3 +198,30 @@ def test_where_native_products_are_taken(monkeypatch) -> None:
     assert not products.has_quick_products(x, weight)
     assert torch.equal(linear(x, weight), F.linear(x, weight))
     assert torch.equal(multiply(*stacks), stacks[0] @ stacks[1])
+
+
+# torch's LayerNorm (gpt2) sums in an order that depends on the number of threads.
+@pytest.mark.usefixtures("as_quick", "one_thread")
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "olmo2"])
+def test_a_step_is_the_same_on_any_number_of_threads(family: FamilyName) -> None:
+    torch.manual_seed(1)
+    config = GPTConfig(333, 45, 2, 36, 2, layout=family)
+    if family == "mistral":
+        config = config.replace(sliding_window=12)
+    model = GPT(config)
+    inputs, targets = torch.randint(333, (2, 3, 45))
+
+    def step(num_threads: int) -> list[Tensor]:
+        torch.set_num_threads(num_threads)
+        model.zero_grad()
+        loss = model(inputs, targets)
+        loss.backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        stack = torch.stack([block.mlp.down.weight.detach() for block in model.blocks])
+        return [loss.detach(), *gradients, orthogonalize(stack)]
+
+    alone = step(1)
+    assert len(alone) > 10
+    for num_threads in (2, 3, 8):
+        for found, wanted in zip(step(num_threads), alone, strict=True):
+            assert torch.equal(found, wanted)
