@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Append the value of `field` to `text`; true if the row is an object that has it as a string.
-// reset() drops the appended text.
+// Append the value of `field` to `text`; true if the row is an object that has it as a string, or as
+// null, which is an empty document, as in parquet. reset() drops the appended text.
 template <typename Reset>
 bool read_field(JsonCursor& cursor, std::string_view field, std::string& text, const Reset& reset) {
   bool found = false;
@@ -22,8 +22,9 @@ bool read_field(JsonCursor& cursor, std::string_view field, std::string& text, c
   const bool good = cursor.read_members([&](std::string_view key) {
     if (key != field) return cursor.skip_value();
     reset();  // the last of equal keys is used, as in Python
-    found = cursor.sees('"');
-    return found ? cursor.read_string(&text) : cursor.skip_value();
+    const bool is_text = cursor.sees('"');
+    found = is_text || cursor.sees('n');
+    return is_text ? cursor.read_string(&text) : cursor.skip_value();
   });
   return good && found && cursor.ends();
 }

@@ -47,12 +47,22 @@ def test_texts_of_several_inputs_are_one_after_the_other() -> None:
     assert inputs.tolist() == [3, 3, 4]
 
 
+def test_null_is_an_empty_document_as_in_parquet() -> None:
+    rows = b'{"text": null}\n{"text": "a"}\n{"text":null, "b": 1}\n{"text": "b", "text": null}\n'
+    text, ends, offsets, _ = extract_json_rows(make_block(rows), ReadingSettings(), PATHS)
+    assert bytes(text) == b"a"
+    assert ends.tolist() == [0, 1, 1, 1]
+    assert offsets.tolist() == [0, 15, 29, 51]
+    with pytest.raises(DataError, match="not JSON"):
+        extract_json_rows(make_block(b'{"text": nul}\n'), ReadingSettings(), PATHS)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         (b"[1, 2]", "not a JSON object with text in field 'text', but an array"),
         (b'{"text": 5}', "field 'text' is not text, but a number"),
-        (b'{"text": null}', "field 'text' is not text, but null"),
+        (b'{"text": [null]}', "field 'text' is not text, but an array"),
         (b'{"text": true}', "field 'text' is not text, but true"),
         (b'{"text": {"a": 1}}', "field 'text' is not text, but an object"),
         (b"1.5", "not a JSON object with text in field 'text', but a number"),
