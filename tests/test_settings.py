@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lowtide import settings as settings_module
+from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.settings import (
     build_settings,
@@ -321,3 +322,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
     for wrong in (np.array([3]), np.float64(1.5), np.bool_(True)):
         with pytest.raises(UsageError, match=r"setting count is .*, expected a whole number"):
             build_settings(Settings, {"input_files": ["a"], "count": wrong})
+
+
+def test_a_budget_may_be_a_number_of_bytes() -> None:
+    options = {"input_files": "a.txt", "out_dir": "out"}
+    made = build_settings(PrepareSettings, {**options, "memory": 1 << 30})
+    assert made.memory == str(1 << 30)
+    with pytest.raises(UsageError, match="memory is True, expected text"):
+        build_settings(PrepareSettings, {**options, "memory": True})
+    with pytest.raises(UsageError, match="text_field is 5, expected text"):
+        build_settings(PrepareSettings, {**options, "text_field": 5})

@@ -23,7 +23,7 @@ class TrainKeywords(TypedDict, total=False):
     cache_dir: str | Path | None
     """Local cache of data from an object store; ~/.cache/lowtide if not given."""
 
-    cache_size: str
+    cache_size: str | int
     """Size limit of --cache-dir on disk."""
 
     input_file: str | Path | None
@@ -254,7 +254,7 @@ class TrainKeywords(TypedDict, total=False):
     num_workers: int
     """Batches to prefetch."""
 
-    memory: str | None
+    memory: str | int | None
     """Budget of resident memory, such as 8GiB; default: half of the available memory."""
 
     vram: str | None

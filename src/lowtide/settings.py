@@ -30,6 +30,7 @@ from lowtide.flatsettings import (
 )
 
 __all__ = [
+    "SIZES",
     "build_settings",
     "convert_options",
     "import_when_used",
@@ -47,6 +48,8 @@ SettingsT = TypeVar("SettingsT")
 
 # Keys a config file may carry for its reader's sake, whatever the settings are.
 _REMARK_KEYS = ("name", "description")
+SIZES = {"memory", "cache_size"}
+"""Settings that are sizes: text, or a number of bytes from Python."""
 
 
 def import_when_used(name: str) -> types.ModuleType:
@@ -184,6 +187,7 @@ def _convert_union(value: Any, choices: tuple[Any, ...], name: str) -> Any:
     if value is None and type(None) in choices:
         return None
     choices = tuple(choice for choice in choices if choice is not type(None))
+    value = plain_number(value)
     # A type the value already has comes first: "str | Path" must not turn a string into a path.
     exact = [choice for choice in choices if isinstance(choice, type) and type(value) is choice]
     for choice in (*exact, *choices):
@@ -250,6 +254,8 @@ def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:
             return read_int(value) if kind is int else float(value)
     if kind is str and isinstance(value, Path):
         return str(value)
+    if kind is str and name in SIZES and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # bytes
     if kind in (bool, int, float, str, Path):
         raise _wrong_type(value, _type_name(kind), name)
     return value

@@ -23,6 +23,7 @@ from lowtide.flags import positional_names
 from lowtide.flatsettings import setting_fields, setting_types
 from lowtide.helptext import field_texts
 from lowtide.quickclasses import dataclass
+from lowtide.settings import SIZES
 
 __all__ = [
     "SETTINGS_OF",
@@ -89,6 +90,8 @@ def options_of(cls: type[Any]) -> list[Option]:
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         )
         kind = _written(kinds[name], is_path=name in _PATHS)
+        if name in SIZES and int not in (kinds[name], *get_args(kinds[name])):
+            kind = kind.replace("str", "str | int")
         if name in _PAIRS and get_origin(kinds[name]) is tuple:
             kind += f" | Mapping[str, {_PAIRS[name]}]"
         options.append(
