@@ -378,6 +378,7 @@ def make_plan(
     *,
     dataset_dir: str | Path | None = None,
     input_files: str | Path | Sequence[str | Path] = (),
+    text_field: str = 'text',
     tokens: str | int | None = None,
     dataset_id: str | None = None,
     tokenization: str | Path | None = None,
@@ -424,6 +425,7 @@ def make_plan(
     Args:
         dataset_dir: Prepared dataset, .npy or .bin.
         input_files: Text, jsonl or parquet files, folders or globs.
+        text_field: Field of --input-files that holds the text (jsonl and parquet).
         tokens: Number of training tokens, such as 500M or 1.5B, if there is no text yet.
         dataset_id: Hugging Face dataset, or text files, to stream: tokenized on the fly,
             without prepare.

@@ -77,3 +77,13 @@ def test_a_python_without_sources_says_what_to_do(
     assert "only 1 source files" in caught.value.message
     assert "--text FILE" in str(caught.value.next_step)
     assert not (tmp_path / "python.jsonl").exists()
+
+
+def test_advice_about_rows_is_the_demos(tmp_path: Path) -> None:
+    """The demo has no --text-field, which the command that failed spoke of."""
+    (tmp_path / "rows.jsonl").write_text('{"body": "a few words"}\n')
+    with pytest.raises(DataError, match="its fields: 'body'") as caught:
+        find_text(DemoSettings(text=tmp_path / "rows.jsonl"))
+    assert "rows with a field called text" in str(caught.value.next_step)
+    (tmp_path / "rows.jsonl").write_text('{"text": "a few words"}\n')
+    assert find_text(DemoSettings(text=tmp_path / "rows.jsonl")) == tmp_path / "rows.jsonl"

@@ -48,6 +48,13 @@ def test_from_text_to_a_model() -> None:
     assert train == f"lowtide train --dataset-dir data/run --width 64 {END}"
 
 
+def test_the_field_of_rows_is_named_in_both_commands_that_read_them() -> None:
+    learn, prepare, train = commands(learns=True, input_files=("a.jsonl",), text_field="body")
+    assert "--input a.jsonl --text-field body " in learn
+    assert "--input-files a.jsonl --text-field body " in prepare
+    assert "text-field" not in train
+
+
 def test_a_tokenizer_that_is_named_is_not_learned() -> None:
     prepare, train = commands(tokenization="gpt2", near_dedup=0.5)
     assert prepare == (

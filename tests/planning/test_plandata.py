@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowtide.errors import DataError
 from lowtide.planning.machine import Machine
 from lowtide.planning.plandata import DataFacts, bytes_per_token, find_data
 from lowtide.planning.settings import PlanSettings
@@ -136,3 +137,12 @@ def test_facts_of_more_text() -> None:
     assert more.text_bytes == 25_000
     assert more.description == "some; about 9k training tokens are wanted"
     assert dataclasses.replace(facts, streams=True).for_tokens(9000).text_bytes is None
+
+
+def test_rows_have_their_text_in_the_field_that_is_named(tmp_path: Path) -> None:
+    """The first command that was printed failed."""
+    (tmp_path / "rows.jsonl").write_text(('{"body": "' + LINE[:-1] + '"}\n') * 9)
+    with pytest.raises(DataError, match="its fields: 'body'"):
+        _find(input_files=[str(tmp_path / "rows.jsonl")])
+    facts = _find(input_files=[str(tmp_path / "rows.jsonl")], text_field="body")
+    assert facts.text_bytes

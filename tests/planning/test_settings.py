@@ -15,6 +15,7 @@ from lowtide.planning.settings import PlanSettings, parse_count
 
 PLAN = {
     "input_files": (),
+    "text_field": "text",
     "use_mixed_precision": False,
     "use_8bit_optimizer": False,
     "activation_checkpointing": False,

@@ -59,6 +59,7 @@ __all__ = [
     "TextBlock",
     "block_documents",
     "check_text",
+    "check_text_field",
     "cut_text",
     "expand_inputs",
     "extract_json_rows",
@@ -71,6 +72,7 @@ __all__ = [
 ]
 
 ItemT = TypeVar("ItemT")
+_FIRST_ROWS_BYTES = 1 << 16
 _NUMBERS_AT_ONCE = 1 << 12
 
 
@@ -320,6 +322,14 @@ def iter_documents(
         for block in iter_blocks(stream, options):
             if block is not None:
                 yield from block_documents(block, options, paths)
+
+
+def check_text_field(inputs: Sequence[InputFile], text_field: str) -> None:
+    """Raise the error of the first rows of jsonl if they have no text in this field."""
+    rows = next((source for source in inputs if source.format.block_kind == "jsonl"), None)
+    if rows is not None:
+        options = ReadingSettings(text_field=text_field, block_bytes=_FIRST_ROWS_BYTES)
+        next(iter_documents([rows], options), None)
 
 
 def block_documents(block: TextBlock, options: ReadingSettings, paths: Paths) -> Iterator[Document]:

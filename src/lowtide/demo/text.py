@@ -13,6 +13,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import check_text_field
 from lowtide.demo.stages import DemoSettings
 from lowtide.errors import DataError
 from lowtide.files import atomic_file
@@ -38,6 +40,15 @@ def find_text(settings: DemoSettings) -> Path:
             )
         if settings.text.stat().st_size == 0:
             raise DataError("text file is empty", path=settings.text, next_step="name another one")
+        try:
+            check_text_field(expand_inputs([settings.text]), "text")
+        except DataError as error:
+            again = "give the demo rows with a field called text; other fields can be named with "
+            raise DataError(
+                error.message,
+                path=error.path,
+                next_step=f"{again}--text-field of lowtide train-tokenizer and prepare",
+            ) from None
         return settings.text.absolute()
     path = settings.out_dir / "text" / "python.jsonl"
     if not path.exists():

@@ -34,6 +34,7 @@ def write_commands(
         budget = f"{machine.budget_bytes >> 30}GiB"
     shared = {"processes": machine.cores, "memory": budget}
     files = list(settings.input_files) or [_TEXT]
+    field = {} if settings.text_field == "text" else {"text_field": settings.text_field}
     commands: list[str] = []
     if data.streams:
         return [_command("train", _training_options(settings, choice, compute, machine, budget))]
@@ -41,9 +42,11 @@ def write_commands(
     if dataset_dir is None:
         if data.learns_tokenizer:
             tokenization = f"tok/{settings.name}"
-            options: dict[str, Any] = {"input": files, "vocab_size": data.vocab_size, **shared}
+            options: dict[str, Any] = {
+                "input": files, **field, "vocab_size": data.vocab_size, **shared
+            }  # fmt: skip
             commands.append(_command("train-tokenizer", {**options, "out_dir": tokenization}))
-        options = {"input_files": files, "tokenization": tokenization, **shared}
+        options = {"input_files": files, **field, "tokenization": tokenization, **shared}
         if settings.near_dedup:
             options["near_dedup"] = settings.near_dedup
         if settings.decontaminate:

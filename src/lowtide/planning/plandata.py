@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lowtide.corpus.hub import hub_name
 from lowtide.corpus.inputs import InputFile, expand_inputs, names_files
+from lowtide.corpus.reading import check_text_field
 from lowtide.dataset.resources import estimate_text_bytes
 from lowtide.loader.sources import find_tokens
 from lowtide.memory import format_size
@@ -108,6 +109,7 @@ def find_data(settings: PlanSettings, machine: Machine) -> DataFacts:
         what = "none named" if tokens is None else f"{format_count(tokens)} training tokens"
         return DataFacts(what, vocabulary, text, tokens, learns, ratio)
     inputs = expand_inputs(settings.input_files)
+    check_text_field(inputs, settings.text_field)
     how = "estimated for English"
     if tokenizer is not None and (measured := _measure_ratio(tokenizer, inputs)) is not None:
         ratio, how = measured, "measured on a sample"

@@ -52,6 +52,8 @@ class PlanSettings:
     """Prepared dataset, .npy or .bin."""
     input_files: tuple[str, ...] = ()
     """Text, jsonl or parquet files, folders or globs."""
+    text_field: str = "text"
+    """Field of --input-files that holds the text (jsonl and parquet)."""
     tokens: str | int | None = None
     """Number of training tokens, such as 500M or 1.5B, if there is no text yet."""
     dataset_id: str | None = None
