@@ -338,3 +338,18 @@ def rule_of(kind: Any) -> Any:
         arguments._plain_values()
     (rule,) = rules
     return rule(PrimitiveTypeInfo.make(kind, set()))
+
+
+@pytest.mark.parametrize("flag", ["--score", "--language-model", "--step", "--language_model"])
+def test_a_model_named_by_an_empty_word_is_refused(flag: str) -> None:
+    """An unset variable of the shell switched off what the user asked for."""
+    name = flag.replace("_", "-")
+    for words in ([flag, ""], [f"{flag}="]):
+        with pytest.raises(UsageError, match=f"{name} is '', expected a name") as caught:
+            parse_settings(
+                PrepareSettings,
+                ["--input-files", "a.txt", "--out-dir", "out", *words],
+                program="lowtide prepare",
+                summary="",
+            )
+        assert "variable of the shell" in str(caught.value.next_step)

@@ -97,3 +97,18 @@ def test_text_that_is_no_count_is_refused(value: str, tmp_path: Path) -> None:
     path.write_text(f'max_iters = "{value}"')
     with pytest.raises(UsageError, match=r"max_iters is .*, expected a whole number"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"seq_len": 8, "batch_size": 2, "seq_len": 9}', "seq_len"),
+        ('{"seq_len": 8, "seq-len": 8}', "seq-len"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str, key: str) -> None:
+    """The last one counted, and the other one looked as if it did."""
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DataError, match=f"{key!r} is in the config file twice") as caught:
+        read(tmp_path / "a.json")
+    assert caught.value.path == tmp_path / "a.json"

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["common_flags", "parse_settings"]
 
+_NAMING_FLAGS = {"--language-model", "--score", "--step"}
+
 
 def parse_settings(
     cls: type[Any], words: list[str], *, program: str, summary: str, examples: Sequence[str] = ()
@@ -49,6 +51,7 @@ def parse_settings(
         _print_help(cls, program, summary, examples, whole="--help-all" in words)
         raise SystemExit(0)
     _refuse_near_miss(cls, words)
+    _refuse_empty_names(words)
     config_path: str | None = None
     if "config_file" not in names:
         config_path, words = _take_word(words, "--config-file")
@@ -71,6 +74,18 @@ def parse_settings(
     settings = _parse_by_tyro(cls, words, options, program=program, summary=summary)
     named = _named(words, names)
     return note_left_out(settings, {*options, *named}, supplied=supplied - named)
+
+
+def _refuse_empty_names(words: Sequence[str]) -> None:
+    """Refuse a model or command named by an empty word, which would switch it off silently."""
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
+        name, has_value, value = word.partition("=")
+        flag = name.replace("_", "-")
+        if flag in _NAMING_FLAGS and not (value if has_value else after):
+            raise UsageError(
+                f"{flag} is '', expected a name",
+                next_step=f"is a variable of the shell empty? without {flag} nothing is used",
+            )
 
 
 def _print_help(

@@ -71,11 +71,30 @@ def load_config_file(path: Path) -> dict[str, Any]:
             next_step="correct the config file",
         )
     rows = cast("dict[Any, Any]", config)
-    return {str(key).replace("-", "_"): value for key, value in rows.items()}
+    named: dict[str, Any] = {}
+    for key, value in rows.items():
+        name = str(key).replace("-", "_")
+        if name in named:
+            raise _given_twice(str(key), path)
+        named[name] = value
+    return named
+
+
+def _given_twice(key: str, path: Path) -> DataError:
+    return DataError(
+        f"{key!r} is in the config file twice", path=path, next_step="keep one of them"
+    )
 
 
 def _read_json(data: bytes, path: Path) -> Any:
-    return json.loads(data)
+    def build(rows: list[tuple[str, Any]]) -> dict[str, Any]:
+        built = dict(rows)
+        if len(built) < len(rows):  # the last would count, in silence
+            names = [key for key, _ in rows]
+            raise _given_twice(next(key for key in names if names.count(key) > 1), path)
+        return built
+
+    return json.loads(data, object_pairs_hook=build)
 
 
 def _read_toml(data: bytes, path: Path) -> Any:

@@ -82,3 +82,8 @@ def test_what_is_given_goes_over_the_preset() -> None:
     assert settings.sampling() == SamplingSettings(0.0, 50, 0.5, 1.1)
     settings = GenerateSettings("m", preset="code", top_k=3, repetition_penalty=1.5)
     assert settings.sampling() == SamplingSettings(0.2, 3, 0.9, 1.5)
+
+
+def test_an_empty_text_stops_nothing_and_is_refused() -> None:
+    with pytest.raises(UsageError, match="stop is '', expected a text that is not empty"):
+        GenerateSettings(model_name="m", stop=("end", ""))

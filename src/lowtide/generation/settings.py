@@ -143,6 +143,8 @@ class GenerateSettings:
         require(alone, "prompt_file", str(self.prompt_file), "no --prompt beside it")
         require(self.prompt_file is not None or not self.each_line, "each_line", True,
                  "--prompt-file beside it")  # fmt: skip
+        empty = "is a variable of the shell empty? the end-of-text token always stops"
+        require(all(self.stop), "stop", "", "a text that is not empty", next_step=empty)
         self.sampling()
 
     def chosen_backend(self) -> str:
