@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from lowtide.quickclasses import dataclass
 __all__ = [
     "flag_name",
     "gather_flags",
+    "path_word",
     "positional_names",
     "read_int",
     "read_path",
@@ -51,6 +53,16 @@ def read_path(word: str) -> Path:
     if not word or "\0" in word:
         raise ValueError(f"{word!r} names no file or folder")
     return Path(os.path.expanduser(word))  # noqa: PTH111 - pathlib reads ./~ as ~
+
+
+def path_word(path: str | Path) -> str:
+    """A path as a word of a command: quoted where needed, and never taken for a flag.
+
+    >>> path_word("data/my books"), path_word("-mine")
+    ("'data/my books'", './-mine')
+    """
+    word = str(path)
+    return shlex.quote(f"./{word}" if word.startswith("-") else word)
 
 
 def flag_name(name: str) -> str:

@@ -72,7 +72,8 @@ def test_a_dataset_has_a_token_of_each_split(fraction: float, tokens: int, few: 
     settings: Any = SimpleNamespace(val_fraction=fraction, out_dir=Path("out"))
     assert finishing.has_too_few(settings, tokens) is few
     error = finishing.too_few_tokens(settings, tokens)
-    assert error.message.startswith(f"{tokens} tokens are left") and error.path == Path("out")
+    counted = {0: "0 tokens are left", 1: "1 token is left", 2: "2 tokens are left"}
+    assert error.message.startswith(f"{counted[tokens]} after") and error.path == Path("out")
 
 
 @pytest.mark.parametrize("found", [True, False])

@@ -33,6 +33,9 @@ def test_each_kind_is_found(dataset_dir: Path, tmp_path: Path) -> None:
     found = inspect(tmp_path / "ids.npy")
     assert found.kind == "tokens" and found.facts["description"] == found.text
     assert inspect(tmp_path / "ids.npy", test_loading=True).kind == "loading"
+    lowtide.convert_dataset(dataset_dir, tmp_path / "pair", to="megatron", progress=False)
+    by_index = inspect(tmp_path / "pair" / "train.idx")
+    assert by_index.text == inspect(tmp_path / "pair" / "train.bin").text
 
 
 def test_settings_without_effect_are_refused(dataset_dir: Path, tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ Out:     text for users
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from lowtide.classifier.training import TrainedClassifier
 from lowtide.counts import counted
 from lowtide.errors import DataError, printable
 from lowtide.filenames import CLASSIFIER_NAME
+from lowtide.flags import path_word
 
 __all__ = ["describe_classifier"]
 
@@ -49,7 +49,7 @@ def _describe(trained: TrainedClassifier) -> str:
         *_show("Of --other it would keep first:", held_out["would_keep"]),
         *_show("and drop first:", held_out["would_drop"]),
         *_show("Of --good it likes least:", held_out["good_with_low_scores"]),
-        f"Next: lowtide prepare --input-files FILES --score {shlex.quote(str(trained.path))} "
+        f"Next: lowtide prepare --input-files FILES --score {path_word(trained.path)} "
         "--keep-top 0.1 --out-dir data/mine",
     ]
     return "\n".join(lines)

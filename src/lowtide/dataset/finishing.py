@@ -19,6 +19,7 @@ from lowtide.corpus.inputs import InputFile
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.removals import Report
 from lowtide.corpus.usersteps import step_checksum
+from lowtide.counts import counted
 from lowtide.dataset import layout
 from lowtide.dataset.encoding import SourceCounts
 from lowtide.dataset.identity import iter_sources, list_contents
@@ -165,8 +166,9 @@ def has_too_few(settings: PrepareSettings, num_tokens: int) -> bool:
 
 def too_few_tokens(settings: PrepareSettings, num_tokens: int) -> DataError:
     """The error for a preparation that removed everything."""
+    left = f"{counted(num_tokens, 'token')} {'is' if num_tokens == 1 else 'are'} left"
     return DataError(
-        f"{num_tokens} tokens are left after cleaning, filtering and deduplication",
+        f"{left} after cleaning, filtering and deduplication",
         path=settings.out_dir,
         next_step="see what was removed, and why, with --dry-run",
     )

@@ -7,12 +7,12 @@ Memory:  a few kilobytes
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from lowtide.corpus.ranking import describe_cut, read_cut
 from lowtide.corpus.removals import RULE_TEXTS
 from lowtide.counts import counted
+from lowtide.flags import path_word
 from lowtide.memory import format_size
 
 if TYPE_CHECKING:
@@ -136,9 +136,7 @@ def _describe_dataset(info: DatasetInfo) -> list[str]:
             "Validation is the end of the text: with so few documents, or so long ones, whole ones "
             "would miss the share."
         )
-    lines.append(
-        f"Next: lowtide train --dataset-dir {shlex.quote(str(info.root))} --model-name NAME"
-    )
+    lines.append(f"Next: lowtide train --dataset-dir {path_word(info.root)} --model-name NAME")
     return lines
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from lowtide.demo.text import find_text
 from lowtide.errors import LowtideError, UsageError
 from lowtide.filenames import METRICS_NAME
 from lowtide.files import hold_lock
+from lowtide.flags import path_word
 from lowtide.freenames import require_free_names
 from lowtide.journal import Journal
 from lowtide.keywords import takes_keywords
@@ -127,7 +127,7 @@ def describe_results(results: list[StageResult], out_dir: Path) -> str:
             "",
             f"{format_seconds(total)} in all. Everything is in {out_dir}; "
             f"{out_dir / 'commands.sh'} has the commands that made it. To go on from there:",
-            f"  cd {shlex.quote(str(out_dir))}",
+            f"  cd {path_word(out_dir)}",
             '  lowtide generate --model-name demo --prompt "import"',
         ]
     )

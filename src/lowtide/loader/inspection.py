@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lowtide.answers import to_json
@@ -61,6 +62,9 @@ def inspect(settings: InspectSettings) -> Inspection:
         if settings.test_loading:
             _require_effect(settings, "with --test-loading", "split", "dtype")
             return _try_loading(settings)
+        if path.suffix == ".idx" and path.with_suffix(".bin").is_file():
+            settings = replace(settings, dataset_dir=path.with_suffix(".bin"))
+            path = settings.dataset_dir
         if path.suffix in SINGLE_SUFFIXES:
             _require_effect(settings, "for a file of ids", *_PLACE, "dtype")
             return _show_tokens(settings)

@@ -7,7 +7,6 @@ Memory:  the vocabulary; a row for each input
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from lowtide.corpus.differences import find_changed_setting
 from lowtide.corpus.inputs import InputFile, changed_input, has_changed
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.filenames import LEARNED_NAME, MERGES_NAME, TOKENIZER_NAME, VOCABULARY_NAME
+from lowtide.flags import path_word
 from lowtide.longjson import Rows, read_long_json, write_long_json
 from lowtide.memory import format_size
 from lowtide.notebooks import shown_in_notebooks
@@ -100,7 +100,7 @@ def _describe(trained: TrainedTokenizer, out_dir: Path) -> str:
     lines.append(f"  fingerprint  {tokenizer.fingerprint}")
     lines.append(
         "next: lowtide prepare --input-files FILES "
-        f"--tokenization {shlex.quote(str(out_dir))} --out-dir data/mine"
+        f"--tokenization {path_word(out_dir)} --out-dir data/mine"
     )
     return "\n".join(lines)
 
