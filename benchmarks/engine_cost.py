@@ -1,11 +1,12 @@
 """What does `prepare --engine files` cost over threads, on one machine? Processor and wall time.
 
 python benchmarks/engine_cost.py --text enwiki.txt [--rounds 7] [--python OTHER/bin/python]
-                                 [--flush-ms 40]
+                                 [--flush-ms 40] [--more "--tokens-per-shard 1000"]
 
 The commands run in a random order, each in a process of its own, and must make the same files.
 `--python` is that of another checkout's environment, whose commands run among these. `--flush-ms`
 makes every flush to the disk take so much longer, as on a network disk (it needs a C compiler).
+`--more` are words for all commands.
 """
 
 from __future__ import annotations
@@ -57,12 +58,14 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def prepare(python: str, engine: str, text: Path, out: Path, env: dict[str, str]) -> Used:
+def prepare(
+    python: str, words_of_engine: list[str], text: Path, out: Path, env: dict[str, str]
+) -> Used:
     """Run one command."""
     before, begun = processor_seconds(), time.perf_counter()
     words = [python, "-m", "lowtide", "prepare", "--input-files", str(text), "--out-dir", str(out)]
     subprocess.run(
-        [*words, "--memory", "512MiB", "--quiet", *ENGINES[engine]],
+        [*words, "--memory", "512MiB", "--quiet", *words_of_engine],
         check=True,
         stdout=subprocess.DEVNULL,
         env={**os.environ, **env},
@@ -83,6 +86,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--python", action="append", default=[])
+    parser.add_argument("--more", default="")
     parser.add_argument("--flush-ms", type=int, default=0)
     given = parser.parse_args()
     cases = [(python, engine) for python in [sys.executable, *given.python] for engine in ENGINES]
@@ -93,7 +97,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 outs = {case: Path(folder) / str(number) for number, case in enumerate(cases)}
                 for case in random.sample(cases, len(cases)):
-                    taken[case].append(prepare(*case, given.text, outs[case], env))
+                    python, engine = case
+                    words = [*ENGINES[engine], *given.more.split()]
+                    taken[case].append(prepare(python, words, given.text, outs[case], env))
                 require_same(*outs.values())
     for python in dict.fromkeys(python for python, _ in cases):
         print(python)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -84,21 +87,35 @@ def test_a_disk_that_fails_names_the_file_and_publishes_nothing(
     def fail(_: int) -> None:
         raise OSError(5, "failed")
 
-    with pytest.raises(OSError, match="failed") as caught, PublishGroup() as group:
+    with pytest.raises(OSError, match="Input/output error") as caught, PublishGroup() as group:
         write(group, tmp_path / "a.npy", b"a")
         monkeypatch.setattr(os, "fsync", fail)
     assert caught.value.filename == str(tmp_path / "a.npy")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_threads_of_a_group_end_with_it_and_few_files_need_none(tmp_path: Path) -> None:
-    for count, has_threads in ((2, False), (3, True), (40, True)):
-        with PublishGroup() as group:
-            for number in range(count):
-                write(group, tmp_path / f"{count}-{number}.npy", b"a")
-        assert (group._pool is not None) is has_threads
-        if group._pool is not None:
-            assert not any(thread.is_alive() for thread in group._pool._threads)
+@pytest.mark.parametrize("num_threads", [1, 3, 16])
+def test_files_are_flushed_natively_and_the_first_that_fails_is_named(
+    tmp_path: Path, num_threads: int
+) -> None:
+    code = (
+        "import sys; from lowtide import _native; "
+        "print(_native.flush_files([row.encode() for row in sys.argv[2:]], int(sys.argv[1])))"
+    )  # in a process of its own: here a stand-in flushes
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"bytes")
+
+    def flush() -> str:
+        paths = [str(tmp_path / name) for name in names]
+        words = [sys.executable, "-c", code, str(num_threads), *paths]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert flush() == "None"
+    (tmp_path / "c").unlink()
+    assert flush() == f"(2, {errno.ENOENT})"
+    names.clear()
+    assert flush() == "None"
 
 
 def test_a_group_is_full_with_so_many_files_and_records_do_not_count(tmp_path: Path) -> None:
@@ -112,23 +129,58 @@ def test_a_group_is_full_with_so_many_files_and_records_do_not_count(tmp_path: P
         assert (group.num_waiting, group.is_full) == (0, False)
 
 
-def test_threads_publish_in_order_and_tell_when(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_bytes", [2, 1 << 30])
+def test_threads_publish_in_order_and_tell_when(tmp_path: Path, num_bytes: int) -> None:
     rows = [(tmp_path / f".{name}", tmp_path / name) for name in ("a", "b")]
     for partial, _ in rows:
         partial.write_bytes(partial.name.encode())
     with PublishThreads(2) as threads:
-        found = threads.publish(rows, lambda: sorted(path.name for path in tmp_path.iterdir()))
+        found = threads.publish(
+            rows, lambda: sorted(path.name for path in tmp_path.iterdir()), num_bytes=num_bytes
+        )
     assert found.result() == ["a", "b"]
     assert (tmp_path / "b").read_bytes() == b".b"
 
 
-def test_a_file_that_cannot_be_published_leaves_none_of_its_row(tmp_path: Path) -> None:
+def test_small_files_are_flushed_some_at_a_time_or_when_they_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    flush = publishing._native.flush_files
+
+    def note(paths: Any, num_threads: int) -> Any:
+        flushed.append(len(paths))
+        return flush(paths, num_threads)
+
+    monkeypatch.setattr(publishing._native, "flush_files", note)
+
+    def publish(threads: PublishThreads, number: int) -> Any:
+        (tmp_path / f".{number}").write_bytes(b"small")
+        row = (tmp_path / f".{number}", tmp_path / str(number))
+        return threads.publish([row], lambda: number, num_bytes=5)
+
+    with PublishThreads(1) as threads:
+        results = [publish(threads, number) for number in range(35)]
+        assert [result.result(60) for result in results[:32]] == list(range(32))
+        assert flushed == [32] and not results[32].done()
+        threads.begin()
+        assert [result.result(60) for result in results[32:]] == [32, 33, 34]
+        last = publish(threads, 35)
+    assert last.result() == 35 and flushed == [32, 3, 1]
+    assert len(list(tmp_path.glob("[0-9]*"))) == 36
+
+
+@pytest.mark.parametrize("num_bytes", [5, 1 << 30])
+def test_a_file_that_cannot_be_published_leaves_none_of_its_row(
+    tmp_path: Path, num_bytes: int
+) -> None:
     rows = [(tmp_path / ".a", tmp_path / "a"), (tmp_path / ".b", tmp_path / "none" / "b")]
     for partial, _ in rows:
         partial.write_bytes(b"whole")
     told: list[str] = []
     with PublishThreads(1) as threads:
-        failed = threads.publish(rows, lambda: told.append("done"))
+        failed = threads.publish(rows, lambda: told.append("done"), num_bytes=num_bytes)
+        threads.begin()
         with pytest.raises(FileNotFoundError):
             failed.result()
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and not told

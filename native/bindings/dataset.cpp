@@ -199,7 +199,18 @@ void write_sections(const nb::bytes& partial, const nb::bytes& path, const nb::b
   write_work_file(from, to, text, views, alignment);
 }
 
+std::optional<std::pair<size_t, int>> flush_all(const std::vector<nb::bytes>& paths,
+                                                size_t num_threads) {
+  require(num_threads >= 1 && num_threads <= 1024, "threads are 1 to 1024");
+  std::vector<std::string> names;
+  for (const nb::bytes& path : paths) names.emplace_back(path.c_str(), path.size());
+  nb::gil_scoped_release release;
+  return flush_files(names, num_threads);
+}
+
 void bind_rows(nb::module_& m) {
+  m.def("flush_files", &flush_all, "paths"_a, "num_threads"_a,
+        "Flush closed files to the disk; the number and errno of the first that failed.");
   m.def("write_work_file", &write_sections, "partial"_a, "path"_a, "head"_a, "sections"_a,
         "alignment"_a, "Write a new file and give it its name.");
   m.def("start_writeback", &start_writeback, "file"_a, "offset"_a, "size"_a,

@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
 #include <vector>
+
+#include "system/threads.hpp"
 
 namespace lowtide {
 namespace {
@@ -65,6 +68,17 @@ class NewFile {
   int descriptor_;
 };
 
+// Zero, or the errno of what failed.
+int flush_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return errno;
+  int result = ::fsync(file);
+  while (result != 0 && errno == EINTR) result = ::fsync(file);
+  const int number = result == 0 ? 0 : errno;
+  ::close(file);
+  return number;
+}
+
 iovec buffer(std::string_view data) { return {const_cast<char*>(data.data()), data.size()}; }
 
 }  // namespace
@@ -82,6 +96,23 @@ void write_work_file(const std::string& partial, const std::string& path, std::s
   file.write(buffers);
   file.close();
   if (std::rename(partial.c_str(), path.c_str()) != 0) fail(path);
+}
+
+std::optional<std::pair<size_t, int>> flush_files(std::span<const std::string> paths,
+                                                  size_t num_threads) {
+  std::vector<int> failed(paths.size(), 0);
+  std::atomic<size_t> next{0};
+  std::atomic<bool> has_failed{false};
+  run_threads(std::clamp<size_t>(paths.size(), 1, num_threads), [&](size_t) {
+    for (size_t i = next++; i < paths.size() && !has_failed; i = next++) {
+      failed[i] = flush_file(paths[i]);
+      if (failed[i] != 0) has_failed = true;
+    }
+  });
+  for (size_t i = 0; i < failed.size(); ++i) {
+    if (failed[i] != 0) return std::pair{i, failed[i]};
+  }
+  return std::nullopt;
 }
 
 }  // namespace lowtide

@@ -202,13 +202,21 @@ def atomic_path(
     path: PathLike, *, sync_folder: bool = True, publisher: Publisher | None = None
 ) -> Generator[Path]:
     """A new, empty file to write by name; then renamed to `path`, or passed to `publisher`."""
-    path = Path(path)
+    with _unfinished(Path(path), sync_folder, publisher) as (partial, _):
+        yield partial
+
+
+@contextlib.contextmanager
+def _unfinished(
+    path: Path, sync_folder: bool, publisher: Publisher | None
+) -> Generator[tuple[Path, int]]:
+    """A new file and its descriptor; at the end the file is finished."""
     partial = unused_name(path, "partial")
     descriptor = -1
     try:
         descriptor = create_file(partial)
         mark_used(descriptor)
-        yield partial
+        yield partial, descriptor
         if publisher is None:
             publish(partial, path, sync_folder=sync_folder)
         else:
@@ -238,8 +246,8 @@ def atomic_file(
     b'1234'
     """
     with (
-        atomic_path(path, sync_folder=sync_folder, publisher=publisher) as partial,
-        partial.open("r+b", buffering=_BUFFER_BYTES) as file,
+        _unfinished(Path(path), sync_folder, publisher) as (_, descriptor),
+        open(descriptor, "r+b", buffering=_BUFFER_BYTES, closefd=False) as file,
     ):
         yield file
 

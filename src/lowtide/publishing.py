@@ -6,7 +6,8 @@ Memory:  a row for each file of a group
 
 A kill leaves nothing but hidden files of the group, which the next command removes: as with one
 file, a name stands for all of its bytes. Flushed from several threads at a time, the files of a
-group share the commits of the disk's journal: 200 small ones took 0.3 s and not 2.3 s.
+group share the commits of the disk's journal: 200 small ones took 0.3 s and not 2.3 s. The threads
+are native code's: each flush from Python would release the interpreter's lock three times.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lowtide import _native, files
 from lowtide.unfinished import mark_used
 
-__all__ = ["PublishGroup", "PublishThreads", "keep_unfinished", "publish_files"]
+__all__ = ["PublishGroup", "PublishThreads", "keep_unfinished", "most_unpublished", "publish_files"]
 
 ResultT = TypeVar("ResultT")
 _THREADS = 16
 _LEAST_FLUSHERS = 8  # a flush is waiting, mostly: with two a disk of 40 ms was waited for
+_SMALL_BYTES = 1 << 20
+_TOGETHER = 32
 _WAITING = 4  # stretches of files for each worker, at most, that the disk has not begun with
 _Row = tuple[Path, Path]
 """A finished file, and the name it is to have."""
@@ -41,7 +44,6 @@ class PublishGroup:
         self._records: list[_Row] = []
         self._others: list[_Row] = []
         self._after = contextlib.ExitStack()
-        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> PublishGroup:
         return self
@@ -56,8 +58,6 @@ class PublishGroup:
             self.publish()
         finally:
             self._after.close()
-            if self._pool is not None:
-                self._pool.shutdown()
 
     @property
     def num_waiting(self) -> int:
@@ -90,7 +90,7 @@ class PublishGroup:
         stages, self._records, self._others = (self._records, self._others), [], []
         waiting = [row for rows in stages for row in rows]
         try:
-            self._flush_all(waiting)
+            _flush_all(waiting)
         except BaseException:
             _remove(waiting)
             raise
@@ -100,14 +100,6 @@ class PublishGroup:
             for folder in dict.fromkeys(path.parent for _, path in rows):
                 files.sync_directory(folder)
         self._after.close()
-
-    def _flush_all(self, waiting: list[_Row]) -> None:
-        if len(waiting) <= 2:
-            for row in waiting:
-                _flush(row)
-        else:
-            self._pool = self._pool or ThreadPoolExecutor(_THREADS)
-            list(self._pool.map(_flush, waiting))
 
 
 class PublishThreads:
@@ -121,11 +113,14 @@ class PublishThreads:
         self._pool = ThreadPoolExecutor(flushers, thread_name_prefix="lowtide-publish")
         self._beginners = ThreadPoolExecutor(num_workers, thread_name_prefix="lowtide-writeback")
         self._room = threading.Semaphore(_WAITING * num_workers)
+        self._small: list[_Waiting] = []
+        self._lock = threading.Lock()
 
     def __enter__(self) -> PublishThreads:
         return self
 
     def __exit__(self, *details: object) -> None:
+        self.begin()
         self._beginners.shutdown()
         self._pool.shutdown()
 
@@ -147,19 +142,45 @@ class PublishThreads:
 
         self._beginners.submit(start)
 
-    def publish(self, rows: list[_Row], after: Callable[[], ResultT]) -> Future[ResultT]:
+    def publish(
+        self, rows: list[_Row], after: Callable[[], ResultT], *, num_bytes: int
+    ) -> Future[ResultT]:
         """Flush files and rename them, in their order, then call `after` for the result.
 
-        Their folders are not flushed.
+        Their folders are not flushed. Small files, of `num_bytes` together, wait until there are
+        some of them, or for `begin`.
         """
-        return self._pool.submit(_publish_all, rows, after)
+        if num_bytes >= _SMALL_BYTES:
+            return self._pool.submit(_publish_all, rows, after)
+        result = Future[ResultT]()
+        with self._lock:
+            self._small.append(_Waiting(rows, after, result))
+            is_full = len(self._small) >= _TOGETHER
+        if is_full:
+            self.begin()
+        return result
+
+    def begin(self) -> None:
+        """Do not let small files wait for others."""
+        with self._lock:
+            together, self._small = self._small, []
+        if together:
+            self._pool.submit(_publish_together, together)
 
 
-def publish_files(rows: Iterable[_Row]) -> None:
-    """Flush finished files and rename them, in their order. Their folders are not flushed."""
-    for row in rows:
-        _flush(row)
-        row[0].replace(row[1])
+class _Waiting(NamedTuple):
+    """Files that wait for their names, what is called then, and who waits for it."""
+
+    rows: list[_Row]
+    after: Callable[[], Any]
+    result: Future[Any]
+
+
+def publish_files(rows: Sequence[_Row]) -> None:
+    """Flush finished files, then rename them, in their order. Their folders are not flushed."""
+    _flush_all(rows)
+    for partial, path in rows:
+        partial.replace(path)
 
 
 @contextlib.contextmanager
@@ -187,16 +208,32 @@ def _publish_all(rows: list[_Row], after: Callable[[], ResultT]) -> ResultT:
     return after()
 
 
-def _remove(rows: list[_Row]) -> None:
+def most_unpublished(num_workers: int, num_bytes: int) -> int:
+    """How many results of `PublishThreads.publish` should wait, each for files of `num_bytes`."""
+    return max(2 * num_workers, 0 if num_bytes >= _SMALL_BYTES else 2 * _TOGETHER)
+
+
+def _publish_together(together: Sequence[_Waiting]) -> None:
+    rows = [row for waiting in together for row in waiting.rows]
+    try:
+        publish_files(rows)
+        for waiting in together:
+            waiting.result.set_result(waiting.after())
+    except BaseException as error:
+        _remove(rows)
+        for waiting in together:
+            if not waiting.result.done():
+                waiting.result.set_exception(error)
+
+
+def _remove(rows: Sequence[_Row]) -> None:
     for partial, _ in rows:
         with contextlib.suppress(OSError):
             partial.unlink()
 
 
-def _flush(row: _Row) -> None:
-    partial, path = row
-    try:
-        files.flush_file(partial)
-    except OSError as error:
-        error.filename = str(path)
-        raise
+def _flush_all(rows: Sequence[_Row]) -> None:
+    failed = _native.flush_files([os.fsencode(partial) for partial, _ in rows], _THREADS)
+    if failed is not None:
+        number, code = failed
+        raise OSError(code, os.strerror(code), str(rows[number][1]))

@@ -57,10 +57,9 @@ def test_files_get_their_names_on_a_disk_when_they_are_flushed(
     monkeypatch.setattr(
         Path, "replace", lambda path, to: events.append(to.name) or replace(path, to)
     )
-    later = place.publish(tmp_path, rows)
-    assert later is not None and events == []
-    later()
-    assert events == ["flush", "a.docs", "flush", "a.bin"]
+    assert not place.takes_one
+    place.publish(tmp_path, rows)
+    assert events == ["flush", "flush", "a.docs", "a.bin"]
     place.finish(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.docs"]
 
@@ -105,7 +104,8 @@ def test_files_become_objects_and_go_and_the_metadata_comes_last(
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(name.encode())
         unnamed = (root / "train" / "a.bin").rename(root / "train" / ".a.partial")
-        assert place.publish(root, [(unnamed, root / "train" / "a.bin")]) is None
+        assert place.takes_one
+        place.publish(root, [(unnamed, root / "train" / "a.bin")])
         assert store.contents == {"out/train/a.bin": b"train/a.bin"}
         assert not unnamed.exists()
         store.calls.clear()

@@ -284,7 +284,7 @@ class Group:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, shards: int = 2, waiting: int = 9,
         is_stored: bool = False,
     ) -> None:  # fmt: skip
-        self.folder, self.is_stored = folder, is_stored
+        self.folder = folder
         self.root = folder / "root"
         self.published: list[Any] = []
         self.committed: list[Any] = []
@@ -295,7 +295,9 @@ class Group:
                 commit_record=lambda task, *, facts: self.committed.append((task, facts)),
             ),
             destination=SimpleNamespace(
-                stage=lambda: contextlib.nullcontext(self.root), publish=self.publish
+                stage=lambda: contextlib.nullcontext(self.root),
+                publish=self.publish,
+                takes_one=is_stored,
             ),
             limits=SimpleNamespace(unnamed_shards=waiting),
         )
@@ -321,14 +323,11 @@ class Group:
         folder = self.folder
         return [(folder / f"unnamed-{number}.{end}", folder / f"{number}.{end}") for end in ENDS]
 
-    def publish(self, root: Path, rows: Any) -> Any:
-        def give_names() -> None:
-            assert root == self.root
-            self.published += rows
-            for unnamed, path in rows:
-                unnamed.rename(path)
-
-        return give_names() if self.is_stored else give_names
+    def publish(self, root: Path, rows: Any) -> None:
+        assert root == self.root
+        self.published += rows
+        for unnamed, path in rows:
+            unnamed.rename(path)
 
     def count_open(self) -> int:
         """How many files of shards are open."""
@@ -374,7 +373,7 @@ def test_shards_without_names_are_removed_with_their_group(
     group = Group(tmp_path, monkeypatch, shards=3, waiting=2)
     group.stage.run(1).discard()
     assert not list(tmp_path.glob("unnamed-*"))
-    assert [path.name for path in sorted(tmp_path.glob("*.bin"))] == ["1.bin"]
+    assert [path.name for path in sorted(tmp_path.glob("*.bin"))] == ["1.bin", "2.bin"]
     assert group.count_open() == 0
     monkeypatch.setattr(gathering, "shard_row", lambda *row: pytest.fail("damaged"))
     with pytest.raises(pytest.fail.Exception):

@@ -201,7 +201,7 @@ def test_the_last_ranges_are_kept_and_read_once(monkeypatch: pytest.MonkeyPatch)
 def test_shards_that_are_flushed_are_taken_and_few_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    """At most twice as many as there are workers wait to be flushed."""
+    """At most twice as many as there are workers wait to be flushed; more where they are small."""
     events: list[Any] = []
 
     class Flushed:
@@ -225,7 +225,7 @@ def test_shards_that_are_flushed_are_taken_and_few_wait(
     monkeypatch.setattr(sharding, "_write_once", write_once)
     shards = tuple(PlannedShard("train", number, 0, 1) for number in range(7))
     pool: Any = SimpleNamespace(num_workers=2, run=lambda tasks: (task() for task in tasks))
-    job = job_of(root=tmp_path, done_folder=tmp_path / "done")
+    job = job_of(root=tmp_path, done_folder=tmp_path / "done", tokens_per_shard=1 << 19)
     plan = sharding.ShardPlan("content", [0], {}, shards)
     found = sharding.write_shards(job, plan, pool, on_done=events.append)
     assert [one.num_tokens for one in found["train"]] == list(range(10, 16))
@@ -238,3 +238,8 @@ def test_shards_that_are_flushed_are_taken_and_few_wait(
             *writes[:5], 10, writes[5], 11, writes[6], 12, 13, 14, 15, 16
         ]  # fmt: skip
     assert all((tmp_path / name).is_dir() for name in ("train", "val", "done"))
+    events.clear()
+    small = job_of(root=tmp_path, tokens_per_shard=(1 << 19) - 1)
+    sharding.write_shards(small, plan, pool, on_done=events.append)
+    if not at_once:
+        assert events == [*writes, *range(10, 17)]

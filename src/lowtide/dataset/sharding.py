@@ -38,7 +38,7 @@ from lowtide.dataset.tokenfiles.shards import (
 )
 from lowtide.errors import DataError
 from lowtide.files import Publisher
-from lowtide.publishing import PublishThreads
+from lowtide.publishing import PublishThreads, most_unpublished
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer.vocabulary import id_bytes
 
@@ -62,6 +62,7 @@ ENCODED_ROW_BYTES_HELD = 4 * ENCODED_ROW_BYTES
 """Bytes for each document while the rows of a range are read and sorted."""
 _MIN_SPLIT_DOCUMENTS = 100
 _PATHS_AT_ONCE = 1024
+_WRITEBACK_BYTES = 1 << 18  # less than this is on its way as soon when its file is flushed
 
 
 def val_limit(val_fraction: float) -> int:
@@ -239,12 +240,17 @@ def write_shards(
     waiting: deque[Future[ShardInfo]] = deque()
     shards: dict[str, list[ShardInfo]] = {split: [] for split in layout.SPLITS}
     counting = threading.Lock()
+    most_waiting = most_unpublished(
+        pool.num_workers, job.tokens_per_shard * id_bytes(job.vocab_size)
+    )
 
     def count(num_tokens: int) -> None:
         with counting:
             on_done(num_tokens)
 
     def take() -> None:
+        if not waiting[0].done():
+            threads.begin()
         shard = waiting.popleft().result()
         shards[shard.path.parent.name].append(shard)
 
@@ -256,7 +262,7 @@ def write_shards(
 
         for published in pool.run(tasks()):
             waiting.append(published)
-            while waiting and (waiting[0].done() or len(waiting) > 2 * pool.num_workers):
+            while waiting and (waiting[0].done() or len(waiting) > most_waiting):
                 take()
         while waiting:
             take()
@@ -296,7 +302,8 @@ def _write_once(
         finished.append((partial, name))
 
     def note_chunk(descriptor: int, offset: int, size: int) -> None:
-        threads.start_writeback(descriptor, offset, size)
+        if size >= _WRITEBACK_BYTES:
+            threads.start_writeback(descriptor, offset, size)
         count(size // item_bytes)
 
     shard = write_shard(job, plan, ranges, wanted, publisher=keep, on_written=note_chunk)
@@ -306,7 +313,7 @@ def _write_once(
             write_work_file(note, shard_row(job.root, shard), {})
         return shard
 
-    return threads.publish(finished, note_down)
+    return threads.publish(finished, note_down, num_bytes=wanted.num_tokens * item_bytes)
 
 
 def _shard_path(job: ShardJob, wanted: PlannedShard) -> Path:

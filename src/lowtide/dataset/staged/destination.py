@@ -16,8 +16,7 @@ taken for shards moved in by hand, so `publish` and the last task withdraw them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from functools import partial
+from collections.abc import Collection, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -62,11 +61,15 @@ class Destination(Protocol):
         """A folder to write files of the dataset into; `locked` excludes other commands."""
         ...
 
-    def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> Callable[[], None] | None:
+    @property
+    def takes_one(self) -> bool:
+        """True if a shard should be published at once, not with others, which is quicker."""
+        ...
+
+    def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> None:
         """Move finished files of the staging folder, which have no names yet, to their final paths.
 
-        Returns the remaining work, which waits for the disk. A dataset of another job that was
-        finished here meanwhile is an error.
+        A dataset of another job that was finished here meanwhile is an error.
         """
         ...
 
@@ -129,10 +132,11 @@ class _DiskFolder:
                 stack.enter_context(hold_output(self._root, create_folder=True))
             yield self._root
 
-    def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> Callable[[], None]:
-        return partial(self._publish, root, rows)
+    @property
+    def takes_one(self) -> bool:
+        return False
 
-    def _publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> None:
+    def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> None:
         publish_files(rows)
         self.withdraw(_shards_of(root, rows))
 
@@ -205,8 +209,12 @@ class _StorePrefix:
     def stage(self, *, locked: bool = False) -> contextlib.AbstractContextManager[Path]:
         return scratch_folder("dataset")
 
+    @property
+    def takes_one(self) -> bool:
+        """True: a group of shards may not fit on this disk."""
+        return True
+
     def publish(self, root: Path, rows: Sequence[tuple[Path, Path]]) -> None:
-        """Upload the files at once: a group of shards may not fit on this disk."""
         for unnamed, path in rows:
             self._upload(unnamed, path.relative_to(root))
         self.withdraw(_shards_of(root, rows))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 from array import array
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
@@ -33,6 +32,7 @@ from lowtide.dataset.sharding import (
     number_shards,
     write_shard,
 )
+from lowtide.dataset.staged.destination import Destination
 from lowtide.dataset.staged.duplicates import Tally
 from lowtide.dataset.staged.encoding import ENCODE_STAGE
 from lowtide.dataset.staged.hashing import CONTENT_ROW
@@ -232,45 +232,28 @@ class GatherStage:
         """Write the shards of a group; their names, and the group's record, follow in `commit`."""
         cut, job = self._cut, self._job
         rows: list[dict[str, Any]] = []
-        unnamed: deque[Uncommitted] = deque()
         ask_for_open_files(MAX_OPEN_FILES)
         with contextlib.ExitStack() as stack:
             root = stack.enter_context(job.destination.stage())
+            for split in layout.SPLITS:
+                (root / split).mkdir(parents=True, exist_ok=True)
             shard_job = make_shard_job(job, root, self._load_tokenizer(), cut.tag)
+            unnamed = stack.enter_context(contextlib.closing(_Unnamed(job.destination, root)))
             with job.records.scratch_folder() as folder:
                 ranges = _PartRanges(job, shard_job, cut.plan, LocalCopies(folder))
                 for wanted in cut.group(index):
-                    row, shard = self._write(shard_job, ranges, wanted)
-                    stack.callback(shard.discard)
-                    rows.append(row)
-                    unnamed.append(shard)
-                    if len(unnamed) > job.limits.unnamed_shards:
-                        unnamed.popleft().commit()
+                    if unnamed.count_shards() >= job.limits.unnamed_shards:
+                        unnamed.publish()
+                    with ranges.naming_damage():
+                        shard = write_shard(
+                            shard_job, cut.plan, ranges, wanted, publisher=unnamed.keep
+                        )
+                    rows.append({"split": wanted.split, **shard_row(root, shard)})
+                    if job.destination.takes_one:
+                        unnamed.publish()
             record = partial(job.records.commit_record, Task(self.name, index))
-            steps = [*(shard.commit for shard in unnamed), partial(record, facts={"shards": rows})]
+            steps = [unnamed.publish, partial(record, facts={"shards": rows})]
             return Uncommitted(steps, stack.pop_all())
-
-    def _write(
-        self, shard_job: ShardJob, ranges: _PartRanges, wanted: PlannedShard
-    ) -> tuple[dict[str, Any], Uncommitted]:
-        """Write a shard; return its row, and what gives it its name."""
-        root, finished = shard_job.root, list[tuple[Path, Path]]()
-        with contextlib.ExitStack() as stack:
-
-            def keep(unnamed: Path, path: Path) -> None:
-                stack.enter_context(keep_unfinished(unnamed))
-                finished.append((unnamed, path))
-
-            (root / wanted.split).mkdir(parents=True, exist_ok=True)
-            with ranges.naming_damage():
-                shard = write_shard(shard_job, self._cut.plan, ranges, wanted, publisher=keep)
-            row = {"split": wanted.split, **shard_row(root, shard)}
-            later = self._job.destination.publish(root, finished)
-            if (
-                later is None
-            ):  # nothing holds the file any more, so that the disk gets its room back
-                return row, Uncommitted()
-            return row, Uncommitted([later], stack.pop_all())
 
     def list_names(self) -> list[Path]:
         """The names of all shards, also of those that are not written yet."""
@@ -284,6 +267,37 @@ class GatherStage:
             for row in self._job.records.read(Task(self.name, index))["facts"]["shards"]:
                 shards[row["split"]].append(shard_from_row(root, row))
         return shards
+
+
+class _Unnamed:
+    """Finished files of shards that wait for their names; `close` removes those without one."""
+
+    def __init__(self, destination: Destination, root: Path) -> None:
+        self._destination = destination
+        self._root = root
+        self._rows: list[tuple[Path, Path]] = []
+        self._held = contextlib.ExitStack()
+
+    def keep(self, unnamed: Path, path: Path) -> None:
+        """Take a finished file."""
+        self._held.enter_context(keep_unfinished(unnamed))
+        self._rows.append((unnamed, path))
+
+    def count_shards(self) -> int:
+        """How many shards wait; each has two files."""
+        return len(self._rows) // 2
+
+    def publish(self) -> None:
+        """Give all files their names."""
+        rows, self._rows = self._rows, []
+        with (
+            self._held.pop_all()
+        ):  # then nothing holds the files, so that a disk gets its room back
+            self._destination.publish(self._root, rows)
+
+    def close(self) -> None:
+        """Remove the files that have no names."""
+        self._held.close()
 
 
 class _PartRanges:
