@@ -141,6 +141,9 @@ def _iter_text(value: Any, depth: int) -> Iterator[str]:
         yield _ENCODER.encode(value)
         return
     blanks = "\n" + "  " * (depth + 1)
+    if is_object and (text := _flat_text(cast("dict[Any, Any]", value), blanks)):
+        yield text
+        return
     opening, closing = "{}" if is_object else "[]"
     mark = opening
     for item in cast("dict[Any, Any]", value).items() if is_object else value:
@@ -151,6 +154,21 @@ def _iter_text(value: Any, depth: int) -> Iterator[str]:
             yield _ENCODER.encode(key if isinstance(key, str) else _ENCODER.encode(key)) + ": "
         yield from _iter_text(item, depth + 1)
     yield (opening if mark == opening else blanks[:-2]) + closing
+
+
+def _flat_text(value: dict[Any, Any], blanks: str) -> str:
+    """The text of an object of strings and whole numbers; empty for another.
+
+    Nearly all rows are such objects, of shards and inputs, and this takes a third of the time.
+    """
+    parts: list[str] = []
+    for key, item in value.items():
+        kind = type(item)
+        if type(key) is not str or (kind is not str and kind is not int):
+            return ""
+        text = _ENCODER.encode(item) if kind is str else str(item)
+        parts.append(f"{blanks}{_ENCODER.encode(key)}: {text}")
+    return "{" + ",".join(parts) + blanks[:-2] + "}" if parts else ""
 
 
 def read_long_json(path: Path, keys: Sequence[str]) -> Any:
