@@ -302,14 +302,7 @@ LOWTIDE_ATTENTION_KERNELS(512, LOWTIDE_VECTORS_512)
 #undef LOWTIDE_ATTENTION_KERNELS
 
 const Kernels& kernels_of(VectorBits vectors) {
-  switch (vectors) {
-    case VectorBits::k512:
-      return kKernels512;
-    case VectorBits::k256:
-      return kKernels256;
-    default:
-      return kKernels128;
-  }
+  return of_width(vectors, kKernels128, kKernels256, kKernels512);
 }
 
 size_t lanes_of(VectorBits vectors) { return static_cast<size_t>(vectors) / 32; }

@@ -140,14 +140,7 @@ LOWTIDE_PRODUCT_KERNELS(512, LOWTIDE_VECTORS_512)
 #undef LOWTIDE_PRODUCT_KERNELS
 
 const Kernels& kernels_of(VectorBits vectors) {
-  switch (vectors) {
-    case VectorBits::k512:
-      return kKernels512;
-    case VectorBits::k256:
-      return kKernels256;
-    default:
-      return kKernels128;
-  }
+  return of_width(vectors, kKernels128, kKernels256, kKernels512);
 }
 
 // Enough tasks for all threads, of as many rows as fit; columns are divided where rows are few.

@@ -30,6 +30,14 @@ inline VectorBits widest_vectors() {
   return VectorBits::k128;
 }
 
+// The one of three that is compiled for a width.
+template <typename Kernels>
+const Kernels& of_width(VectorBits vectors, const Kernels& narrow, const Kernels& wide,
+                        const Kernels& widest) {
+  if (vectors == VectorBits::k512) return widest;
+  return vectors == VectorBits::k256 ? wide : narrow;
+}
+
 // A vector that may stand at any address of a float.
 template <size_t LANES>
 struct FloatVector {
