@@ -70,6 +70,10 @@ def test_a_text_file_by_characters_then_text_comes_out(text, capsys):
     )
     assert "this run is finished: 4 steps" in capsys.readouterr().err
     assert files_below(Path("checkpoints/m")) == before
+    other = ["--weight-decay", "0.3", "--model-name", "m", *SMALL, *SHORT]
+    run("train", "--input-file", text, "--tokenization", "char", *other)
+    assert "this run is finished: 4 steps" in capsys.readouterr().err
+    assert files_below(Path("checkpoints/m")) == before
 
 
 def test_a_tokenizer_is_learned_for_a_stream_and_epochs_end_it(text, tmp_path, capsys):

@@ -287,8 +287,9 @@ def test_micro_batches_keep_the_budget(make_trainer, monkeypatch, calls, on_cpu,
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("tokenizer", [None, "tokenizer"])
+@pytest.mark.parametrize("over", [None, "this run is finished"])
 def test_a_folder_is_begun_or_everything_is_taken_back(
-    make_trainer, monkeypatch, calls, is_first, exists, tokenizer
+    make_trainer, monkeypatch, calls, is_first, exists, tokenizer, over
 ):
     trainer, told = make_trainer(), []
     trainer._note, trainer.tokenizer = told.append, tokenizer
@@ -307,7 +308,8 @@ def test_a_folder_is_begun_or_everything_is_taken_back(
         state=SimpleNamespace(step=6, evaluated_step=4),
     )  # fmt: skip
     watch = SimpleNamespace(load_state_dict=calls.note("watch"))
-    trainer._resume(SimpleNamespace(steps=steps, watch=watch), {"weights": "print"})
+    loop = SimpleNamespace(steps=steps, watch=watch, why_over=lambda: over)
+    trainer._resume(loop, {"weights": "print"})
     expected = [("create",)] * is_first + [("wait",)]
     settings, config = trainer.settings, trainer.model.config
     if exists:
@@ -318,7 +320,9 @@ def test_a_folder_is_begun_or_everything_is_taken_back(
         ]  # fmt: skip
         if is_first:
             change = {"step": 6, "note": trainer._tell}
-            expected += [("change", "root", settings, config, change), ("forget", 6, 4)]
+            # What no step follows is not noted down as what the run was made with.
+            expected += [] if over else [("change", "root", settings, config, change)]
+            expected += [("forget", 6, 4)]
         assert told == ["going on from step 6 (folder)"]
     elif is_first:
         expected += [("write", "root", settings, {"identity": {"weights": "print"}})]

@@ -70,24 +70,35 @@ class Loop:
     bad_step: int = 0
     """The first step after which there may be as many bad steps in a row as end the run."""
 
-    def is_over(self) -> bool:
-        """True if a resumed run has nothing left to do, which is reported."""
+    def why_over(self) -> str | None:
+        """Why a resumed run has nothing left to do; None if it has."""
         state = self.steps.state
-        if state.stopped == "forgetting" and self.settings.evaluation.stop_on_forgetting:
-            self.note(
+        if self._has_forgotten():
+            return (
                 f"this run was stopped at step {state.step} because the model was forgetting; "
                 "--no-stop-on-forgetting goes on with it"
             )
-            return True
         if state.step > 0 and self.steps.are_over() and self._has_last_evaluation():
-            self.note(
+            return (
                 f"this run is finished: {state.step} steps; a larger --max-iters, --epochs or "
                 "--max-hours goes on with it"
             )
+        return None
+
+    def is_over(self) -> bool:
+        """True if a resumed run has nothing left to do, which is reported."""
+        state, reason = self.steps.state, self.why_over()
+        if reason is None:
+            state.stopped = None
+            return False
+        self.note(reason)
+        if not self._has_forgotten():
             state.stopped = "finished"
-            return True
-        state.stopped = None
-        return False
+        return True
+
+    def _has_forgotten(self) -> bool:
+        wanted = self.settings.evaluation.stop_on_forgetting
+        return wanted and self.steps.state.stopped == "forgetting"
 
     def train(self, phase: Phase) -> None:
         """Train until the end of the run, or until a signal to stop."""

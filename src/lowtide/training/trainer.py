@@ -404,8 +404,10 @@ class Trainer:
             folder = steps.engine.load_state(run, numbers)
             loop.watch.load_state_dict(numbers["forgetting"])
             steps.load_numbers(numbers)
-        if group.is_first:
+        is_over = loop.why_over() is not None  # then no step has the settings given now
+        if group.is_first and not is_over:
             change_settings(run.root, self.settings, config, step=steps.state.step, note=self._tell)
+        if group.is_first:
             run.forget_metrics_after(steps.state.step, steps.state.evaluated_step)
         self._tell(f"going on from step {steps.state.step} ({folder})")
 
