@@ -72,7 +72,9 @@ def test_stored_numbers_give_the_logits_of_the_same_numbers_in_float32(layout, d
     assert np.array_equal(found.step([1], [5]), wide.step([1], [5]))
     whole = load_model(folder)(torch.tensor([[*ids, 5]]))[0, -1]
     torch.testing.assert_close(
-        torch.from_numpy(found.network.step(found.cache, [1], [LONG_PROMPT + 4], [5], num_logits=1)[0]),
+        torch.from_numpy(
+            found.network.step(found.cache, [1], [LONG_PROMPT + 4], [5], num_logits=1)[0]
+        ),
         whole,
         rtol=1e-4,
         atol=1e-4,

@@ -412,6 +412,18 @@ def call_writing(folder: Path) -> None:
     vary("find_damaged_page", _native.find_damaged_page, pages, tuple(pages))
     stretch = {"file": -1, "offset": 0, "size": 1}
     vary("start_writeback", _native.start_writeback, stretch, ("file", "offset", "size"))
+    call_flushes(folder / "flushed")
+
+
+def call_flushes(path: Path) -> None:
+    path.write_bytes(b"a")
+    name = str(path).encode()
+    for paths in ([], [name], [name, b"nowhere", b""], [b"a\0b"], [str(path.parent).encode()]):
+        call("flush_files", _native.flush_files, paths, 2)
+    for num_threads in NUMBERS:
+        if num_threads not in (1, 3):
+            call("flush_files", _native.flush_files, [name], num_threads)
+    call("flush_files", _native.flush_files, ["text"], 1)
 
 
 def call_work_file(path: Path) -> None:
