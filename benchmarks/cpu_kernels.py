@@ -6,6 +6,7 @@ longer. One thread by default: with more, processor time includes their waiting.
 
     OMP_NUM_THREADS=1 python benchmarks/cpu_kernels.py products
     OMP_NUM_THREADS=1 python benchmarks/cpu_kernels.py attention
+    OMP_NUM_THREADS=1 python benchmarks/cpu_kernels.py small
     python benchmarks/cpu_kernels.py memory
 """
 
@@ -22,7 +23,10 @@ from torch import Tensor
 from lowtide import _native
 from lowtide.memory import resident_bytes
 from lowtide.model.attending import attend
-from lowtide.model.products import quick_multiply
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.products import quick_linear, quick_multiply
+from lowtide.training.muon import Muon, matrix_splits
 
 # Rows of a step, inputs and outputs of a layer: widths 112 (a million parameters), 304 (ten), 384.
 LAYERS = [
@@ -49,6 +53,8 @@ HEADS = [
     (1, 1024, 8, 8, 64, 128),
     (1, 2048, 4, 4, 128, 0),
 ]
+# Layers, width, heads, rows of a batch, tokens of a row.
+SMALL_NETWORKS = [(2, 32, 2, 1, 32), (4, 64, 2, 2, 32), (4, 64, 2, 8, 64), (6, 112, 4, 8, 128)]
 _ROUNDS, _ROUND_SECONDS = 7, 0.03
 _onednn = torch.ops.mkldnn._linear_pointwise  # pyright: ignore[reportPrivateUsage]
 
@@ -150,6 +156,35 @@ def by_kind(bits: int, tensors: list[Tensor], window: int) -> Tensor:
     )
 
 
+def measure_small() -> None:
+    """Print the time of layers with few rows, and of steps of small networks."""
+    print("rows x inputs x outputs: forward pass, microseconds")
+    with torch.no_grad():
+        for rows in (1, 8, 16, 24, 32, 64):
+            for inputs, outputs in ((32, 96), (64, 192), (256, 768)):
+                x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
+                calls: dict[str, Callable[[], object]] = {
+                    "torch": lambda x=x, weight=weight: F.linear(x, weight),
+                    "native": lambda x=x, weight=weight: quick_linear(x, weight),
+                }
+                times = "  ".join(f"{k} {t * 1e6:6.1f}" for k, t in seconds(calls).items())
+                print(f"{f'{rows} x {inputs} x {outputs}':<14} {times}", flush=True)
+    for layers, width, heads, rows, tokens in SMALL_NETWORKS:
+        model = GPT(GPTConfig(256, tokens, layers, width, heads))
+        matrices = [p for block in model.blocks for p in block.parameters() if p.ndim == 2]
+        splits = matrix_splits(model)
+        parts = [splits.get(id(p), (len(p),)) for p in matrices]
+        muon = Muon(matrices, lr=0.01, momentum=0.9, weight_decay=0.0, splits=parts)
+        inputs, targets = torch.randint(256, (2, rows, tokens))
+        calls = {
+            "step": lambda model=model, x=inputs, y=targets: model(x, y).backward(),
+            "one token": torch.inference_mode()(lambda model=model, x=inputs: model(x[:1, :1])),
+            "Muon": muon.step,
+        }
+        times = "  ".join(f"{k} {t * 1e3:6.2f} ms" for k, t in seconds(calls).items())
+        print(f"{layers} x {width}, {heads} heads, {rows} x {tokens}: {times}", flush=True)
+
+
 def measure_memory() -> None:
     """Print what this process keeps after the products of five layers, by each kind."""
     kinds: dict[str, Callable[[Tensor, Tensor], object]] = {
@@ -176,14 +211,15 @@ def measure_memory() -> None:
 
 
 def main() -> None:
-    """Measure one of the three."""
+    """Measure one of the four."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("products", "attention", "memory"))
+    parser.add_argument("what", choices=("products", "attention", "small", "memory"))
     what = parser.parse_args().what
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     {
         "products": measure_products,
         "attention": measure_attention,
+        "small": measure_small,
         "memory": measure_memory,
     }[what]()
 
