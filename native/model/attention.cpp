@@ -123,10 +123,20 @@ template <size_t LANES>
   return sum;
 }
 
+// The largest score; NaN is left out, and comes back with the sum. By vectors: clang does not
+// vectorize a loop over single comparisons, because NaN could be lost in another order.
+template <size_t LANES>
 [[gnu::always_inline]] inline float largest(const float* scores, const Range& seen) {
+  using Vector = typename FloatVector<LANES>::Type;
+  Vector lanes = Vector{} - std::numeric_limits<float>::infinity();
+  size_t j = seen.begin;
+  for (; j + LANES <= seen.end; j += LANES) {
+    const Vector next = *reinterpret_cast<const Vector*>(scores + j);
+    lanes = next > lanes ? next : lanes;
+  }
   float most = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : most)
-  for (size_t j = seen.begin; j < seen.end; ++j) most = scores[j] > most ? scores[j] : most;
+  for (size_t i = 0; i < LANES; ++i) most = lanes[i] > most ? lanes[i] : most;
+  for (; j < seen.end; ++j) most = scores[j] > most ? scores[j] : most;
   return most;
 }
 
@@ -167,7 +177,7 @@ template <size_t LANES>
     for (size_t i = 0; i < count; ++i) {
       float* const scores = room.scores + i * keys;
       const Range seen = seen_by(shape, first + i);
-      const float base = largest(scores, seen);
+      const float base = largest<LANES>(scores, seen);
       sums[i] = raise(scores, all, seen, base);
       log_sums[first + i] = base + std::log(sums[i]);
     }
