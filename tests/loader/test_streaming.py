@@ -639,6 +639,29 @@ def test_files_are_named_in_any_way(text_files: list[Path]) -> None:
         assert windows_of(make(given_files)) == expected
 
 
+def test_files_of_a_stream_may_be_renamed(tmp_path: Path) -> None:
+    """Their order decides, and their content; states of earlier versions had their names."""
+    names = ["a.txt", "b.txt"]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_text(f"some text of file number {number}, and more of it\n" * 40)
+    loader = make([tmp_path / name for name in names])
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    named = loader._fingerprint_with(loader._source.named_fingerprint)
+    assert named != loader.fingerprint
+    loader.load_state_dict({**state, "fingerprint": named})
+    expected = next(iter(loader))
+    for name in names:
+        (tmp_path / name).rename(tmp_path / f"new-{name}")
+    again = make([tmp_path / f"new-{name}" for name in names])
+    again.load_state_dict(state)
+    for found, wanted in zip(next(iter(again)), expected, strict=True):
+        assert np.array_equal(found, wanted)
+    with pytest.raises(DataError, match="the texts, the tokenizer or the settings"):
+        make([tmp_path / f"new-{name}" for name in reversed(names)]).load_state_dict(state)
+
+
 def test_the_fingerprint_is_of_all_that_decides_windows(text_files: list[Path]) -> None:
     known = make(text_files).fingerprint
     assert make(text_files, batch_size=9, drop_last=True, output_dtype="int64").fingerprint == known

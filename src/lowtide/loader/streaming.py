@@ -187,8 +187,11 @@ class StreamingDataLoader:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the texts, the tokenizer, and how windows are cut and ordered."""
+        return self._fingerprint_with(self._source.fingerprint)
+
+    def _fingerprint_with(self, texts: str) -> str:
         parts = (
-            self._source.fingerprint,
+            texts,
             self._encoder.fingerprint,
             self._windowing,
             self.streaming,
@@ -367,7 +370,8 @@ class StreamingDataLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume with the next `for` where `state` was taken; batch size and ranks may differ."""
         check_version(state, STATE_VERSION, ("epoch", "block", "delivered", "fingerprint"))
-        if state["fingerprint"] != self.fingerprint:
+        named = getattr(self._source, "named_fingerprint", "")  # in states of earlier versions
+        if state["fingerprint"] not in (self.fingerprint, self._fingerprint_with(named)):
             raise DataError(
                 "the texts, the tokenizer or the settings of the loader changed since its state "
                 "was saved: its place in the texts means nothing any more",

@@ -122,10 +122,19 @@ class FileTexts:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the files."""
+        """A hash of the files, in order; they may be renamed."""
+        return self._hash(named=False)
+
+    @property
+    def named_fingerprint(self) -> str:
+        """The same with the files' names, as in states of earlier versions."""
+        return self._hash(named=True)
+
+    def _hash(self, *, named: bool) -> str:
         digest = xxhash.xxh3_128(self._options.text_field.encode())
         for source in self._inputs:
-            digest.update(b"\n" + _file_fingerprint(source).encode("utf-8", "surrogateescape"))
+            row = _file_fingerprint(source, named=named)
+            digest.update(b"\n" + row.encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
     @property
@@ -166,12 +175,13 @@ class FileTexts:
         return int(order_indices("shuffle", seed=seed, size=size, first=number, count=1)[0])
 
 
-def _file_fingerprint(source: InputFile) -> str:
+def _file_fingerprint(source: InputFile, *, named: bool = False) -> str:
     if is_stored(source.path):  # its ETag; samples instead would take fifteen requests
         return f"{source.path.name} {source.size_bytes} {source.modified_ns}"
     try:
         with source.path.open("rb", buffering=0) as file:
-            return f"{source.path.name} {sample_fingerprint(file.fileno(), source.size_bytes)}"
+            name = source.path.name if named else source.format.block_kind
+            return f"{name} {sample_fingerprint(file.fileno(), source.size_bytes)}"
     except OSError as error:
         raise from_os_error(error) from error
 
