@@ -65,7 +65,8 @@ def _iter_classes(marks: str) -> Iterator[str]:
     """
     from unicodedata import combining
 
-    marks = marks.translate(str.maketrans(_DOUBLE))
+    for double, both in _DOUBLE.items():  # translate() would grow its result piece by piece
+        marks = marks.replace(double, both)
     classes = {mark: combining(mark) for mark in set(marks)}
     for wanted in sorted(set(classes.values())):
         yield marks.translate({ord(mark): None for mark in classes if classes[mark] != wanted})
