@@ -13,6 +13,6 @@ namespace lowtide {
 // the next job for `patience` microseconds before they sleep: waking one takes some 50, which is
 // long for consecutive jobs of 100.
 void run_blocks(size_t count, size_t block, size_t num_threads,
-                const std::function<void(size_t, size_t)>& work, size_t patience = 0);
+                const std::function<void(size_t, size_t)>& work, size_t patience = 100);
 
 }  // namespace lowtide
