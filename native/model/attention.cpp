@@ -8,6 +8,7 @@
 
 #include "model/exponential.hpp"
 #include "model/thread_pool.hpp"
+#include "model/tiles.hpp"
 
 namespace lowtide {
 namespace {

@@ -3,9 +3,10 @@
 // The matrix of scores exists for a few queries at a time. Keys and values of a head are copied
 // once, so that every product is of one form (multiply_tile), whose sums stay in registers. Scores
 // that no query of a tile sees are not computed. torch's kernel calls a library of matrix products
-// for every block, which takes up to two and a half times as long for heads of 16 to 64 numbers,
-// and seven times with a sliding window, as it computes all scores there
-// (docs/decisions/0065-attention-on-a-cpu.md).
+// for every block, which takes 1.4 to 4 times as long for both passes, and with a sliding window 7 to
+// 11 times, as it computes all scores there (docs/decisions/0065-attention-on-a-cpu.md).
+//
+// Memory:  attention_room_bytes for each thread
 //
 // What a query gets depends on its own row alone, and neither on the length of the row after it nor
 // on the number of threads.

@@ -3,7 +3,7 @@
 // weights are read for each token.
 //
 // Tokens of a prompt are computed by products and attention over many rows (products.hpp,
-// attention.hpp), which take a fourth of the time, in another order of sums. In either way the
+// attention.hpp), which take a third of the time, in another order of sums. In either way the
 // result of a row is bit-identical for any other rows and any number of threads: every sum is
 // computed sequentially over the same numbers in the same order.
 //

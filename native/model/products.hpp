@@ -14,7 +14,7 @@
 
 #include <cstddef>
 
-#include "system/vectors.hpp"
+#include "model/tiles.hpp"
 
 namespace lowtide {
 

@@ -5,7 +5,7 @@ Out:     outputs of heads [B, H, T, E], as torch's to rounding, and their gradie
 Memory:  for the backward pass the arguments, the outputs, and a number for each head and token;
          during a pass up to 4 MiB a thread
 
-torch's takes 1.2 to 4 times as long, with a window up to 12 times (native/model/attention.hpp).
+torch's takes 1.4 to 4 times as long, with a window 7 to 11 times (native/model/attention.hpp).
 """
 
 # Methods of autograd functions are untyped in torch.

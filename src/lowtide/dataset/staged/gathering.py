@@ -290,9 +290,8 @@ class _Unnamed:
     def publish(self) -> None:
         """Give all files their names."""
         rows, self._rows = self._rows, []
-        with (
-            self._held.pop_all()
-        ):  # then nothing holds the files, so that a disk gets its room back
+        # Afterwards nothing holds the files, so that a disk gets its room back.
+        with self._held.pop_all():
             self._destination.publish(self._root, rows)
 
     def close(self) -> None:
