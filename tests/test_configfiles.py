@@ -100,15 +100,24 @@ def test_text_that_is_no_count_is_refused(value: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("name", "text", "key"),
     [
-        ('{"seq_len": 8, "batch_size": 2, "seq_len": 9}', "seq_len"),
-        ('{"seq_len": 8, "seq-len": 8}', "seq-len"),
+        ("a.json", '{"seq_len": 8, "batch_size": 2, "seq_len": 9}', "seq_len"),
+        ("a.json", '{"seq_len": 8, "seq-len": 8}', "seq-len"),
+        ("a.yaml", "seq_len: 8\nbatch_size: 2\n'seq_len': 9\n", "seq_len"),
+        ("a.yml", "seq_len: 8\nseq-len: 8\n", "seq-len"),
     ],
 )
-def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str, key: str) -> None:
+def test_a_key_that_is_there_twice_is_refused(
+    tmp_path: Path, name: str, text: str, key: str
+) -> None:
     """The last one counted, and the other one looked as if it did."""
-    (tmp_path / "a.json").write_text(text)
+    (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=f"{key!r} is in the config file twice") as caught:
-        read(tmp_path / "a.json")
-    assert caught.value.path == tmp_path / "a.json"
+        read(tmp_path / name)
+    assert caught.value.path == tmp_path / name
+
+
+def test_yaml_may_override_what_it_merges(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("x: &x {seq_len: 8, lr: 1}\ny:\n  <<: *x\n  seq_len: 9\n")
+    assert read_config_file(tmp_path / "a.yaml")["y"] == {"seq_len": 9, "lr": 1}

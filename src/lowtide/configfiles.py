@@ -105,8 +105,20 @@ def _read_toml(data: bytes, path: Path) -> Any:
 
 def _read_yaml(data: bytes, path: Path) -> Any:
     yaml = import_package("yaml", "a config file in YAML", path=path)
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # before `<<` is merged
+            seen: set[tuple[str, str]] = set()
+            for key, _ in node.value:
+                if not isinstance(key.value, str):  # a list or an object, which no setting is
+                    continue
+                if (key.tag, key.value) in seen:
+                    raise _given_twice(key.value, path)
+                seen.add((key.tag, key.value))
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(data)
+        return Loader(data).get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
 
