@@ -6,7 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -46,13 +49,12 @@ bool look_out(size_t microseconds, const Found& is_there) {
 // threads, and a sleeping caller, are known by counts that are changed before a last check.
 class Pool {
  public:
+  const pid_t owner = getpid();
+
   bool try_run(size_t count, size_t block, size_t num_threads, const Work& work, size_t patience) {
     const std::unique_lock<std::mutex> job(job_mutex_, std::try_to_lock);
     if (!job.owns_lock()) return false;
-    const size_t helpers = num_threads - 1;
-    for (; num_workers_ < helpers; ++num_workers_) {
-      std::thread([this, index = num_workers_] { serve(index); }).detach();
-    }
+    const size_t helpers = hire(num_threads - 1);
     count_ = count;
     block_ = block;
     work_ = &work;
@@ -63,7 +65,7 @@ class Pool {
     ++turn_;
     if (num_sleeping_ > 0) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      wake_.notify_all();
+      for (size_t i = 0; i < helpers; ++i) wakes_[i].notify_one();
     }
     take_blocks();
     // Do not wait for helpers that have not woken up by now.
@@ -80,14 +82,29 @@ class Pool {
   }
 
  private:
-  void serve(size_t index) {
+  // How many of so many helpers there are; if the system allows no more threads, fewer.
+  size_t hire(size_t wanted) {
+    for (size_t index; (index = wakes_.size()) < std::min(wanted, most_);) {
+      std::condition_variable& wake = wakes_.emplace_back();
+      try {
+        std::thread([this, index, &wake] { serve(index, wake); }).detach();
+      } catch (const std::exception&) {
+        wakes_.pop_back();
+        most_ = index;
+      }
+    }
+    return std::min(wanted, most_);
+  }
+
+  // Helpers that a job does not want sleep on: there may be many more than it has blocks.
+  void serve(size_t index, std::condition_variable& wake) {
     size_t seen = 0;
     for (;;) {
-      const auto has_come = [&] { return turn_ != seen; };
+      const auto has_come = [&] { return turn_ != seen && index < wanted_; };
       if (!look_out(patience_, has_come)) {
         std::unique_lock<std::mutex> lock(mutex_);
         ++num_sleeping_;
-        wake_.wait(lock, has_come);
+        wake.wait(lock, has_come);
         --num_sleeping_;
       }
       seen = turn_;
@@ -117,26 +134,25 @@ class Pool {
 
   std::mutex job_mutex_;
   std::mutex mutex_;
-  std::condition_variable wake_, done_;
+  std::condition_variable done_;
+  std::deque<std::condition_variable> wakes_;  // of each helper
   std::atomic<size_t> next_{0}, turn_{0}, active_{0}, num_sleeping_{0}, wanted_{0}, patience_{0};
   std::atomic<bool> is_open_{false}, is_waiting_{false};
-  size_t count_ = 0, block_ = 1, num_workers_ = 0;
+  size_t count_ = 0, block_ = 1, most_ = SIZE_MAX;
   const Work* work_ = nullptr;
   std::exception_ptr failure_;
 };
 
 // Never destroyed: its threads wait in it until the process ends. A child made by fork has none of
-// them, so it gets a pool of its own.
+// them, so it gets a pool of its own. Without a lock: another thread could hold it during a fork, and
+// the child would wait for it forever.
 Pool& pool() {
-  static std::mutex mutex;
-  static Pool* instance = nullptr;
-  static pid_t owner = 0;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (instance == nullptr || owner != getpid()) {
-    instance = new Pool;
-    owner = getpid();
-  }
-  return *instance;
+  static std::atomic<Pool*> instance{nullptr};
+  Pool* found = instance;
+  if (found != nullptr && found->owner == getpid()) return *found;
+  auto made = std::make_unique<Pool>();
+  if (instance.compare_exchange_strong(found, made.get())) found = made.release();
+  return *found;  // or what another thread made meanwhile
 }
 
 }  // namespace

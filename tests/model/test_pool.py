@@ -1,10 +1,12 @@
-"""The threads of the row kernels, on a build that ends at the first unguarded access."""
+"""The threads of the kernels: on a build that ends at the first unguarded access, after a fork,
+where the system allows no more of them, and after a job with more of them."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,90 @@ def test_callers_at_once_share_nothing_unguarded(tmp_path: Path) -> None:
     if "unexpected memory mapping" in ran.stderr:
         pytest.skip("the kernel places memory where the thread sanitizer cannot be")
     assert (ran.returncode, ran.stdout) == (0, "ok\n"), ran.stderr
+
+
+# Two small heads, each a block for a thread.
+ATTEND = """
+import numpy as np
+from lowtide import _native
+
+def attend(num_threads=2, num_heads=2, num_tokens=2):
+    heads = np.ones((1, num_tokens, num_heads, 4), np.float32)
+    out, sums = np.empty_like(heads), np.empty((1, num_heads, num_tokens), np.float32)
+    strides = (heads.size, 4 * num_heads, 4) * 3
+    sizes = (1, num_tokens, num_tokens, num_heads, num_heads, 4, 0)
+    room = out.ctypes.data, sums.ctypes.data
+    _native.attend([heads.ctypes.data] * 3, strides, sizes, *room, num_threads, 128)
+    assert (out == 1).all()
+"""
+
+FORKS = """
+import os, signal, threading
+
+stopped = False
+def loop():
+    while not stopped:
+        attend()
+
+callers = [threading.Thread(target=loop) for _ in range(3)]
+for caller in callers:
+    caller.start()
+statuses = []
+for _ in range(150):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        attend()
+        os._exit(0)
+    statuses.append(os.waitpid(child, 0)[1])
+    if statuses[-1]:
+        break
+stopped = True
+assert not any(statuses), statuses
+"""
+
+NO_MORE_THREADS = """
+import resource
+
+attend(1)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20),) * 2)
+for _ in range(3):
+    attend(64, num_heads=256)
+"""
+
+MANY_THREADS = """
+import time
+
+def cost():
+    start = time.process_time()
+    for _ in range(300):
+        attend(2, num_heads=8, num_tokens=100)
+    return time.process_time() - start
+
+attend()
+few = min(cost() for _ in range(3))
+attend(64, num_heads=256)
+many = min(cost() for _ in range(3))
+assert many < 1.5 * few, (few, many)
+"""
+
+
+def run_script(script: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", ATTEND + script]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_child_made_while_other_threads_compute_computes_too() -> None:
+    run_script(FORKS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
+def test_work_is_done_where_the_system_allows_no_more_threads() -> None:
+    run_script(NO_MORE_THREADS)
+
+
+def test_threads_that_are_not_wanted_any_more_take_no_time() -> None:
+    run_script(MANY_THREADS)
