@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 
+from lowtide import _native
 from lowtide.errors import UsageError
-from lowtide.model.blocks import KVCache, rotate
+from lowtide.model.blocks import KVCache, RMSNorm, rotate
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT, rotary_tables
 
@@ -285,3 +287,41 @@ def test_rotary_tables_grow_by_doubling_up_to_the_context(positions, length):
     assert cos.shape == sin.shape and cos.shape[0] == length
     wanted = GPT(GPTConfig(10, 90, 1, 8, 1)).tables(90)
     assert torch.equal(cos, wanted[0][:length]) and torch.equal(sin, wanted[1][:length])
+
+
+@pytest.fixture
+def as_quick(monkeypatch):
+    """As on a processor with native products."""
+    monkeypatch.setattr(_native, "has_quick_products", lambda: True)
+
+
+@pytest.mark.usefixtures("as_quick")
+@pytest.mark.parametrize("has_gradients", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_network_computes_what_the_network_does(layout, has_gradients):
+    """Operations are recorded one by one, and native code is none of them."""
+    model = GPT(tiny(layout, context_length=128)).eval()
+    with torch.set_grad_enabled(has_gradients):
+        traced = torch.jit.trace(model, (ids(tokens=128),))
+    other = ids(tokens=128)
+    with torch.no_grad():
+        torch.testing.assert_close(traced(other), model(other), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("as_quick")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_network_without_numbers_has_shapes(layout):
+    """As tools compute them that estimate memory."""
+    with FakeTensorMode():
+        model = GPT(tiny(layout, context_length=128))
+        tokens = torch.zeros(2, 128, dtype=torch.int64)
+        assert model(tokens).shape == (2, 128, 61)
+        model(tokens, tokens).backward()
+    assert all(p.grad.shape == p.shape for p in model.parameters() if p.grad is not None)
+
+
+def test_norms_of_another_precision_are_those_of_torch():
+    x, norm = torch.randn(3, 8), RMSNorm(8, 1e-6)
+    wanted = norm(x)
+    torch.testing.assert_close(norm.bfloat16()(x), wanted)

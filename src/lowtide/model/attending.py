@@ -34,7 +34,7 @@ _LEAST_WORK = 1 << 17
 
 def can_attend(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """True if heads are supported, and many enough tokens to gain by it."""
-    if not (can_fuse(query) and can_fuse(key) and can_fuse(value)):
+    if not can_fuse(query, key, value):
         return False
     if query.shape[2] < 2 or query.numel() * key.shape[2] < _LEAST_WORK:
         return False

@@ -112,7 +112,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if rowkernels.can_fuse(x):
+        if rowkernels.can_fuse(x, self.weight):
             return rowkernels.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
@@ -196,7 +196,7 @@ class Attention(nn.Module):
         if tokens > 1 and past > 0:
             allowed = torch.ones(tokens, past + tokens, dtype=torch.bool, device=query.device)
             mask = allowed.tril(past)
-        return self._look_up(query, key, value, mask, is_causal=mask is None and tokens > 1)
+        return self._look_up(query, key, value, mask, is_causal=mask is None and bool(tokens > 1))
 
     def _attend_in_window(self, query: Tensor, key: Tensor, value: Tensor, past: int) -> Tensor:
         """The same with a sliding window, which ends at the token itself.
@@ -250,7 +250,7 @@ class Attention(nn.Module):
             return query, key, value
         if self.norm_kind != "head":
             return self._plain_heads(x, cos, sin)
-        if rowkernels.can_fuse(x):
+        if rowkernels.can_fuse(x, self.query_norm.weight, self.key_norm.weight):
             return rowkernels.turn_heads(
                 x,
                 self.query_norm.weight,

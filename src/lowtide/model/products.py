@@ -27,7 +27,6 @@ from lowtide.model.rowkernels import can_fuse
 
 __all__ = ["Linear", "has_quick_products", "linear", "multiply", "quick_linear", "quick_multiply"]
 
-_PLAIN = (Tensor, nn.Parameter)
 # With fewer rows, as when a token is generated, copying the matrix takes longer than the product:
 # torch's takes a seventh of the time for one row, half for 16, and as long for 32.
 _LEAST_ROWS = 32
@@ -35,13 +34,9 @@ _LEAST_ROWS = 32
 
 def has_quick_products(*tensors: Tensor) -> bool:
     """True if native products of these tensors are quicker than torch's."""
-    if (
-        torch.compiler.is_compiling()
-        or not _native.has_quick_products()
-        or torch.is_autocast_enabled("cpu")
-    ):
+    if torch.compiler.is_compiling() or not _native.has_quick_products():
         return False
-    return all(type(tensor) in _PLAIN and can_fuse(tensor) for tensor in tensors)
+    return can_fuse(*tensors) and not torch.is_autocast_enabled("cpu")
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

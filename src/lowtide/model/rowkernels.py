@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
@@ -25,10 +25,18 @@ from lowtide import _native
 
 __all__ = ["can_fuse", "gelu", "loss_and_error", "rms_norm", "swiglu", "turn_heads"]
 
+_PLAIN = (Tensor, nn.Parameter)
 
-def can_fuse(x: Tensor) -> bool:
-    """True if the kernels support a tensor; torch.compile fuses plain operations itself."""
-    return not torch.compiler.is_compiling() and x.is_cpu and x.dtype == torch.float32
+
+def can_fuse(*tensors: Tensor) -> bool:
+    """True if the kernels support all tensors.
+
+    torch.compile fuses plain operations itself; torch.jit.trace, and tensors of a class of their
+    own, such as those without numbers (FakeTensorMode), would not see what native code does.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        return False
+    return all(type(x) in _PLAIN and x.is_cpu and x.dtype == torch.float32 for x in tensors)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
