@@ -179,6 +179,28 @@ def test_only_wanted_gradients_are_computed() -> None:
 
 
 @pytest.mark.usefixtures("as_quick")
+def test_numbers_whose_sign_is_not_yet_turned() -> None:
+    """torch keeps the imaginary part of a conjugate as it was, with a mark."""
+    x, weight = torch.randn(40, 5, dtype=torch.complex64).conj().imag, torch.randn(6, 5)
+    assert x.is_neg()
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+    gradients = []
+    for product in (linear, F.linear):
+        mine = weight.clone().requires_grad_()
+        found = product(x, mine)
+        torch.complex(found, found).conj().imag.sum().backward()
+        gradients.append(mine.grad)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("as_quick")
+def test_sides_that_do_not_fit_are_an_error_of_torch_and_empty_ones_none() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(torch.randn(40, 7), torch.randn(6, 5))
+    assert linear(torch.randn(2, 40, 5), torch.randn(0, 5)).shape == (2, 40, 0)
+
+
+@pytest.mark.usefixtures("as_quick")
 def test_where_native_products_are_taken(monkeypatch) -> None:
     x, weight = torch.randn(40, 5), torch.randn(6, 5)
     assert products.has_quick_products(x, weight)

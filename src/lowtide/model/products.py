@@ -42,8 +42,10 @@ def has_quick_products(*tensors: Tensor) -> bool:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias."""
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    if has_quick_products(*tensors) and x.numel() >= _LEAST_ROWS * x.shape[-1] > 0:
-        return quick_linear(x, weight, bias)
+    if has_quick_products(*tensors):
+        fits = weight.numel() > 0 and x.shape[-1] == weight.shape[-1]  # else torch says so
+        if fits and x.numel() >= _LEAST_ROWS * x.shape[-1]:
+            return quick_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -78,6 +80,7 @@ def quick_multiply(
         return out
     if depth == 0:
         return out if adds else out.zero_()
+    a, b = a.resolve_neg(), b.resolve_neg()  # imaginary parts, whose sign torch turns when read
     _native.multiply(
         a.data_ptr(),
         b.data_ptr(),
