@@ -123,8 +123,8 @@ void bind_heads(nb::module_& m) {
            float eps, const Shape& sizes, Address x_gradient, Address query_weight_gradient,
            Address key_weight_gradient, size_t num_threads) {
           require_heads(sizes, num_threads, x, tables, gradients);
-          require_tensors(1, sizes[4], num_threads, x_gradient, query_weight_gradient,
-                          key_weight_gradient);
+          require_tensors(checked_product(sizes[0], sizes[1]), sizes[4], num_threads, x_gradient);
+          require_tensors(1, sizes[4], num_threads, query_weight_gradient, key_weight_gradient);
           const nb::gil_scoped_release unlocked;
           const HeadShape shape{sizes[1], sizes[2], sizes[3], sizes[4]};
           const HeadGradients given{numbers(gradients[0]),

@@ -325,3 +325,14 @@ def test_norms_of_another_precision_are_those_of_torch():
     x, norm = torch.randn(3, 8), RMSNorm(8, 1e-6)
     wanted = norm(x)
     torch.testing.assert_close(norm.bfloat16()(x), wanted)
+
+
+@pytest.mark.usefixtures("as_quick")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_batch_without_rows_has_gradients_of_zero(layout):
+    model = GPT(tiny(layout))
+    logits = model(ids(rows=0))
+    assert logits.shape == (0, 24, 61)
+    logits.sum().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert len(gradients) > 10 and not any(g.any() for g in gradients)
