@@ -84,7 +84,8 @@ class Pool {
  private:
   // How many of so many helpers there are; if the system allows no more threads, fewer.
   size_t hire(size_t wanted) {
-    for (size_t index; (index = wakes_.size()) < std::min(wanted, most_);) {
+    while (wakes_.size() < std::min(wanted, most_)) {
+      const size_t index = wakes_.size();
       std::condition_variable& wake = wakes_.emplace_back();
       try {
         std::thread([this, index, &wake] { serve(index, wake); }).detach();
