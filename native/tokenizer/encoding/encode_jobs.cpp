@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <stdexcept>
 #include <system_error>
 
@@ -15,21 +16,27 @@
 
 namespace lowtide {
 
+EncoderPool::~EncoderPool() {
+  for (std::atomic<Encoder*>& place : free_) delete place.load();
+}
+
 std::unique_ptr<Encoder> EncoderPool::take() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!free_.empty()) {
-      std::unique_ptr<Encoder> encoder = std::move(free_.back());
-      free_.pop_back();
-      return encoder;
-    }
+  for (std::atomic<Encoder*>& place : free_) {
+    if (place.load(std::memory_order_relaxed) == nullptr) continue;
+    if (Encoder* const encoder = place.exchange(nullptr)) return std::unique_ptr<Encoder>(encoder);
   }
   return std::make_unique<Encoder>(vocabulary_, cache_bytes_);
 }
 
+// If there are more than places, the encoder is deleted.
 void EncoderPool::give(std::unique_ptr<Encoder> encoder) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  free_.push_back(std::move(encoder));
+  for (std::atomic<Encoder*>& place : free_) {
+    Encoder* none = nullptr;
+    if (place.compare_exchange_strong(none, encoder.get())) {
+      encoder.release();
+      return;
+    }
+  }
 }
 
 namespace {

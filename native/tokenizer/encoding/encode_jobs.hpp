@@ -6,9 +6,10 @@
 //          a token border; texts in memory: their ids
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,9 @@ class EncoderPool {
  public:
   EncoderPool(std::shared_ptr<const Vocabulary> vocabulary, size_t cache_bytes)
       : vocabulary_(std::move(vocabulary)), cache_bytes_(cache_bytes) {}
+  ~EncoderPool();
+  EncoderPool(const EncoderPool&) = delete;
+  EncoderPool& operator=(const EncoderPool&) = delete;
 
   class Lease {
    public:
@@ -45,8 +49,8 @@ class EncoderPool {
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   const size_t cache_bytes_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Encoder>> free_;
+  // Places without a lock: a child made by fork would wait for one that another thread held.
+  std::array<std::atomic<Encoder*>, 256> free_{};
 };
 
 // The concatenated ids of all texts, and the end of each text's ids.
