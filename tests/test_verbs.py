@@ -69,6 +69,16 @@ def test_help_begins_with_what_a_verb_does_and_examples(
         assert f"\n  {example}\n" in shown
 
 
+def test_verbs_work_where_python_drops_docstrings(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("A line of the story.\n" * 9)
+    python = [sys.executable, "-OO", "-m", "lowtide"]
+    for words in ("--help", "prepare --help", "prepare --input-files text.txt --out-dir data"):
+        command = [*python, *words.split()]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data" / "dataset_metadata.json").exists()
+
+
 def test_no_settings_import_tyro_by_themselves() -> None:
     modules = sorted({verb.settings.partition(":")[0] for verb in VERBS.values()})
     code = (

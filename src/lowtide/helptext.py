@@ -70,7 +70,8 @@ def describe_verb(
     shown = [flag for flag in flags if whole or not common or flag.name in common]
     first = [flag.usage for flag in flags if flag.positional]
     lines = [" ".join(["usage:", program, *first, "[flags]"]), ""]
-    lines += [*_wrap(f"{summary}.", _width()), ""]
+    if summary:
+        lines += [*_wrap(f"{summary}.", _width()), ""]
     lines += [f"  {example}" for example in examples]
     group = None
     for flag in shown:

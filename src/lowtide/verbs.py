@@ -36,8 +36,8 @@ class Verb:
 
     @property
     def summary(self) -> str:
-        """The first line of the function's docstring, without its full stop."""
-        return (self.run.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        """The first line of the function's docstring, without its full stop (empty under -OO)."""
+        return (self.run.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
     @property
     def examples(self) -> list[str]:
