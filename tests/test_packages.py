@@ -179,6 +179,25 @@ def test_a_flag_whose_package_is_missing_is_refused_before_any_work(tmp_path: Pa
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_torch_without_safetensors_is_refused_before_any_work(folder: Path) -> None:
+    plan = ["plan", "--input-files", "text.txt", "--size", "1M"]
+    refused = [
+        ["train", "--input-file", "more.txt", "--max-iters", "1", "--model-name", "none"],
+        ["evaluate", "--model-name", "made", "--dataset-dir", "data"],
+        ["generate", "--model-name", "made", "--backend", "torch"],
+        ["demo", "--text", "text.txt", "--out-dir", "demo"],
+    ]
+    hidden = {"jax", "safetensors"}
+    planned, *answers = run_hiding(hidden, RUN_COMMANDS, [plan, *refused], folder)
+    assert planned[0] == 0, planned[2]
+    assert 'safetensors is not installed here (pip install "lowtide[torch]")' in planned[1]
+    for words, (code, _, err) in zip(refused, answers, strict=True):
+        assert code == 2, (words, err)
+        assert err.startswith("error: ") and "needs the package safetensors, which is not" in err
+        assert err.endswith('  next: pip install "lowtide[torch]"\n'), (words, err)
+    assert not (folder / "checkpoints" / "none").exists() and not (folder / "demo").exists()
+
+
 NAMES = """
 import json, sys
 import lowtide
@@ -337,7 +356,7 @@ def test_packages_are_found_without_importing_them(
 
 
 def test_the_error_names_what_needs_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "has_package", lambda module: module == "torch")
+    monkeypatch.setattr(packages, "has_package", lambda module: module != "ray")
     for use in (
         lambda: packages.require_package("ray", "--engine ray", path="a"),
         lambda: packages.import_package("ray.data", "--engine ray", path="a"),
@@ -371,7 +390,7 @@ def test_the_error_names_what_needs_what(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_backend_is_the_one_asked_for_or_there(
     monkeypatch: pytest.MonkeyPatch, there: set[str], asked: str, chosen: str
 ) -> None:
-    monkeypatch.setattr(packages, "has_package", lambda module: module in there)
+    monkeypatch.setattr(packages, "has_package", {*there, "safetensors"}.__contains__)
     if chosen in ("torch", "jax"):
         assert packages.choose_backend(asked, "training") == chosen
         return

@@ -25,6 +25,7 @@ __all__ = [
     "REQUIREMENTS",
     "MissingPackageError",
     "choose_backend",
+    "first_missing",
     "has_package",
     "import_package",
     "install_command",
@@ -54,6 +55,9 @@ REQUIREMENTS = {
 }
 """The argument of `pip install` for each module."""
 
+# Weights are read with it wherever torch computes; whoever installed torch first may not have it.
+_NEEDED_WITH = {"torch": "safetensors"}
+
 
 class MissingPackageError(UsageError, ImportError):
     """A package is needed that is not installed; the next step is the command that installs it.
@@ -67,6 +71,14 @@ def has_package(module: str) -> bool:
     if module in sys.modules:
         return True
     return importlib.util.find_spec(module) is not None
+
+
+def first_missing(module: str) -> str | None:
+    """The module if it is not installed, else what is used with it and is not; None if all is."""
+    for name in (module, _NEEDED_WITH.get(module, module)):
+        if not has_package(name):
+            return name
+    return None
 
 
 def installed_version(package: str) -> str | None:
@@ -114,15 +126,16 @@ def import_package(module: str, what: str, *, path: str | PathLike[str] | None =
 
 
 def require_package(module: str, what: str, *, path: str | PathLike[str] | None = None) -> None:
-    """Raise MissingPackageError unless the module is installed; does not import it."""
-    if not has_package(module):
-        raise missing_package(module, what, path=path)
+    """Raise MissingPackageError unless it and what is used with it are there; imports nothing."""
+    missing = first_missing(module)
+    if missing is not None:
+        raise missing_package(missing, what, path=path)
 
 
 def choose_backend(name: str, what: str) -> str:
     """Return torch or jax: the requested one, or with "auto" the one that is installed."""
     if name == "auto":
-        name = "jax" if has_package("jax") and not has_package("torch") else "torch"
+        name = "jax" if has_package("jax") and first_missing("torch") else "torch"
     require_package(name, what if name == "torch" else f"{what} with --backend jax")
     return name
 

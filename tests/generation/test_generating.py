@@ -23,8 +23,7 @@ from lowtide.training.settings import EvaluateSettings
     ],
 )
 def test_auto_takes_what_is_installed(monkeypatch, installed, asked, chosen):
-    monkeypatch.setattr(packages, "has_package", lambda name: name in installed)
-    monkeypatch.setattr(settings, "has_package", lambda name: name in installed)
+    monkeypatch.setattr(packages, "has_package", {*installed, "safetensors"}.__contains__)
     monkeypatch.setattr(settings, "has_accelerator", lambda: True)
     assert choose_backend(asked, "generating") == chosen
     assert GenerateSettings(model_name="m", backend=asked).chosen_backend() == chosen
@@ -37,7 +36,7 @@ def test_auto_takes_what_is_installed(monkeypatch, installed, asked, chosen):
     [(set(), "auto", "torch"), ({"torch"}, "jax", "jax"), ({"jax"}, "torch", "torch")],
 )
 def test_what_is_missing_is_named_with_its_command(monkeypatch, installed, asked, needed):
-    monkeypatch.setattr(packages, "has_package", lambda name: name in installed)
+    monkeypatch.setattr(packages, "has_package", {*installed, "safetensors"}.__contains__)
     with pytest.raises(MissingPackageError, match=f"needs the package {needed}") as caught:
         choose_backend(asked, "generating")
     assert caught.value.next_step == f'pip install "lowtide[{needed}]"'
@@ -56,8 +55,7 @@ def test_what_is_missing_is_named_with_its_command(monkeypatch, installed, asked
     ],
 )
 def test_native_code_writes_on_a_cpu(monkeypatch, installed, has_gpu, device, asked, chosen):
-    monkeypatch.setattr(packages, "has_package", lambda name: name in installed)
-    monkeypatch.setattr(settings, "has_package", lambda name: name in installed)
+    monkeypatch.setattr(packages, "has_package", {*installed, "safetensors"}.__contains__)
     monkeypatch.setattr(settings, "has_accelerator", lambda: has_gpu)
     given = GenerateSettings(model_name="m", backend=asked, device=device)
     assert given.chosen_backend() == chosen

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lowtide import packages
 from lowtide.errors import LowtideError, UsageError
 from lowtide.model import program as program_module
 from lowtide.model.program import MIB, Program, find_program, program_here
@@ -93,7 +94,7 @@ def test_a_damaged_cache_is_measured_again(probes, tmp_path, content):
 
 
 def test_without_torch_nothing_is_measured(probes, monkeypatch):
-    monkeypatch.setattr(program_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages, "has_package", lambda name: False)
     assert find_program() is program_module._UNMEASURED
     assert probes == []
 

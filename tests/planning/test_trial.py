@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lowtide import packages
 from lowtide.model.config import GPTConfig
 from lowtide.planning import trial
 from lowtide.planning.trial import Trial, run_trial
@@ -56,7 +57,7 @@ def test_what_a_process_is_asked_and_answers(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_without_its_framework_there_is_none(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
-    monkeypatch.setattr(trial, "has_package", lambda name: name != backend)
+    monkeypatch.setattr(packages, "has_package", lambda name: name != backend)
     choice: Any = SimpleNamespace(settings=train_settings(backend=backend))
     problem = run_trial(choice).problem
     assert f"{backend} is not installed here (" in problem and "pip install" in problem

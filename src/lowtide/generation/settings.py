@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from lowtide.gpus import has_accelerator
-from lowtide.packages import choose_backend, has_package
+from lowtide.packages import choose_backend, first_missing
 from lowtide.quickclasses import dataclass
 from lowtide.settings import require
 
@@ -157,7 +157,7 @@ class GenerateSettings:
 
     def _finds_cpu(self) -> bool:
         """True if `auto` is the CPU: there is no GPU or TPU, or no package that could use it."""
-        has_framework = has_package("torch") or has_package("jax")
+        has_framework = None in (first_missing("torch"), first_missing("jax"))
         return self.device == "auto" and not (has_framework and has_accelerator())
 
     def sampling(self) -> SamplingSettings:

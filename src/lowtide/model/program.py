@@ -29,7 +29,7 @@ from lowtide import __version__, errors, ranks
 from lowtide.errors import DataError, LowtideError
 from lowtide.files import checksum_bytes, read_json, write_json
 from lowtide.memory import release_free_memory, tree_resident_bytes, usable_cores
-from lowtide.packages import installed_version
+from lowtide.packages import first_missing, installed_version
 from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder
 
@@ -162,7 +162,7 @@ def _extra_here() -> dict[str, int]:
 def _find_part(part: str, device: str) -> Program | None:
     """Return the cached result of a part, else measure it; None without the package it needs."""
     needed = {"8bit": "bitsandbytes", "jax": "jax"}.get(part, "torch")
-    if importlib.util.find_spec(needed) is None:
+    if first_missing(needed) is not None:
         return None
     path = _cache_path(part, device)
     found = _read(path)

@@ -13,7 +13,7 @@ from typing import Any
 from lowtide.counts import counted
 from lowtide.memory import format_size
 from lowtide.model.sizing import count_parameters
-from lowtide.packages import has_package
+from lowtide.packages import first_missing
 from lowtide.planning.choices import Choice
 from lowtide.planning.machine import Machine
 from lowtide.planning.needs import StageNeed
@@ -143,7 +143,7 @@ def _training_table(choice: Choice, machine: Machine) -> list[str]:
 
 
 def _describe_program(backend: str) -> str:
-    if has_package(backend):
+    if first_missing(backend) is None:
         return f"interpreter and {backend}, as measured here, on the host"
     return f"interpreter and {backend} for CPUs, as they usually are: none is installed here"
 
@@ -351,7 +351,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         | {
             "device_bytes": shown.footprint.device_bytes,
             "total_bytes": shown.footprint.total_bytes,
-            "program_is_measured": has_package("torch"),
+            "program_is_measured": first_missing("torch") is None,
         },
         "changes": list(shown.changes),
         "compute": settings_as_json(plan.compute)

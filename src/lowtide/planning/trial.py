@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-from lowtide.packages import has_package, install_command
+from lowtide.packages import first_missing, install_command
 from lowtide.planning.choices import Choice
 from lowtide.progress import Progress
 from lowtide.quickclasses import dataclass
@@ -33,9 +33,9 @@ class Trial:
 
 def run_trial(choice: Choice, *, seconds: float = 8.0) -> Trial:
     """Time some steps of the chosen training on made-up ids."""
-    package = choice.settings.computing.backend
-    if not has_package(package):
-        return Trial(None, f"{package} is not installed here ({install_command(package)})")
+    missing = first_missing(choice.settings.computing.backend)
+    if missing is not None:
+        return Trial(None, f"{missing} is not installed here ({install_command(missing)})")
     request = {
         "config": settings_as_json(choice.config),
         "settings": choice.options,

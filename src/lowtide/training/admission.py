@@ -28,6 +28,7 @@ from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import Program
 from lowtide.packages import (
     MissingPackageError,
+    first_missing,
     has_package,
     install_command,
     require_package,
@@ -103,9 +104,10 @@ def _streams_files(data: DataSettings) -> bool:
 def _require_packages(settings: TrainSettings) -> None:
     """Raise an error for missing packages before any work is done."""
     with_torch = settings.computing.backend == "torch"
-    if with_torch and not has_package("torch") and has_package("jax"):
+    missing = first_missing("torch") if with_torch else None
+    if missing is not None and has_package("jax"):
         raise MissingPackageError(
-            "training needs the package torch, which is not installed; jax is",
+            f"training needs the package {missing}, which is not installed; jax is",
             next_step=f"give --backend jax, or {install_command('torch')}",
         )
     require_package(settings.computing.backend, "training" if with_torch else "--backend jax")
