@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -107,3 +108,17 @@ def test_streams_that_are_no_files_stay(monkeypatch: pytest.MonkeyPatch) -> None
     outlive_readers()
     assert sys.stdout is stream and sys.stderr is closed
     assert not answers.is_quiet()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_works_without_streams(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "text.txt").write_text("A line of the story.\n" * 9)
+    script = f'"$@" {closed}'
+    words = ["prepare", "--input-files", "text.txt", "--tokenization", "char", "--out-dir", "data"]
+    command = ["sh", "-c", script, "sh", sys.executable, "-m", "lowtide", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data" / "dataset_metadata.json").exists()
+    assert ("Total tokens" in done.stdout) == (closed == "2>&-")
+    wrong = [*command, "--val-fraction", "2"]
+    assert subprocess.run(wrong, cwd=tmp_path, capture_output=True, check=False).returncode == 2

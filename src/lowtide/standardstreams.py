@@ -3,7 +3,8 @@
 A pipe whose reader has ended (`lowtide inspect data | head`), a terminal that was closed (ssh lost
 its connection), a log on a full disk: none of these may stop the work, or make it exit as a success
 without a result. Output that cannot be written to stderr is dropped, and so is stdout without a
-reader. A result that cannot be written, for example to a full disk, is an error as usual.
+reader. A result that cannot be written, for example to a full disk, is an error as usual. A command
+that was started without these streams (`>&-`, some daemons) works as with /dev/null.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TextIO
+from typing import IO, TextIO
 
 __all__ = ["is_stdout_read", "outlive_readers"]
 
@@ -20,6 +21,9 @@ _lost = {"stdout": False}
 
 def outlive_readers() -> None:
     """Let this process continue after the readers of its stdout and stderr have ended."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere(mode))
     sys.stdout = _outliving(sys.stdout, keeps_errors=True)
     sys.stderr = _outliving(sys.stderr, keeps_errors=False)
 
@@ -27,6 +31,16 @@ def outlive_readers() -> None:
 def is_stdout_read() -> bool:
     """False once the reader of stdout is known to be gone."""
     return not _lost["stdout"]
+
+
+def _nowhere(mode: str) -> IO[str]:
+    """A stream to /dev/null; it takes the free number of the standard stream, also in children.
+
+    Else the next file that is opened would get that number, and what is printed.
+    """
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    os.set_inheritable(descriptor, True)
+    return os.fdopen(descriptor, mode, encoding="utf-8", closefd=False)
 
 
 class _Outlet(io.RawIOBase):
