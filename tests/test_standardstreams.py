@@ -12,9 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import lowtide
 from lowtide import answers, standardstreams
 from lowtide.answers import Answer, print_answer
+from lowtide.files import write_json
+from lowtide.model.arrayfiles import save_weights
+from lowtide.model.config import GPTConfig
+from lowtide.model.gpt import GPT
+from lowtide.model.weights import portable_tensors
 from lowtide.standardstreams import is_stdout_read, outlive_readers
+from lowtide.tokenizer import Tokenizer
 
 
 @contextlib.contextmanager
@@ -122,3 +129,33 @@ def test_a_command_works_without_streams(tmp_path: Path, closed: str) -> None:
     assert ("Total tokens" in done.stdout) == (closed == "2>&-")
     wrong = [*command, "--val-fraction", "2"]
     assert subprocess.run(wrong, cwd=tmp_path, capture_output=True, check=False).returncode == 2
+
+
+class _Log:
+    """What some services put in the place of stdout."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stream", [None, _Log()])
+def test_functions_work_where_streams_are_none_or_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: object
+) -> None:
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    (tmp_path / "text.txt").write_text("A line of the story.\n" * 9)
+    lowtide.prepare_dataset(
+        input_files=tmp_path / "text.txt", tokenization="char", out_dir=tmp_path / "data"
+    )
+    assert "char tokenizer" in lowtide.inspect(tmp_path / "data" / "tokenizer.json").text
+    config = GPTConfig(vocab_size=300, context_length=16, num_layers=1, width=16, num_heads=2)
+    write_json(tmp_path / "config.json", config.to_huggingface())
+    weights = portable_tensors(GPT(config).state_dict(), config)
+    save_weights(tmp_path / "model.safetensors", weights)
+    Tokenizer.from_characters("some words").save(tmp_path)
+    text = "".join(lowtide.generate(model_name=str(tmp_path), prompt="some", max_new_tokens=2))
+    assert text.startswith("some")

@@ -24,6 +24,7 @@ from lowtide.errors import printable, warn
 from lowtide.filenames import METRICS_NAME
 from lowtide.intervals import USUAL_INTERVALS, Intervals
 from lowtide.memory import PeakMeter, format_size, tree_resident_bytes
+from lowtide.standardstreams import is_terminal
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -203,7 +204,7 @@ class Progress:
         self._meter.__enter__()
         if self.budget_bytes is not None:
             self._meter.set_budget(self.budget_bytes)
-        if self._stream is not None and self._stream.isatty():
+        if is_terminal(self._stream):
             from rich.console import Console  # imported only if there is a terminal
             from rich.live import Live
 

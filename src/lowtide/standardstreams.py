@@ -14,7 +14,7 @@ import os
 import sys
 from typing import IO, TextIO
 
-__all__ = ["is_stdout_read", "outlive_readers"]
+__all__ = ["is_stdout_read", "is_terminal", "outlive_readers"]
 
 _lost = {"stdout": False}
 
@@ -31,6 +31,12 @@ def outlive_readers() -> None:
 def is_stdout_read() -> bool:
     """False once the reader of stdout is known to be gone."""
     return not _lost["stdout"]
+
+
+def is_terminal(stream: object) -> bool:
+    """True for a terminal; False for None, and for streams of other programs without isatty."""
+    isatty = getattr(stream, "isatty", None)
+    return isatty is not None and bool(isatty())
 
 
 def _nowhere(mode: str) -> IO[str]:

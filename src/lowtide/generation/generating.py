@@ -33,6 +33,7 @@ from lowtide.model.templates import begin_token, read_sections
 from lowtide.packages import naming_missing_packages
 from lowtide.progress import Phase, Progress, run_metrics_path
 from lowtide.quickclasses import dataclass
+from lowtide.standardstreams import is_terminal
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.needs import vocabulary_bytes
 from lowtide.waiting import sleep_while_waiting
@@ -78,7 +79,7 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
     place = writer.networks.open(settings.device)
     num_prompts = count_prompts(settings)
     # On a terminal the text itself shows the progress; a bar would be printed between its words.
-    stream = None if sys.stdout.isatty() else "stderr"
+    stream = None if is_terminal(sys.stdout) else "stderr"
     with Progress(
         "generate",
         budget_bytes=budget_of(settings.memory),

@@ -25,6 +25,7 @@ from lowtide.keywords import takes_keywords
 from lowtide.notebooks import preformatted
 from lowtide.progress import Progress
 from lowtide.quickclasses import dataclass
+from lowtide.standardstreams import is_terminal
 from lowtide.tokenizer.inspection import inspect_tokenizer, is_tokenizer
 from lowtide.tokenizer.tokenizer import Tokenizer
 
@@ -116,7 +117,7 @@ def _show_tokens(settings: InspectSettings) -> Inspection:
 
 def _show_tokenizer(settings: InspectSettings) -> Inspection:
     path = settings.dataset_dir
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    color = is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
     tokenizer = Tokenizer.load(path)
     text = inspect_tokenizer(
         tokenizer, source=path, sample=settings.sample, text=settings.text, color=color
