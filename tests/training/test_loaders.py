@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide import GPT, GPTConfig, prepare_dataset
+from lowtide import GPT, GPTConfig, load_model, prepare_dataset
 from lowtide.errors import DataError, UsageError
+from lowtide.files import write_json
+from lowtide.model.arrayfiles import save_weights
+from lowtide.model.weights import portable_tensors
 from lowtide.training import loaders
 
 WORDS = ["once", "upon", "a", "time", "little", "cat", "liked", "to", "run", "and", "play", "far"]
@@ -172,3 +175,19 @@ def test_batches_of_a_loader_are_read_when_they_are_asked_for(monkeypatch):
     assert asked == [(("train",), options), (("val",), options)]
     with pytest.raises(UsageError, match="split is 'test', expected train or val"):
         loader.get_batch("test")
+
+
+def test_a_run_is_loaded_by_its_name_or_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="no model 'mine': there are no runs yet"):
+        load_model("mine")
+    config = GPTConfig(30, 16, 1, 32, 2)
+    model = GPT(config)
+    folder = tmp_path / "checkpoints" / "mine"
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", config.to_huggingface())
+    save_weights(folder / "model.safetensors", portable_tensors(model.state_dict(), config))
+    for name in ("mine", "checkpoints/mine", folder):
+        again = load_model(name)
+        assert isinstance(again, GPT)
+        assert torch.equal(again.state_dict()["embedding.weight"], model.embedding.weight)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from lowtide.model import gpt
+from lowtide.model.config import find_model_dir
 from lowtide.model.weights import load_network
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def load_model(
     device: str | torch.device = "cpu",
     note: Callable[[str], None] | None = None,
 ) -> GPT:
-    """Load a network from the folder of a run or of a transformers model.
+    """Load a network: that of a run (its name or folder), or the folder of a transformers model.
 
     Damaged weights are reported by `note` (stderr if not given), and the newest undamaged
     checkpoint is loaded.
     """
-    return load_network(GPT, folder, device=device, note=note)
+    return load_network(GPT, find_model_dir(folder), device=device, note=note)
