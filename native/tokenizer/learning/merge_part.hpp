@@ -27,6 +27,13 @@ class MergePart {
   struct Posting {
     uint32_t key, word;
   };
+  struct Sum {  // what a part has of a neighbour
+    uint32_t key, num_words;
+    union {
+      int64_t sum;
+      uint64_t place;  // once pairs have the sum: position for this part's first word
+    };
+  };
   static uint32_t key(Side side, uint32_t neighbour) { return neighbour << 1 | side; }
 
   void make_room(size_t num_symbols) { nears_.resize(2 * num_symbols); }
@@ -43,25 +50,34 @@ class MergePart {
     return is_new;
   }
   // Adds another part's counts of a neighbour.
-  void add(uint32_t key, const Near& other) {
-    Near& near = nears_[key];
-    if (near.num_words == 0) touched.push_back(key);
+  void add(const Sum& other) {
+    Near& near = nears_[other.key];
+    if (near.num_words == 0) touched.push_back(other.key);
     near.sum += other.sum;
     near.num_words += other.num_words;
+  }
+  // Lists the sums, for the thread that adds those of all parts: it would wait for each of them if it
+  // read them from the array, which is in another core's cache.
+  void list_sums() {
+    for (const uint32_t key : touched) {
+      sums.push_back({key, nears_[key].num_words, {nears_[key].sum}});
+    }
   }
   Near& operator[](uint32_t key) { return nears_[key]; }
   // Clears the data of this step.
   void clear() {
     for (const uint32_t key : touched) nears_[key] = Near{};
     touched.clear();
+    sums.clear();
     postings.clear();
   }
   size_t bytes() const {
     return nears_.capacity() * sizeof(Near) + touched.capacity() * sizeof(uint32_t) +
-           postings.capacity() * sizeof(Posting);
+           sums.capacity() * sizeof(Sum) + postings.capacity() * sizeof(Posting);
   }
 
   std::vector<uint32_t> touched;  // keys
+  std::vector<Sum> sums;          // in the order of `touched`
   std::vector<Posting> postings;
 
  private:

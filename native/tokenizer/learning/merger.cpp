@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "model/thread_pool.hpp"
 #include "tokenizer/learning/pair_scan.hpp"
@@ -13,16 +13,15 @@ namespace lowtide {
 
 namespace {
 constexpr size_t kCompactionFloor = 1 << 17;
-constexpr size_t kWordsAtOnce = 512;  // that a thread takes at a time
-constexpr size_t kPatience = 200;     // microseconds; large merges follow each other closely
-constexpr uint32_t kAhead = 16;       // words and pairs that are prefetched
-constexpr size_t kLongRest = 32;      // symbols of a word, from which on most are far from the pair
+constexpr size_t kPatience = 200;  // microseconds; large merges follow each other closely
+constexpr ptrdiff_t kAhead = 16;   // words and pairs that are prefetched
+constexpr size_t kLongRest = 32;   // symbols of a word, from which on most are far from the pair
 }  // namespace
 
 template <typename Symbol>
 size_t MergeLearner<Symbol>::bytes() const {
   size_t parts = all_.bytes();
-  for (const auto& part : parts_) parts += part->bytes();
+  for (const auto& share : shares_) parts += share->part.bytes();
   return parts + text_bytes();
 }
 
@@ -111,7 +110,8 @@ void MergeLearner<Symbol>::merge(uint32_t pair) {
   if (is_shared_) {
     merge_together(chosen);
   } else {
-    merge_in_words(all_, chosen, 0, chosen.num_words);
+    const uint32_t* const words = postings_.data() + chosen.postings;
+    merge_in_words(all_, chosen, words, words + chosen.num_words);
   }
   pairs_[pair].count = 0;
   pairs_[pair].num_words = 0;
@@ -122,7 +122,7 @@ void MergeLearner<Symbol>::merge(uint32_t pair) {
   if (!queue_.empty()) __builtin_prefetch(&postings_[pairs_[queue_.front().pair].postings]);
   add_pairs(pair);
   if (is_shared_) {
-    place_postings_of_parts();
+    place_postings_of_shares();
   } else {
     place_postings(all_);
   }
@@ -130,55 +130,53 @@ void MergeLearner<Symbol>::merge(uint32_t pair) {
   for (uint32_t entry = first_new; entry < pairs_.size(); ++entry) push(entry);
 }
 
+// Each thread has the same words in every merge, so that they stay in its core's cache.
 template <typename Symbol>
 void MergeLearner<Symbol>::merge_together(const Pair& chosen) {
-  free_parts_.clear();
-  for (const auto& part : parts_) {
-    part->make_room(tokens_->size());
-    free_parts_.push_back(part.get());
+  while (shares_.size() < num_threads_) {
+    const size_t i = shares_.size(), units = words_.num_units();
+    shares_.push_back(std::make_unique<Share>());
+    shares_.back()->begin = units * i / num_threads_;
+    shares_.back()->end = units * (i + 1) / num_threads_;
   }
-  std::exception_ptr failed;
-  const auto work = [&](size_t begin, size_t end) {
-    try {
-      MergePart& part = take_part();
-      merge_in_words(part, chosen, static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
-      const std::lock_guard hold(parts_mutex_);
-      free_parts_.push_back(&part);
-    } catch (...) {
-      const std::lock_guard hold(parts_mutex_);
-      failed = std::current_exception();
-    }
-  };
-  run_blocks(chosen.num_words, kWordsAtOnce, num_threads_, work, kPatience);
-  if (failed) std::rethrow_exception(failed);
-  for (const auto& part : parts_) {
-    for (const uint32_t key : part->touched) all_.add(key, (*part)[key]);
+  for (const auto& share : shares_) share->part.make_room(tokens_->size());
+  const uint32_t* const words = postings_.data() + chosen.postings;
+  for_each_share([&](Share& share) {
+    const uint32_t* const all = words + chosen.num_words;
+    const uint32_t* const begin = std::lower_bound(words, all, share.begin);
+    merge_in_words(share.part, chosen, begin, std::lower_bound(begin, all, share.end));
+    share.part.list_sums();
+  });
+  for (const auto& share : shares_) {
+    for (const MergePart::Sum& sum : share->part.sums) all_.add(sum);
   }
 }
 
+// Runs work(share) for each, by the thread that had it before if that one is awake.
 template <typename Symbol>
-MergePart& MergeLearner<Symbol>::take_part() {
-  const std::lock_guard hold(parts_mutex_);
-  if (free_parts_.empty()) {
-    parts_.push_back(std::make_unique<MergePart>());
-    parts_.back()->make_room(tokens_->size());
-    free_parts_.reserve(parts_.size());
-    return *parts_.back();
-  }
-  MergePart& part = *free_parts_.back();
-  free_parts_.pop_back();
-  return part;
+template <typename Work>
+void MergeLearner<Symbol>::for_each_share(const Work& work) {
+  thread_local size_t own = std::numeric_limits<size_t>::max();
+  for (const auto& share : shares_) share->is_taken = false;
+  const auto take = [&] {
+    const bool is_first = own >= shares_.size();
+    size_t i = is_first ? 0 : own;
+    while (shares_[i]->is_taken.exchange(true)) i = (i + 1) % shares_.size();
+    if (is_first) own = i;
+    work(*shares_[i]);
+  };
+  run_blocks(shares_.size(), 1, num_threads_, [&](size_t, size_t) { take(); }, kPatience);
 }
 
 // The words of a pair are scattered in memory, so they are prefetched.
 template <typename Symbol>
-void MergeLearner<Symbol>::merge_in_words(MergePart& part, const Pair& chosen, uint32_t begin,
-                                          uint32_t end) {
-  const uint32_t* const words = postings_.data() + chosen.postings;  // nothing moves it meanwhile
-  for (uint32_t k = begin; k < std::min(end, begin + kAhead); ++k) words_.prefetch(words[k]);
-  for (uint32_t k = begin; k < end; ++k) {
-    if (k + kAhead < end) words_.prefetch(words[k + kAhead]);
-    merge_in_word(part, chosen, words[k]);
+void MergeLearner<Symbol>::merge_in_words(MergePart& part, const Pair& chosen,
+                                          const uint32_t* begin, const uint32_t* end) {
+  const ptrdiff_t ahead = std::min<ptrdiff_t>(kAhead, end - begin);
+  for (ptrdiff_t k = 0; k < ahead; ++k) words_.prefetch(begin[k]);
+  for (; begin < end; ++begin) {
+    if (end - begin > kAhead) words_.prefetch(begin[kAhead]);
+    merge_in_word(part, chosen, *begin);
   }
 }
 
@@ -273,22 +271,19 @@ void MergeLearner<Symbol>::place_postings(MergePart& part) {
   }
 }
 
+// In the order of the shares, so that the words of every list are in ascending order.
 template <typename Symbol>
-void MergeLearner<Symbol>::place_postings_of_parts() {
-  for (const auto& part : parts_) {
-    for (const uint32_t key : part->touched) {
-      MergePart::Near& near = (*part)[key];
-      near.place = all_[key].place;
-      all_[key].place += near.num_words;
+void MergeLearner<Symbol>::place_postings_of_shares() {
+  for (const auto& share : shares_) {
+    for (MergePart::Sum& sum : share->part.sums) {
+      sum.place = std::exchange(all_[sum.key].place, all_[sum.key].place + sum.num_words);
     }
   }
-  const auto work = [&](size_t begin, size_t end) {
-    for (; begin < end; ++begin) {
-      place_postings(*parts_[begin]);
-      parts_[begin]->clear();
-    }
-  };
-  run_blocks(parts_.size(), 1, num_threads_, work, kPatience);
+  for_each_share([&](Share& share) {
+    for (const MergePart::Sum& sum : share.part.sums) share.part[sum.key].place = sum.place;
+    place_postings(share.part);
+    share.part.clear();
+  });
 }
 
 // Lists are stored in the order of their pairs' numbers, so each moves to the left or stays.

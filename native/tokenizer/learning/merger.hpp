@@ -26,14 +26,14 @@
 // ties.
 //
 // Each of the first merges is in tens of thousands of words: half of the time goes to a twentieth of
-// the merges. Several threads divide the words of such a pair (merge_part.hpp). Pairs then get their
-// indices in another order, which does not affect the result.
+// the merges. Several threads divide the words of such a pair (merge_part.hpp), each with the same
+// range of words in every merge: another core's cache is read several times more slowly than one's own.
+// Pairs then get their indices in another order, which does not affect the result.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -54,11 +54,9 @@ class MergeLearner {
   explicit MergeLearner(std::shared_ptr<TokenTable> tokens, size_t num_threads = 1,
                         size_t many_words = kManyWords)
       : tokens_(std::move(tokens)), num_threads_(num_threads), many_words_(many_words) {}
-  static constexpr size_t kManyWords = 8192;
-  // Some 0.2 ms of work. Threads that slept between merges of 4,096 took 0.57 s for work that one
-  // did in 0.38 (16 cores of a Xeon): waking them took longer than the work. Eight that busy-wait
-  // for merges of 2,048 took 0.61 s (one 0.59 and 0.77), for merges of 8,192 0.44 and 0.48 (one
-  // 0.69). All of that with 8 bytes per symbol, when one thread took twice as long.
+  static constexpr size_t kManyWords = 4096;  // some 0.1 ms of work
+  // When any thread took the next words, one that slept between merges of 4,096 was woken for longer
+  // than the work, and eight that busy-waited were no faster than one.
 
   void add_piece(const uint8_t* bytes, size_t length, uint64_t count);
   template <typename Id>
@@ -103,6 +101,11 @@ class MergeLearner {
   struct Change {
     uint32_t left, right, new_left, new_right;
   };
+  struct alignas(64) Share {  // of one thread: the words from `begin` to `end`
+    size_t begin, end;
+    MergePart part;
+    std::atomic<bool> is_taken{false};
+  };
   static constexpr uint32_t kNoPair = PairTable::kNone;
 
   Symbol* begin_word(size_t length, uint64_t count);
@@ -116,15 +119,17 @@ class MergeLearner {
   bool refill(int64_t min_frequency);
   bool pop_best(int64_t min_frequency, uint32_t& pair);
   void merge(uint32_t pair);
-  void merge_in_words(MergePart& part, const Pair& chosen, uint32_t begin, uint32_t end);
+  void merge_in_words(MergePart& part, const Pair& chosen, const uint32_t* begin,
+                      const uint32_t* end);
   void merge_in_word(MergePart& part, const Pair& chosen, uint32_t word);
   Change change(uint32_t key) const;
   void merge_together(const Pair& chosen);
-  MergePart& take_part();
+  template <typename Work>
+  void for_each_share(const Work& work);
   void add_pairs(uint32_t merged);
   void take(uint32_t pair, int64_t count);
   void place_postings(MergePart& part);
-  void place_postings_of_parts();
+  void place_postings_of_shares();
   void compact_postings();
 
   const std::shared_ptr<TokenTable> tokens_;
@@ -140,9 +145,7 @@ class MergeLearner {
   uint32_t left_ = 0, right_ = 0, token_ = 0;  // of this step
   bool is_shared_ = false;                     // by several threads
   MergePart all_;                              // total of all words
-  std::mutex parts_mutex_;                     // locked to take a part
-  std::vector<std::unique_ptr<MergePart>> parts_;
-  std::vector<MergePart*> free_parts_;
+  std::vector<std::unique_ptr<Share>> shares_;
   size_t dead_postings_ = 0;
   bool is_built_ = false;
   std::atomic<size_t> merges_done_{0}, num_words_{0};  // read by progress meanwhile
