@@ -63,6 +63,13 @@ def test_what_is_no_size_is_refused(text: str | int) -> None:
         parse_size(text)
 
 
+@pytest.mark.parametrize("text", ["99999PB", "9" * 5000, "9" * 400 + ".5GB", 1 << 70])
+def test_a_size_beyond_64_bits_is_refused(text: str | int) -> None:
+    with pytest.raises(UsageError, match="size"):
+        parse_size(text)
+    assert parse_size("4000PB") == 4 * 10**18
+
+
 @given(st.integers(min_value=1, max_value=1 << 50))
 def test_a_formatted_size_reads_back_to_within_its_last_digit(size: int) -> None:
     again = parse_size(format_size(size))

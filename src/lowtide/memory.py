@@ -41,6 +41,7 @@ __all__ = [
 MIB = 1 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # for glibc's mallopt
 _SAMPLE_SECONDS = 0.05
+_LARGEST_SIZE = 4096 << 50  # with room in 64 bits for the sums and products of native code
 
 _UNITS = {
     "": 1,
@@ -48,7 +49,7 @@ _UNITS = {
     **{f"{prefix}{b}": 1000**n for n, prefix in enumerate("kmgtp", 1) for b in ("", "b")},
     **{f"{prefix}ib": 1 << 10 * n for n, prefix in enumerate("kmgtp", 1)},
 }
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
 def parse_size(text: str | int) -> int:
@@ -74,6 +75,10 @@ def parse_size(text: str | int) -> int:
     if size <= 0:
         raise UsageError(
             f"size {text!r} is not positive", next_step='write it as "2GiB", "500MB" or bytes'
+        )
+    if size > _LARGEST_SIZE:
+        raise UsageError(
+            f"size {text!r} is too large", next_step=f"at most {format_size(_LARGEST_SIZE)}"
         )
     return size
 
