@@ -222,6 +222,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_GPU_LOSS_CHUNK_BYTES": 3_355_443_200,
         "count_parameters(embeddings)": True,
         "activation_bytes(accumulating)": False,
+        "activation_bytes(dropped_row)": 0,
         "shape_for_parameters(context_length)": 256,
         "shape_for_parameters(tie_weights)": True,
     },

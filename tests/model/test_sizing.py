@@ -248,3 +248,33 @@ def test_widths_grow_by_an_eighth_at_most_and_divide_into_heads():
     for width, following in itertools.pairwise(widths):
         assert following - width == next(step for border, step in borders if width < border)
     assert all(width % sizing._num_heads(width) == 0 for width in widths)
+
+
+def kept_bytes(config: GPTConfig) -> int:
+    """What a training pass over two rows keeps for its backward pass."""
+    network, kept = GPT(config).train(), dict[int, torch.Tensor]()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = network(torch.zeros(2, config.context_length, dtype=torch.long))
+    assert result is not None
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize("layout", ["gpt2", "qwen3", "tide"])
+def test_dropout_keeps_masks_and_in_gpt2_all_scores(layout):
+    plain = GPTConfig(64, 256, 3, 64, 4, layout=layout)
+    dropped = plain.replace(dropout=0.1)
+    kept = kept_bytes(dropped) - kept_bytes(plain)
+    extra = 2 * 256 * sum(sizing._dropout_tensors(dropped, 256, half=False)) * 3
+    assert 0.95 * kept < extra < 1.05 * kept
+
+    sizes = [
+        activation_bytes(config, tokens=512, half=False, checkpointing=False, dropped_row=row)
+        for config, row in ((plain, 256), (dropped, 0), (dropped, 256))
+    ]
+    assert sizes[0] == sizes[1]  # none without dropout, and none where nothing is trained
+    assert sizes[2] >= sizes[0] + extra

@@ -98,12 +98,16 @@ def activation_bytes(
     half: bool,
     checkpointing: bool,
     accumulating: bool = False,
+    dropped_row: int = 0,
 ) -> int:
     """Return the bytes of activations of `tokens` tokens at the start of a CPU's backward pass.
 
+    `dropped_row` is the length of a row in a pass with the config's dropout, 0 without it.
     Counted tensor by tensor (saved_tensors_hooks); the allocator's overhead is measured.
     """
     tensors = _block_tensors(config, half=half, on_gpu=False, compiled=False)
+    if dropped_row and config.dropout:
+        tensors += _dropout_tensors(config, dropped_row, half=half)
     block = tokens * sum(tensors)
     kept = config.num_layers * block
     if checkpointing:
@@ -140,6 +144,18 @@ def device_activation_bytes(
         return int(config.num_layers * block + ends + (0.75 * block if compiled else 0)), 0
     kept = config.num_layers * tokens * config.width * (4 if wide_residual else 2)
     return int(kept + ends), int((1.4 if compiled else 1.05) * block)
+
+
+def _dropout_tensors(config: GPTConfig, row_tokens: int, *, half: bool) -> list[float]:
+    """Return what a block keeps more with dropout on a CPU, as _block_tensors does.
+
+    A mask for each of its two results; where attention has dropout, torch computes all scores of a
+    row, in float32, and keeps them, their mask and their product.
+    """
+    tensors = [(2.0 if half else 4.0) * config.width] * 2
+    if config.family.attention_dropout:
+        tensors += [4.0 * config.num_heads * row_tokens] * 3
+    return tensors
 
 
 def _block_tensors(config: GPTConfig, *, half: bool, on_gpu: bool, compiled: bool) -> list[float]:

@@ -35,6 +35,7 @@ def cpu_activations(config: GPTConfig, settings: TrainSettings, rows: int) -> in
         half=computing.use_mixed_precision,
         checkpointing=computing.activation_checkpointing,
         accumulating=rows < settings.batch.rows_per_step,
+        dropped_row=settings.model.seq_len,
     )
     # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
     return size + (2 * count_parameters(config) if computing.use_mixed_precision else 0)

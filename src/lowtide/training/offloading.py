@@ -201,7 +201,13 @@ def _computing(
         )  # fmt: skip
         computed = kept + later
     else:
-        computed = activation_bytes(one, tokens=tokens, half=half, checkpointing=False)
+        computed = activation_bytes(
+            one,
+            tokens=tokens,
+            half=half,
+            checkpointing=False,
+            dropped_row=settings.model.seq_len,
+        )
     running = 2 * settings.tokens_per_step * config.width * number
     # A block's weights in the precision it computes in, its gradients, and their sum.
     beside = (0 if half else 4 * block) + number * block + 4 * block
