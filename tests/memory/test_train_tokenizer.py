@@ -90,3 +90,20 @@ def test_the_smallest_budget_named_is_enough(tmp_path: Path) -> None:
     assert peak < smallest * MIB
     assert "spilled and merged" in printed
     assert "in rounds over a file" in printed
+
+
+def test_special_tokens_count(tmp_path: Path) -> None:
+    text, config = tmp_path / "text.txt", tmp_path / "many.json"
+    text.write_text("a little text\n" * 1000)
+    settings = {"special_tokens": [f"<{i}>" for i in range(40_000)], "vocab_size": 41_000}
+    config.write_text(
+        json.dumps({"input": [str(text)], "out_dir": str(tmp_path / "tok")} | settings)
+    )
+    command = [sys.executable, "-m", "lowtide", "train-tokenizer", "--config-file", str(config)]
+    refused = subprocess.run(
+        [*command, "--memory", "32MiB"], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    smallest = int(refused.stderr.split("--memory ")[1].split("MiB")[0])
+    peak, _ = peak_of("--config-file", config, "--memory", f"{smallest}MiB")
+    assert 0.7 * smallest * MIB < peak < smallest * MIB

@@ -124,7 +124,7 @@ def test_a_budget_that_is_too_small_names_what_is_missing(inputs: InputList) -> 
 
 
 @pytest.mark.parametrize(("vocab_size", "text_bytes", "more"), [
-    (60_000, 90_000, 0), (100_000, 200_000, 12_931), (100_000, 90_000, 9_331),
+    (60_000, 90_000, 0), (100_000, 200_000, 12_934), (100_000, 90_000, 9_334),
 ])  # fmt: skip
 def test_a_large_vocabulary_needs_room_when_it_is_written(
     tmp_path: Path, vocab_size: int, text_bytes: int, more: int
@@ -134,7 +134,7 @@ def test_a_large_vocabulary_needs_room_when_it_is_written(
     path.write_bytes(b"abc " * (text_bytes // 4))
     inputs = expand_inputs([path])
     counting = (6 + 8 + 8) * MIB
-    vocabulary = max(0, 360 * min(vocab_size, text_bytes) - counting)
+    vocabulary = max(0, 360 * min(vocab_size, text_bytes) + 2 * 1600 - counting)  # two special
     assert vocabulary // 1000 == more
     settings = settings_of(inputs, vocab_size=vocab_size)
     progress: Any = Notes()

@@ -29,6 +29,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "WINDOW_BYTES": 1_048_576,
         "_THREAD_BYTES": 6_291_456,
         "SLACK_BYTES": 12_582_912,
+        "_SPECIAL_BYTES": 1_600,
         "_SMALLEST_TABLES": 8_388_608,
         "_SMALL_WINDOW": 10_485_760,
         "_PROGRAM_BYTES": 41_943_040,

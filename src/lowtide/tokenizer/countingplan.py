@@ -39,6 +39,7 @@ _THREAD_BYTES = 6 * WINDOW_BYTES  # tables and batches of a thread, its window a
 SLACK_BYTES = 12 << 20  # Python's own growth, read buffers, the queue of candidate pairs
 _SMALLEST_TABLES = 8 << 20
 _TOKEN_BYTES = 360  # to write the vocabulary: 310 to 370 measured with 200,000 tokens
+_SPECIAL_BYTES = 1600  # more for each special token: 1,450 measured with 300,000
 _SMALL_WINDOW = 10 << 20  # enough to decompress most files
 _PROGRAM_BYTES = 40 << 20  # the interpreter and its imports for this
 
@@ -95,7 +96,9 @@ def plan_counting(
     text_bytes = sum(row.size_bytes for row in inputs) if is_plain else settings.vocab_size
     # The memory of counting is free when the vocabulary is made.
     free = sum(smallest.values()) - SLACK_BYTES
-    smallest["vocabulary"] = max(0, _TOKEN_BYTES * min(settings.vocab_size, text_bytes) - free)
+    written = _TOKEN_BYTES * min(settings.vocab_size, text_bytes)
+    written += _SPECIAL_BYTES * len(settings.special_tokens)
+    smallest["vocabulary"] = max(0, written - free)
     if sum(smallest.values()) > budget.remaining_bytes:
         stretch = needs.find_stretch(looking_options(settings, budget))
         tell_unseen(stretch.unseen_bytes, progress)
