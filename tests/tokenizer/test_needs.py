@@ -52,6 +52,14 @@ def test_long_tokens_are_counted_by_their_files(
     assert not tokenizer_needs(source).by_package
 
 
+def test_added_tokens_count(tmp_path: Path) -> None:
+    specials = [f"<{i}>" for i in range(40_000)]
+    Tokenizer.from_merges([(b"a", b"a")], special_tokens=specials).save(tmp_path)
+    command = [sys.executable, "-c", _LOAD, str(tmp_path), str(tmp_path / "again")]
+    taken, _ = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert 0.6 * vocabulary_bytes(tmp_path) < int(taken) <= vocabulary_bytes(tmp_path)
+
+
 def test_usual_vocabularies_are_in_the_share_that_verbs_have(tmp_path: Path) -> None:
     Tokenizer.load("gpt2").save(tmp_path)
     Tokenizer.load("gpt2").save_tiktoken(tmp_path / "ranks.tiktoken")

@@ -99,6 +99,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "_JSON_TIMES": 7,
         "_PARTS_TIMES": 11,
         "_RANKS_TIMES": 25,
+        "_PARSED_TIMES": 4,
         "_TEKKEN_TIMES": 11,
         "_PIECES_TIMES": 75,
         "TokenizerNeeds.table_bytes": 0,

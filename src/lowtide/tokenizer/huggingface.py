@@ -46,6 +46,7 @@ from lowtide.tokenizer.vocabulary import UNKNOWN, Vocabulary, require_dense
 
 __all__ = [
     "load_tokenizer_json",
+    "parsed_bytes",
     "replacement",
     "tokenizer_json",
     "why_package",
@@ -117,6 +118,19 @@ def why_package(path: Path) -> str | None:
     except (OSError, ValueError, RecursionError, DataError):
         pass
     return None
+
+
+def parsed_bytes(path: Path) -> int:
+    """Bytes of a tokenizer.json that become Python objects: all but vocabulary and merges.
+
+    0 if it cannot be read or has an unusual form, which is reported when it is loaded.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return 0
+    places = _native.find_json_sections(text)
+    return 0 if places is None else len(text) - places[1] - places[3]
 
 
 def _require_bytes(vocabulary: Vocabulary) -> Vocabulary:

@@ -17,7 +17,7 @@ from lowtide.filenames import (
     VOCABULARY_NAME,
 )
 from lowtide.quickclasses import dataclass
-from lowtide.tokenizer.huggingface import why_package
+from lowtide.tokenizer.huggingface import parsed_bytes, why_package
 from lowtide.tokenizer.piecefiles import is_piece_file
 
 __all__ = [
@@ -39,6 +39,7 @@ _PROGRAM_BYTES = 8 << 20  # the package itself
 # Memory per byte of a vocabulary's files to read, use and write it: measured 4 (for tokens of
 # megabytes) to 6 for tokenizer.json, 10.7 for vocab.json and merges.txt, 24 for .tiktoken.
 _JSON_TIMES, _PARTS_TIMES, _RANKS_TIMES = 7, 11, 25
+_PARSED_TIMES = 4  # more for each byte of its added tokens: 3 measured
 # The same: 10 measured for tekken.json, half of it Python objects, 65 for SentencePiece files.
 _TEKKEN_TIMES, _PIECES_TIMES = 11, 75
 
@@ -78,7 +79,8 @@ def vocabulary_bytes(source: str | Path) -> int:
     if size and _is_for_package(source):
         return _PROGRAM_BYTES + _TABLE_TIMES * size
     times = _PARTS_TIMES if len(paths) > 1 else _times(paths[0])
-    return times * size + _CHARACTER_BYTES if size else 0
+    parsed = parsed_bytes(paths[0]) if size and paths[0].name == TOKENIZER_NAME else 0
+    return times * size + _PARSED_TIMES * parsed + _CHARACTER_BYTES if size else 0
 
 
 def _times(path: Path) -> int:
