@@ -136,6 +136,8 @@ def jax_pass_bytes(
         elif not gated:
             products += 4 * config.width * config.mlp_width  # one of its matrices once more
         block = max(block + (1.4 if half else 1) * inner, one + products + 3 * scores)
+    if config.dropout:  # masks of both results; of the scores, and the random bits they come from
+        block += 2 * stream + (5 * scores if config.family.attention_dropout else 0)
     loss = _jax_loss_bytes(config, rows, tokens, half=half, chunk_tokens=chunk_tokens)
     return int(kept + max(block - loss, 0)), int(loss)
 
