@@ -246,7 +246,7 @@ def test_heads_of_a_gpu_are_normed_and_turned_by_one_kernel(monkeypatch, kv_head
     x, angles = torch.randn(3, 5, sizes), torch.randn(5, config.head_dim // 2)
     cos, sin = angles.cos(), angles.sin()
     asked = []
-    monkeypatch.setattr(blocks.rowkernels, "can_fuse", lambda x: False)
+    monkeypatch.setattr(blocks.rowkernels, "can_fuse", lambda *tensors: False)
     plain = attention.heads(x, cos, sin)
     monkeypatch.setattr(blocks, "has_fused_rotation", lambda x, head_dim: head_dim == 16)
 
