@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lowtide
@@ -136,6 +137,9 @@ def test_keywords_of_the_library_by_other_names() -> None:
     called: Any = show
     assert called(5, max_length=6, num_threads=7) == (5, 6, 7)
     assert called(seq_len=3) == (0, 3, 2)
+    numbers = called(np.uint8(5), seq_len=np.int16(3), num_workers=np.array(2))
+    assert numbers == (5, 3, 2)
+    assert [type(number) for number in numbers] == [int, int, int]
     with pytest.raises(TypeError, match="max_length"):
         called(seq_len=3, max_length=4)
     with pytest.raises(TypeError, match="nonsense"):

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+from lowtide.counts import plain_number
 
 __all__ = [
     "COLUMN_FLAG",
@@ -111,7 +113,10 @@ def other_way(name: str, known: Container[str]) -> str | None:
 
 
 def takes_second_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of the library also accept the aliases of its keywords.
+    """Let a function of the library also accept the aliases of its keywords, and NumPy's numbers.
+
+    Those overflow at their own width: of np.uint8(200) rows the second batch would begin with row
+    144.
 
     >>> @takes_second_names
     ... def show(*, seq_len: int) -> int:
@@ -128,6 +133,8 @@ def takes_second_names(function: Callable[P, R]) -> Callable[P, R]:
             own = own_name(name, known)
             if own != name and own not in options:
                 options[own] = options.pop(name)
-        return function(*args, **options)
+        plain = {name: plain_number(value) for name, value in options.items()}
+        untyped: Any = function
+        return untyped(*map(plain_number, args), **plain)
 
     return renamed

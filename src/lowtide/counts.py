@@ -1,12 +1,14 @@
 """Parse and format whole numbers, such as 1.5M and 1,000.
 
-In:      a word: 1000000, 1_000_000, 1e6, 1M; or a number of things
+In:      a word: 1000000, 1_000_000, 1e6, 1M; a number of NumPy; or a number of things
 Out:     the number; or a text: 1 file, 1,000 files
 """
 
 from __future__ import annotations
 
-__all__ = ["LARGEST_INT", "counted", "read_int"]
+from typing import Any
+
+__all__ = ["LARGEST_INT", "counted", "plain_number", "read_int"]
 
 LARGEST_INT = 1 << 63
 """The largest count that is accepted; native code takes no larger one."""
@@ -50,3 +52,12 @@ def counted(count: int, noun: str) -> str:
     ('1 file', '1,000 files')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def plain_number(value: Any) -> Any:
+    """A number of NumPy or torch as one of Python; anything else as it is.
+
+    The others overflow at their own width, and cannot be written as JSON.
+    """
+    has_one = hasattr(value, "dtype") and getattr(value, "ndim", None) == 0
+    return value.item() if has_one else value

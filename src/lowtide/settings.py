@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from lowtide.aliases import other_way, own_name
 from lowtide.configfiles import find_config_file, load_config_file
-from lowtide.counts import LARGEST_INT, read_int
+from lowtide.counts import LARGEST_INT, plain_number, read_int
 from lowtide.errors import UsageError
 from lowtide.flags import read_path
 from lowtide.flatsettings import (
@@ -225,15 +225,6 @@ def _convert_mapping(value: Any, kind: Any, name: str) -> Any:
     return {
         _convert(key, inner[0], name): _convert(item, inner[1], name) for key, item in value.items()
     }
-
-
-def plain_number(value: Any) -> Any:
-    """A number of NumPy or torch as one of Python; anything else as it is.
-
-    The others overflow at their own width, and cannot be written as JSON.
-    """
-    has_one = hasattr(value, "dtype") and getattr(value, "ndim", None) == 0
-    return value.item() if has_one else value
 
 
 def _convert_scalar(value: Any, kind: type[Any], name: str) -> Any:

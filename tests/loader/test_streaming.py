@@ -696,3 +696,24 @@ def test_files_are_ordered_anew_where_windows_are_shuffled(
         {"seed": texts.epoch_seed(9, 3), "order_files": ordered, "start": loader._start,
          "max_documents": most}
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_numbers_of_numpy_are_those_of_python(text_files: list[Path], streaming: bool) -> None:
+    """With np.uint8(200) rows an epoch had no end, and a state with np.int64 was no JSON."""
+
+    def run(kind: Any) -> list[Any]:
+        loader = make(
+            text_files,
+            seq_len=kind(3),
+            batch_size=kind(200),
+            stride=kind(2),
+            shuffle_buffer_size=kind(30),
+            max_examples=kind(39),
+            streaming=streaming,
+        )
+        batches = itertools.islice(loader, 10)
+        rows = [(batch["input_ids"].tolist(), json.dumps(loader.state_dict())) for batch in batches]
+        return [rows, loader.estimated_windows]
+
+    assert run(np.uint8) == run(int)

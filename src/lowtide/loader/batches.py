@@ -20,12 +20,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from lowtide.aliases import takes_second_names
+from lowtide.counts import plain_number
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.ordering import Order, check_order
 from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
 from lowtide.packages import naming_missing_packages
 from lowtide.quickclasses import dataclass
-from lowtide.settings import plain_number, require_counts
+from lowtide.settings import require_counts
 
 __all__ = [
     "BatchLoader",
@@ -288,7 +289,6 @@ class BatchLoader:
         require_counts(batch_size=batch_size, num_workers=num_workers)
         require_counts(least=0, prefetch_batches=prefetch_batches, num_epochs=num_epochs)
         require_counts(least=None, seed=seed)
-        seed = int(seed)  # one of NumPy overflows, and is none of JSON's numbers
         check_rank(rank, world_size)
         if segments:
             dataset.require_documents()

@@ -140,7 +140,7 @@ class StreamingDataLoader:
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.streaming = streaming
-        self.seed = int(seed)
+        self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self._max_examples = max_examples

@@ -117,7 +117,7 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
             data_path, split=split, seq_len=seq_len, stride=stride, dtype=dtype
         )
         self.order: Order = "shuffle" if shuffle else "sequential"
-        self.seed = int(seed)
+        self.seed = seed
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
@@ -195,7 +195,7 @@ class _RangeDataset(Dataset[Batch]):
     def __init__(self, data: TokenDataset, order: Order, seed: int) -> None:
         self.data = data
         self.order: Order = order
-        self.seed = int(seed)
+        self.seed = seed
 
     def __getitem__(self, samples: tuple[int, int]) -> Batch:
         return _read_range(self.data, self.order, self.seed, *samples)
@@ -239,6 +239,7 @@ class TokenDataLoader(DataLoader[Batch]):
     loaded in between.
     """
 
+    @takes_second_names
     def __init__(
         self,
         data: TokenDataset,
@@ -258,7 +259,7 @@ class TokenDataLoader(DataLoader[Batch]):
         require_counts(least=None, seed=seed)
         self._data = data
         self._order: Order = order
-        self._seed = seed = int(seed)
+        self._seed = seed
         self._samples = 0
         self._resumed = False
         self._rows_per_batch = batch_size * world_size

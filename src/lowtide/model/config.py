@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lowtide.counts import plain_number
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import CONFIG_NAME
 from lowtide.files import read_json
@@ -19,7 +20,7 @@ from lowtide.model.families import FAMILIES, Family, FamilyName
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.rope import RopeScaling
 from lowtide.quickclasses import dataclass
-from lowtide.settings import build_settings, plain_number, require
+from lowtide.settings import build_settings, require
 
 __all__ = ["GPTConfig", "find_model_dir", "find_weights_dir", "load_config", "padded_vocab_size"]
 

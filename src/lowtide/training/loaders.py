@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch import Tensor
 
+from lowtide.aliases import takes_second_names
 from lowtide.errors import UsageError
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.loader.batches import BatchLoader
@@ -37,6 +38,7 @@ class GPTDataLoader:
     `GPTDataLoader(config, tokenizer, dataset_dir="data/domain").get_batch("train")`
     """
 
+    @takes_second_names
     def __init__(
         self,
         config: GPTConfig,
