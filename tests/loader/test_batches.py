@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -516,3 +519,17 @@ def test_numbers_of_numpy_are_those_of_python(counting_dataset: Path, kind: Any)
         return take(loader, 4), json.dumps(loader.state_dict())
 
     assert run(kind) == run(int)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_copy_goes_on_by_itself(data: TokenDataset, copied: Callable[[Any], Any]) -> None:
+    """copy.copy took batches of the first one's queue; others failed once threads ran."""
+    with BatchLoader(data, batch_size=3) as loader:
+        take(loader, 2)
+        with copied(loader) as other:
+            expected = take(BatchLoader(data, batch_size=3, prefetch_batches=0), 6)[2:]
+            assert [take(one, 1)[0] for one in (loader, other) * 4] == [
+                rows for rows in expected for _ in range(2)
+            ]

@@ -717,3 +717,19 @@ def test_numbers_of_numpy_are_those_of_python(text_files: list[Path], streaming:
         return [rows, loader.estimated_windows]
 
     assert run(np.uint8) == run(int)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_two_loops_at_once_have_their_own_places(text_files: list[Path], streaming: bool) -> None:
+    """The state of the first had the epoch of the second, and gave other batches."""
+    loader = make(text_files, streaming=streaming)
+    first, second = iter(loader), iter(loader)
+    for _ in range(3):
+        next(first)
+        next(second)
+    next(first)
+    resumed = make(text_files, streaming=streaming)
+    resumed.load_state_dict(loader.state_dict())
+    expected = [batch["input_ids"].tolist() for batch in first]
+    assert [batch["input_ids"].tolist() for batch in resumed] == expected
+    assert loader.epoch == 1

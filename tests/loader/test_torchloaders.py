@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
+from lowtide.loader import torchloaders  # noqa: E402
 from lowtide.loader.torchloaders import (  # noqa: E402
     LocalDataModule,
     LocalTokenizedDataset,
@@ -312,3 +315,77 @@ def test_numbers_of_numpy_are_those_of_python(train_path: Path) -> None:
         return [rows, json.dumps(loader.state_dict())]
 
     assert run(np.uint8) == run(int)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_agree_on_the_pass_whoever_read_before(train_path: Path, persistent: bool) -> None:
+    """Each worker counted its own passes: after a look at a window, 29 of 100 were left out."""
+    dataset = LocalTokenizedDataset(train_path, max_length=16)
+    everything = [min(index * 16, 983) for index in range(dataset.num_windows)]
+
+    def whole_passes(num_workers: int) -> list[list[int]]:
+        loader = DataLoader(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            persistent_workers=persistent and num_workers > 0,
+        )
+        passes = [[int(inputs[0]) for inputs, _ in loader] for _ in range(2)]
+        assert all(sorted(one) == everything for one in passes)
+        return passes
+
+    next(iter(dataset))
+    found = [whole_passes(num_workers) for num_workers in (2, 3, 0, 2)]
+    assert len({tuple(one) for passes in found for one in passes}) == 8  # each in its own order
+
+
+def test_workers_that_did_not_begin_join_the_next_pass(
+    train_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop may be left before all of its workers have begun."""
+    dataset = LocalTokenizedDataset(train_path, max_length=16, shuffle=False)
+    begun = dataset._passes.begin  # pyright: ignore[reportPrivateUsage]
+
+    def passes(seed: int, num_workers: int, places: Iterable[int]) -> list[int]:
+        found: list[int] = []
+        for place in places:
+            worker = SimpleNamespace(id=place, num_workers=num_workers, seed=seed + place)
+            monkeypatch.setattr(torchloaders, "get_worker_info", lambda worker=worker: worker)
+            found.append(begun())
+        return found
+
+    assert passes(10, 3, [1]) == [0]
+    assert passes(-20, 3, [2, 0, 1]) == [1, 1, 1]
+    assert passes(-20, 3, [1, 0, 2]) == [2, 2, 2]  # workers that stay
+    assert passes(-20, 4, [3, 0, 1, 2]) == [3, 3, 3, 3]  # torch.manual_seed, and another number
+    monkeypatch.setattr(torchloaders, "get_worker_info", lambda: None)
+    assert [begun(), begun()] == [4, 5]
+    assert passes(30, 2, [1, 0]) == [6, 6]
+    dataset.set_epoch(2)
+    assert passes(30, 2, [0, 1]) == [2, 2]
+    with pytest.raises(UsageError, match="epoch is -1, expected at least 0"):
+        dataset.set_epoch(-1)
+
+
+def test_two_loops_at_once_have_their_own_places(train_path: Path) -> None:
+    """The state counted the batches of one loop from the place of the other."""
+    loader = TokenDataLoader(TokenDataset(train_path, split="all", seq_len=16), batch_size=4)
+    first, second = iter(loader), iter(loader)
+    seen: list[int] = []
+    for loop in (first, first, second, second, second, first):
+        next(loop)
+        seen.append(loader.state_dict()["samples"])
+    assert seen == [4, 8, 63 + 4, 63 + 8, 63 + 12, 12]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_of_another_loop_are_not_taken_for_its_own(train_path: Path) -> None:
+    data = TokenDataset(train_path, split="all", seq_len=16)
+    loader = TokenDataLoader(data, batch_size=4, num_workers=1)
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    with pytest.raises(UsageError, match="another loop over this loader has begun"):
+        next(first)
+    assert len([*second]) == len(loader) - 1

@@ -396,6 +396,11 @@ class BatchLoader:
             self._finalizer()
         self._workers = self._finalizer = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes its own threads and batches, and goes on after the last delivered one."""
+        own = {"_queue": deque[_Order](), "_planned": self._samples, "_failure": None}
+        return {**self.__dict__, **own, "_workers": None, "_finalizer": None}
+
     def __enter__(self) -> BatchLoader:
         return self
 

@@ -248,6 +248,7 @@ class StreamingDataLoader:
         if not self._resumed and (self._delivered or self._start.number):
             self._finish_epoch()  # the last `for` loop was left early
         self._resumed = False
+        epoch = self._epoch  # of this loop: another one may be open, and have its own
         blocks = BlockReader(self._iter_blocks())
         try:
             share = self._next_share(0, blocks)
@@ -256,6 +257,7 @@ class StreamingDataLoader:
             while share is not None:
                 batch = self._make_batch(share, blocks)
                 following = self._next_share(share.end, blocks)
+                self._epoch = epoch
                 if following is None:  # known now, so a state after this batch contains it
                     self._finish_epoch()
                 else:

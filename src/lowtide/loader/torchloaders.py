@@ -86,6 +86,49 @@ class LocalTokenizedDatasetFixed(Dataset[Batch]):
         return list(zip(inputs, targets, strict=True))
 
 
+class _Passes:
+    """Counts the passes of a dataset, in memory that all workers share.
+
+    Each worker takes its own part of a pass, so all of them have to begin the same one, whoever has
+    read the dataset before: other numbers of workers, this process itself, or some of the workers
+    of a pass that was left before all had begun. Workers of one DataLoader are told apart from
+    those of another by the seed that torch draws for each: the first of them begins the pass after
+    all that were begun, and the others join it. A worker that stays for another pass has begun with
+    this seed already, and counts on.
+    """
+
+    def __init__(self) -> None:
+        # The last place is for a process without workers.
+        self._next = torch.zeros(_MAX_WORKERS + 1, dtype=torch.int64).share_memory_()
+        self._first = torch.full((_MAX_WORKERS,), -1, dtype=torch.int64).share_memory_()
+        self._keys = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
+
+    def set_next(self, number: int) -> None:
+        """Make pass `number` the next one."""
+        self._next.fill_(number)
+        self._first.fill_(-1)
+
+    def begin(self) -> int:
+        """The number of the pass that this process begins."""
+        worker = get_worker_info()
+        if worker is None:
+            number = int(self._next.max())
+            self._next[_MAX_WORKERS] = number + 1
+            return number
+        place, key = worker.id, hash((worker.seed - worker.id, worker.num_workers))
+        if self._first[place] >= 0 and self._keys[place] == key:
+            number = int(self._next[place])
+        else:
+            # Read before the others are looked for: whoever has counted this pass is found then.
+            number = int(self._next.max())
+            others = self._first[(self._keys == key) & (self._first >= 0)]
+            number = int(others[0]) if len(others) else number
+            self._first[place] = number
+            self._keys[place] = key
+        self._next[place] = number + 1
+        return number
+
+
 class LocalTokenizedDataset(IterableDataset[Batch]):
     """An iterable dataset: each pass has every window once, reshuffled, divided among the workers.
 
@@ -121,9 +164,7 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
-        # One counter of passes per worker, in shared memory, because a worker that is restarted for
-        # each pass must know which pass it is.
-        self._passes = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
+        self._passes = _Passes()
 
     @property
     def num_windows(self) -> int:
@@ -132,15 +173,15 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of `epoch`."""
-        self._passes.fill_(epoch)
+        require_counts(least=0, epoch=epoch)
+        self._passes.set_next(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         worker_id, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         if num_workers > _MAX_WORKERS:
             raise UsageError(f"{num_workers} workers, at most {_MAX_WORKERS} can share a dataset")
-        first = int(self._passes[worker_id]) * len(self.data)
-        self._passes[worker_id] += 1
+        first = self._passes.begin() * len(self.data)
         if self.batch_size is None:
             return self._iter_windows(first, worker_id, num_workers)
         return self._iter_batches(first, worker_id, num_workers, self.batch_size)
@@ -262,6 +303,7 @@ class TokenDataLoader(DataLoader[Batch]):
         self._seed = seed
         self._samples = 0
         self._resumed = False
+        self._loops = 0
         self._rows_per_batch = batch_size * world_size
         self._ranges = _RangeSampler(
             len(data), batch_size=batch_size, rank=rank, world_size=world_size
@@ -288,11 +330,21 @@ class TokenDataLoader(DataLoader[Batch]):
         self._resumed = False
         self._ranges.first = self._samples
         end = (self.epoch + 1) * len(self._data)
+        samples = self._samples  # of this loop: another one may be open, and have its own
+        self._loops += 1
+        loop = self._loops
         with _many_workers_allowed():
             batches = super().__iter__()
         for batch in batches:
-            self._samples = min(self._samples + self._rows_per_batch, end)
+            samples = min(samples + self._rows_per_batch, end)
+            self._samples = samples
             yield batch
+            if loop != self._loops and self.num_workers > 0:  # they work for the newest loop
+                raise UsageError(
+                    "another loop over this loader has begun, and its workers prepare the batches "
+                    "of that one",
+                    next_step="make a loader for each of two loops, or give num_workers=0",
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state needed to resume after the last delivered batch."""
