@@ -3,9 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,13 @@ import pytest
 
 from lowtide.errors import DataError, UsageError
 from lowtide.loader.batches import BatchLoader
+from lowtide.loader.mixtures import Mixture
 from lowtide.loader.windows import TokenDataset
 
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from lowtide.loader import torchloaders  # noqa: E402
 from lowtide.loader.torchloaders import (  # noqa: E402
     LocalDataModule,
     LocalTokenizedDataset,
@@ -300,6 +298,15 @@ def test_settings_of_the_wrong_kind_are_refused_at_once(
         TokenDataLoader(TokenDataset(train_path, seq_len=32), **{"batch_size": 8, **options})
 
 
+def test_data_and_orders_that_a_loader_cannot_read_are_refused_at_once(train_path: Path) -> None:
+    data: Any = TokenDataset(train_path, seq_len=32)
+    with pytest.raises(UsageError, match="order 'shuffled' is not one of"):
+        TokenDataLoader(data, batch_size=8, order="shuffled")  # pyright: ignore
+    for wrong in (str(train_path), Mixture({"mine": data})):
+        with pytest.raises(UsageError, match="expected a TokenDataset"):
+            TokenDataLoader(wrong, batch_size=8)  # pyright: ignore
+
+
 def test_numbers_of_numpy_are_those_of_python(train_path: Path) -> None:
     """np.uint8(200) rows of two processes are 144 as np.uint8: 56 of 200 were left out."""
 
@@ -340,32 +347,9 @@ def test_workers_agree_on_the_pass_whoever_read_before(train_path: Path, persist
     assert len({tuple(one) for passes in found for one in passes}) == 8  # each in its own order
 
 
-def test_workers_that_did_not_begin_join_the_next_pass(
-    train_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loop may be left before all of its workers have begun."""
-    dataset = LocalTokenizedDataset(train_path, max_length=16, shuffle=False)
-    begun = dataset._passes.begin  # pyright: ignore[reportPrivateUsage]
-
-    def passes(seed: int, num_workers: int, places: Iterable[int]) -> list[int]:
-        found: list[int] = []
-        for place in places:
-            worker = SimpleNamespace(id=place, num_workers=num_workers, seed=seed + place)
-            monkeypatch.setattr(torchloaders, "get_worker_info", lambda worker=worker: worker)
-            found.append(begun())
-        return found
-
-    assert passes(10, 3, [1]) == [0]
-    assert passes(-20, 3, [2, 0, 1]) == [1, 1, 1]
-    assert passes(-20, 3, [1, 0, 2]) == [2, 2, 2]  # workers that stay
-    assert passes(-20, 4, [3, 0, 1, 2]) == [3, 3, 3, 3]  # torch.manual_seed, and another number
-    monkeypatch.setattr(torchloaders, "get_worker_info", lambda: None)
-    assert [begun(), begun()] == [4, 5]
-    assert passes(30, 2, [1, 0]) == [6, 6]
-    dataset.set_epoch(2)
-    assert passes(30, 2, [0, 1]) == [2, 2]
+def test_the_next_pass_is_a_number(train_path: Path) -> None:
     with pytest.raises(UsageError, match="epoch is -1, expected at least 0"):
-        dataset.set_epoch(-1)
+        LocalTokenizedDataset(train_path, max_length=16).set_epoch(-1)
 
 
 def test_two_loops_at_once_have_their_own_places(train_path: Path) -> None:

@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 from lowtide.aliases import takes_second_names
 from lowtide.errors import UsageError
 from lowtide.loader.batches import check_rank, check_state, make_state, rank_share
-from lowtide.loader.ordering import Order
+from lowtide.loader.ordering import Order, check_order
+from lowtide.loader.passes import Passes
 from lowtide.loader.sources import Split
 from lowtide.loader.windows import TokenDataset, Tokens
 from lowtide.settings import require_counts
@@ -86,49 +87,6 @@ class LocalTokenizedDatasetFixed(Dataset[Batch]):
         return list(zip(inputs, targets, strict=True))
 
 
-class _Passes:
-    """Counts the passes of a dataset, in memory that all workers share.
-
-    Each worker takes its own part of a pass, so all of them have to begin the same one, whoever has
-    read the dataset before: other numbers of workers, this process itself, or some of the workers
-    of a pass that was left before all had begun. Workers of one DataLoader are told apart from
-    those of another by the seed that torch draws for each: the first of them begins the pass after
-    all that were begun, and the others join it. A worker that stays for another pass has begun with
-    this seed already, and counts on.
-    """
-
-    def __init__(self) -> None:
-        # The last place is for a process without workers.
-        self._next = torch.zeros(_MAX_WORKERS + 1, dtype=torch.int64).share_memory_()
-        self._first = torch.full((_MAX_WORKERS,), -1, dtype=torch.int64).share_memory_()
-        self._keys = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
-
-    def set_next(self, number: int) -> None:
-        """Make pass `number` the next one."""
-        self._next.fill_(number)
-        self._first.fill_(-1)
-
-    def begin(self) -> int:
-        """The number of the pass that this process begins."""
-        worker = get_worker_info()
-        if worker is None:
-            number = int(self._next.max())
-            self._next[_MAX_WORKERS] = number + 1
-            return number
-        place, key = worker.id, hash((worker.seed - worker.id, worker.num_workers))
-        if self._first[place] >= 0 and self._keys[place] == key:
-            number = int(self._next[place])
-        else:
-            # Read before the others are looked for: whoever has counted this pass is found then.
-            number = int(self._next.max())
-            others = self._first[(self._keys == key) & (self._first >= 0)]
-            number = int(others[0]) if len(others) else number
-            self._first[place] = number
-            self._keys[place] = key
-        self._next[place] = number + 1
-        return number
-
-
 class LocalTokenizedDataset(IterableDataset[Batch]):
     """An iterable dataset: each pass has every window once, reshuffled, divided among the workers.
 
@@ -164,7 +122,8 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
-        self._passes = _Passes()
+        table = torch.zeros((Passes.rows, _MAX_WORKERS + 1), dtype=torch.int64)
+        self._passes = Passes(table.share_memory_())
 
     @property
     def num_windows(self) -> int:
@@ -181,7 +140,7 @@ class LocalTokenizedDataset(IterableDataset[Batch]):
         worker_id, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         if num_workers > _MAX_WORKERS:
             raise UsageError(f"{num_workers} workers, at most {_MAX_WORKERS} can share a dataset")
-        first = self._passes.begin() * len(self.data)
+        first = self._passes.begin(worker) * len(self.data)
         if self.batch_size is None:
             return self._iter_windows(first, worker_id, num_workers)
         return self._iter_batches(first, worker_id, num_workers, self.batch_size)
@@ -294,8 +253,14 @@ class TokenDataLoader(DataLoader[Batch]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        if not hasattr(data, "window_starts"):
+            raise UsageError(
+                f"data is of type {type(data).__name__}, expected a TokenDataset",
+                next_step="give TokenDataset(path, seq_len=…); BatchLoader takes a Mixture too",
+            )
+        check_order(order)
         check_rank(rank, world_size)
-        require_counts(batch_size=batch_size)
+        require_counts(batch_size=batch_size, prefetch_factor=prefetch_factor)
         require_counts(least=0, num_workers=num_workers)
         require_counts(least=None, seed=seed)
         self._data = data
