@@ -258,3 +258,17 @@ def test_a_mixture_of_nothing_or_of_other_names_is_refused() -> None:
         mixed()
     with pytest.raises(UsageError, match=r"name different things: b, c$"):
         mixed({"a": 1, "c": 1}, a=Sized(5), b=Sized(5))
+
+
+@pytest.mark.parametrize("weights", [{"a": "1"}, {"a": None}, [1.0], {"a": b"1"}])
+def test_weights_of_the_wrong_kind_are_refused(weights: Any) -> None:
+    data = TokenDataset(np.arange(100), seq_len=4)
+    with pytest.raises(UsageError, match="expected a"):
+        Mixture({"a": data}, weights)
+
+
+def test_what_is_no_dataset_is_not_mixed() -> None:
+    data: Any = TokenDataset(np.arange(100), seq_len=4)
+    for wrong in ([data], {"a": "ids.npy"}, {"a": Mixture({"b": data})}):
+        with pytest.raises(UsageError, match="expected a"):
+            Mixture(wrong)

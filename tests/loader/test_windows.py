@@ -578,3 +578,44 @@ def test_epochs_by_samples() -> None:
     assert [data.epoch_of(samples) for samples in (0, 3, 4, 7, 8)] == [0, 0, 1, 1, 2]
     assert (data.last_start, data.stride, len(data)) == (12, 4, 4)
     assert "windows=4)" in repr(data) and "split='all'" in repr(data)
+
+
+def test_an_index_is_a_number_of_any_kind() -> None:
+    """A small number of NumPy overflowed where there are more windows than it can count."""
+    data = TokenDataset(np.arange(4000), split="all", seq_len=4)
+    assert data[np.uint8(3)][0][0] == 12 and data[np.int8(-1)][1][-1] == 3999
+    for wrong in ([0, 1], np.array([0, 1]), "3", None, 1.5):
+        with pytest.raises(UsageError, match="expected a whole number or a slice"):
+            data[wrong]  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"val_fraction": "0.1"}, "val_fraction '0.1' does not lie between 0 and 1"),
+        ({"val_tokens": 100.5}, "val_tokens is 100.5, expected a whole number"),
+        ({"vocab_size": "70000"}, "vocab_size is '70000', expected a whole number"),
+        ({"vocab_size": 0}, "vocab_size is 0, expected at least 1"),
+        ({"dtype": "uint16"}, "the array holds int64, not uint16 as given"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TokenDataset(np.arange(4000), seq_len=4, **options)
+
+
+def test_the_splits_of_a_folder_are_its_own(counting_dataset: Path) -> None:
+    with pytest.raises(UsageError, match="val_tokens is 50, and a folder has splits of its own"):
+        TokenDataset(counting_dataset, split="val", seq_len=4, val_tokens=50)
+
+
+def test_a_map_of_a_file_that_was_replaced_has_its_own_ids(tmp_path: Path) -> None:
+    """The file of that name was read: other ids than those of the array that was given."""
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(4000))
+    mapped = np.load(path, mmap_mode="r")
+    assert TokenDataset(mapped, split="all", seq_len=4).source.array is None
+    np.save(tmp_path / "new.npy", np.arange(4000)[::-1])
+    (tmp_path / "new.npy").replace(path)
+    data = TokenDataset(mapped[7:], split="all", seq_len=4)
+    assert data[0][0].tolist() == [7, 8, 9, 10]

@@ -191,3 +191,13 @@ def test_a_run_is_loaded_by_its_name_or_folder(tmp_path, monkeypatch):
         again = load_model(name)
         assert isinstance(again, GPT)
         assert torch.equal(again.state_dict()["embedding.weight"], model.embedding.weight)
+
+
+def test_options_of_the_wrong_kind_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="config is of type dict, expected a GPTConfig"):
+        loaders.GPTDataLoader({}, dataset_dir=tmp_path)
+    with pytest.raises(UsageError, match="batch_size is 0, expected at least 1"):
+        loaders.GPTDataLoader(GPTConfig(50, 16, 1, 32, 2), dataset_dir=tmp_path, batch_size=0)
+    for name in ("", None, b"run"):
+        with pytest.raises(UsageError, match="expected the name or the folder of a model"):
+            load_model(name)

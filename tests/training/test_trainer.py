@@ -506,3 +506,19 @@ def test_the_length_of_a_stream_follows_its_share(
     options = {"rows_per_step": 8, "tokens_per_step": 128}
     assert calls == [("total", settings.length, 1234, stream, options)]
     assert found.steps == steps and found.follows_share is follows
+
+
+def test_settings_and_keywords_are_not_given_together(token_file):
+    """The keywords were ignored: a run had the steps of its settings."""
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    with pytest.raises(UsageError, match="settings or keywords, not both: max_iters"):
+        Trainer(model, data=data, settings=train_settings(seq_len=16), max_iters=7)
+
+
+@pytest.mark.parametrize("name", ["on_step", "on_evaluation", "on_checkpoint"])
+def test_callbacks_can_be_called(token_file, name):
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    with pytest.raises(UsageError, match=f"{name} is 5, expected a function of an event"):
+        Trainer(model, data=data, **{name: 5})

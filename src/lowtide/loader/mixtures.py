@@ -35,9 +35,11 @@ def exact_weights(weights: Mapping[str, float]) -> dict[str, int]:
     """
     fractions: dict[str, Fraction] = {}
     for name, weight in weights.items():
-        if not math.isfinite(weight) or weight <= 0:
+        given: Any = weight
+        is_number = not isinstance(given, str | bytes) and hasattr(given, "__float__")
+        if not is_number or not math.isfinite(weight) or weight <= 0:
             raise UsageError(
-                f"the weight of {name!r} is {weight}, expected a number above 0",
+                f"the weight of {name!r} is {weight!r}, expected a number above 0",
                 next_step="leave a dataset out to give it no weight",
             )
         fractions[name] = Fraction(str(weight))
@@ -66,11 +68,24 @@ class Mixture:
     def __init__(
         self, datasets: Mapping[str, TokenDataset], weights: Mapping[str, float] | None = None
     ) -> None:
+        given: Any
+        for what, given in (("datasets", datasets), ("weights", weights)):
+            if not isinstance(given, Mapping | None):
+                raise UsageError(
+                    f"{what} is of type {type(given).__name__}, expected a dict by name",
+                    next_step='give {"mine": dataset, "general": other}, and such weights',
+                )
         if not datasets:
             raise UsageError(
                 "a mixture needs at least one dataset, and none is named",
                 next_step="name at least one dataset",
             )
+        for name, given in datasets.items():
+            if isinstance(given, Mixture) or not hasattr(given, "seq_len"):
+                raise UsageError(
+                    f"{name!r} is of type {type(given).__name__}, expected a TokenDataset",
+                    next_step="give TokenDataset(path, seq_len=…)",
+                )
         sizes: Mapping[str, float] = {name: len(data) for name, data in datasets.items()}
         weights = sizes if weights is None else weights
         if set(weights) != set(datasets):

@@ -8,7 +8,7 @@ Memory:  a row of about 200 bytes per shard; of file contents only samples of a 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,6 +26,7 @@ from lowtide.filenames import METADATA_NAME
 from lowtide.files import checksum_bytes
 from lowtide.loader.storedtokens import CacheSettings, StoredTokens, open_stored_dataset
 from lowtide.quickclasses import dataclass
+from lowtide.settings import require_counts
 from lowtide.stores.urls import StoreURL, store_url
 
 __all__ = ["Split", "TokenSource", "find_tokens", "sample_fingerprint"]
@@ -88,28 +89,37 @@ def find_tokens(
     """
     if split not in get_args(Split):
         raise UsageError(f"split {split!r} is not one of {', '.join(get_args(Split))}")
-    if not 0 <= val_fraction < 1:
-        raise UsageError(f"val_fraction {val_fraction} does not lie between 0 and 1")
+    share: Any = val_fraction
+    if not (isinstance(share, float | int) and 0 <= share < 1):
+        raise UsageError(f"val_fraction {val_fraction!r} does not lie between 0 and 1")
+    require_counts(least=None, val_tokens=val_tokens)
     if eval_only:
         split = "val"
     given = None if dtype is None else _checked_dtype(dtype)
     if not isinstance(path, str | os.PathLike):
-        source = _from_array(path)
+        source = _from_array(path, dtype=given)
         return _take_portion(source, split, val_fraction=val_fraction, val_tokens=val_tokens)
     if not os.fspath(path):  # pathlib would read it as the current folder
         raise UsageError("the path of the tokens is empty", next_step="the current folder is .")
-    if (url := store_url(path)) is not None:
+    url, path = store_url(path), Path(path)
+    if val_tokens is not None and (url is not None or path.is_dir()):
+        raise UsageError(
+            f"val_tokens is {val_tokens}, and a folder has splits of its own",
+            next_step="leave val_tokens out; lowtide prepare --val-fraction decides the splits",
+        )
+    if url is not None:
         return _from_store(url, split, cache or CacheSettings())
-    path = Path(path)
     if path.is_dir():
         return _find_in_folder(path, split=split, dtype=given, eval_only=eval_only)
     source = _describe_file(path, dtype=given)
     return _take_portion(source, split, val_fraction=val_fraction, val_tokens=val_tokens)
 
 
-def _from_array(given: npt.ArrayLike) -> TokenSource:
+def _from_array(given: npt.ArrayLike, *, dtype: np.dtype[Any] | None = None) -> TokenSource:
     """Describe an array: as the file that it is mapped from, or as an array in memory."""
     ids = given if isinstance(given, np.ndarray) else np.asarray(given)
+    if dtype is not None and dtype != ids.dtype:
+        raise UsageError(f"the array holds {ids.dtype}, not {dtype} as given")
     dtype = ids.dtype
     if ids.ndim != 1 or dtype.kind not in "iu" or not dtype.isnative or dtype.byteorder == ">":
         raise UsageError(
@@ -141,15 +151,33 @@ def _place_in_file(ids: npt.NDArray[Any]) -> tuple[Path, int] | None:
     if mapped.filename is None or not Path(mapped.filename).is_file():
         return None
     begin = ids.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
-    return Path(mapped.filename), mapped.offset + begin
+    place = Path(mapped.filename), mapped.offset + begin
+    return place if _are_there(ids, *place) else None
+
+
+def _are_there(ids: npt.NDArray[Any], path: Path, offset: int) -> bool:
+    """True if a file has these ids, by samples: another file may have replaced the mapped one."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return all(
+                os.pread(file.fileno(), len(sample), offset + first * ids.dtype.itemsize) == sample
+                for first, sample in _samples(ids)
+            )
+    except OSError:
+        return False
 
 
 def _array_fingerprint(ids: npt.NDArray[Any]) -> str:
     """Like `sample_fingerprint`, for ids in memory."""
-    count = _SAMPLE_BYTES // ids.dtype.itemsize
-    places = sorted({len(ids) * i // 15 for i in range(15)} | {max(0, len(ids) - count)})
-    samples = [ids[place : place + count].tobytes() for place in places]
+    samples = (sample for _, sample in _samples(ids))
     return checksum_bytes(b"".join([f"{len(ids)} {ids.dtype.name}".encode(), *samples]))
+
+
+def _samples(ids: npt.NDArray[Any]) -> Iterator[tuple[int, bytes]]:
+    """Samples of ids, each with the place of its first id."""
+    count = _SAMPLE_BYTES // ids.dtype.itemsize
+    for place in sorted({len(ids) * i // 15 for i in range(15)} | {max(0, len(ids) - count)}):
+        yield place, ids[place : place + count].tobytes()
 
 
 def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:

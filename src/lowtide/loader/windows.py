@@ -7,6 +7,7 @@ Memory:  the requested windows; a row of about 200 bytes per shard; at most 256 
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -97,7 +98,7 @@ class TokenDataset:
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: str | int = DEFAULT_CACHE_SIZE,
     ) -> None:
-        require_counts(seq_len=seq_len, stride=stride)
+        require_counts(seq_len=seq_len, stride=stride, vocab_size=vocab_size)
         if output_dtype not in _OUTPUT_LIMITS:
             raise UsageError(f"output_dtype {output_dtype!r} is not int64, int32 or uint16")
         if windows not in ("stream", "documents"):
@@ -198,9 +199,10 @@ class TokenDataset:
         size = len(self)
         if isinstance(index, slice):
             return self.get_batch(range(*index.indices(size)))
-        if not -size <= index < size:
-            raise IndexError(f"window {index} of {size}")
-        inputs, targets = self.get_batch([index % size])
+        place = _whole_index(index)
+        if not -size <= place < size:
+            raise IndexError(f"window {place} of {size}")
+        inputs, targets = self.get_batch([place % size])
         return inputs[0], targets[0]
 
     def __iter__(self) -> Iterator[tuple[Tokens, Tokens]]:
@@ -377,6 +379,16 @@ def empty_array(shape: tuple[int, int], dtype: np.dtype[Any]) -> Tokens:
     """Make an array in memory of an earlier batch: new pages cost more than filling them."""
     rows = _native.empty_rows(*shape, dtype.itemsize, dtype.kind == "i")
     return rows.view(dtype)  # of several 64-bit types, the one that NumPy calls int64
+
+
+def _whole_index(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        raise UsageError(
+            f"an index of type {type(index).__name__}, expected a whole number or a slice",
+            next_step="get_batch([0, 7, 9]) takes the windows of a row of indices",
+        ) from None
 
 
 def _describe_place(source: TokenSource) -> tuple[str, str]:

@@ -327,6 +327,9 @@ def find_model_dir(name: str | Path, checkpoints_dir: str | Path = "checkpoints"
 
     `base`, `checkpoints/base` and any folder with a config.json are accepted.
     """
+    given: Any = name
+    is_named = isinstance(given, str | Path) and str(given) != ""
+    require(is_named, "model", name, "the name or the folder of a model")
     tried = [Path(checkpoints_dir) / name, Path(name)]
     for folder in tried:
         if (folder / CONFIG_NAME).is_file():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.quickclasses import dataclass
+from lowtide.settings import require
 from lowtide.training.results import EvalResult
 
 __all__ = ["Callbacks", "CheckpointEvent", "EvaluationEvent", "StepEvent"]
@@ -57,3 +58,8 @@ class Callbacks:
     on_step: Callable[[StepEvent], object] | None = None
     on_evaluation: Callable[[EvaluationEvent], object] | None = None
     on_checkpoint: Callable[[CheckpointEvent], object] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be called before any work is done."""
+        for name, given in vars(self).items():
+            require(given is None or callable(given), name, given, "a function of an event")

@@ -21,6 +21,7 @@ from lowtide.loader.batches import BatchLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.settings import require_counts
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.named import open_tokenizer
 from lowtide.training.results import TrainResult, require_same_tokenizer
@@ -49,13 +50,18 @@ class GPTDataLoader:
         batch_size: int = 32,
         seed: int = 1337,
     ) -> None:
+        given: Any = config
+        if not hasattr(given, "context_length"):
+            raise UsageError(f"config is of type {type(given).__name__}, expected a GPTConfig")
+        require_counts(batch_size=batch_size)
+        require_counts(least=None, seed=seed)
         self.batch_size, self.seed = batch_size, seed
         length = config.context_length
         self.val = TokenDataset(dataset_dir, split="val", seq_len=length, eval_only=eval_only)
         self.train = None if eval_only else TokenDataset(dataset_dir, split="train", seq_len=length)
         has_own = (Path(dataset_dir) / TOKENIZER_NAME).is_file()
-        given = tokenizer if tokenizer is not None or not has_own else dataset_dir
-        self.tokenizer = None if given is None else open_tokenizer(given)
+        named = tokenizer if tokenizer is not None or not has_own else dataset_dir
+        self.tokenizer = None if named is None else open_tokenizer(named)
         if self.tokenizer is not None:
             require_same_tokenizer(self.val, self.tokenizer, "this loader")
         self._batches: dict[str, BatchLoader] = {}

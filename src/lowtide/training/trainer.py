@@ -60,7 +60,7 @@ from lowtide.training.settings import TrainSettings
 from lowtide.training.signals import StopSignals
 from lowtide.training.state import RunState
 from lowtide.training.steps import Steps
-from lowtide.training.unusedsettings import own_rate, refuse_unused
+from lowtide.training.unusedsettings import own_rate, refuse_both, refuse_unused
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -104,6 +104,7 @@ class Trainer:
         **options: Unpack[TrainKeywords],
     ) -> None:
         sources.require_sources(data, val_data, eval_data)
+        refuse_both(settings, options)
         tokenizer = None if tokenizer is None else open_tokenizer(tokenizer)
         seq_len = options.get("seq_len") or sources.row_length(settings and settings.model, data)
         vocab_size = None if tokenizer is None else tokenizer.vocab_size
@@ -122,9 +123,7 @@ class Trainer:
             require_as_given(options, self.settings, model.config)
             sources.refuse_data_options(options, self.settings, data)
         self.backend = backend_of(self.settings)
-        self.model = model
-        self.data = data
-        self.val_data = val_data
+        self.model, self.data, self.val_data = model, data, val_data
         self.eval_data: dict[str, Any] = {
             name: other.dataset if isinstance(other, BatchLoader) else other
             for name, other in (eval_data or {}).items()

@@ -22,7 +22,14 @@ from lowtide.flatsettings import setting_fields, setting_values
 from lowtide.stores.urls import is_store_url
 from lowtide.training.settings import TrainSettings
 
-__all__ = ["own_rate", "refuse_unread", "refuse_unused", "refuse_unused_by", "supplied_in_vain"]
+__all__ = [
+    "own_rate",
+    "refuse_both",
+    "refuse_unread",
+    "refuse_unused",
+    "refuse_unused_by",
+    "supplied_in_vain",
+]
 
 _Values = Mapping[str, Any]
 _Row = tuple[Callable[[_Values], bool], str]
@@ -204,6 +211,15 @@ def own_rate(optimizer: Any) -> float:
     """The peak learning rate of a torch optimizer; after a run "lr" is that of the last step."""
     group = optimizer.param_groups[0]
     return float(group.get("peak_lr", group["lr"]))
+
+
+def refuse_both(settings: TrainSettings | None, options: Mapping[str, Any]) -> None:
+    """Refuse keywords beside settings, which would be all that is read."""
+    if settings is not None and options:
+        raise UsageError(
+            f"Trainer takes settings or keywords, not both: {', '.join(options)}",
+            next_step="leave the settings out, and give all of them as keywords",
+        )
 
 
 def _refuse(settings: TrainSettings, table: Mapping[str, _Row], **known: Any) -> None:
