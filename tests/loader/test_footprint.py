@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import xxhash
 
@@ -90,3 +91,9 @@ def test_the_texts_that_stay() -> None:
     assert kept.fingerprint == checksum_bytes(b"abc\nheld out 0.25")
     source.text_bytes = None
     assert kept.text_bytes is None
+
+
+def test_numbers_of_numpy_do_not_overflow() -> None:
+    """30,000 tokens in 16 bits gave a negative size."""
+    found = estimate_memory_usage(np.int32(10**9), np.int16(30_000), np.int8(100))
+    assert found == estimate_memory_usage(10**9, 30_000, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowtide.aliases import takes_second_names
 from lowtide.loader.texts import ENCODING_THREADS
 from lowtide.settings import require_counts
 from lowtide.tokenizer.limits import EncodingLimits
@@ -23,6 +24,7 @@ def planned_bytes(*, seq_len: int, shuffle_buffer_size: int, stride: int | None 
     return 4 * block + _TEXT_BYTES + ENCODING_THREADS * EncodingLimits.cache_bytes
 
 
+@takes_second_names
 def estimate_memory_usage(
     num_sequences: int, seq_len: int, batch_size: int
 ) -> dict[str, float | str]:
