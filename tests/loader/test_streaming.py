@@ -299,6 +299,8 @@ def test_arguments_of_the_wrong_kind_are_refused(text_files: list[Path]) -> None
         {"block": {"number": 0, "place": 7, "skip_tokens": 0, "documents": 0}},
         {"block": {"number": -1, "place": None, "skip_tokens": 0, "documents": 0}},
         {"block": {"number": 0, "place": None}},
+        {"block": {"number": 0, "place": ["x", 0, 0], "skip_tokens": 0, "documents": 0}},
+        {"block": {"number": 0, "place": [-1, 0, 0], "skip_tokens": 0, "documents": 0}},
     ],
 )
 def test_a_damaged_state_is_refused_before_a_batch(
@@ -733,3 +735,24 @@ def test_two_loops_at_once_have_their_own_places(text_files: list[Path], streami
     expected = [batch["input_ids"].tolist() for batch in first]
     assert [batch["input_ids"].tolist() for batch in resumed] == expected
     assert loader.epoch == 1
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_state_behind_the_end_of_the_texts_is_named(
+    text_files: list[Path], streaming: bool
+) -> None:
+    """The error was about batches: "the texts give -998379 windows"."""
+    loader = make(text_files, streaming=streaming)
+    block = {"number": 3, "place": [0, 0, 10**6], "skip_tokens": 0, "documents": 0}
+    changes: list[dict[str, Any]] = [{"delivered": 10**6}, *([{"block": block}] * streaming)]
+    for change in changes:
+        loader.load_state_dict({**loader.state_dict(), **change})
+        with pytest.raises(DataError, match="a loader's state lies behind the end of its texts"):
+            next(iter(loader))
+
+
+def test_a_state_is_of_documents_with_the_same_end(text_files: list[Path]) -> None:
+    """It was accepted, and gave other batches."""
+    state = make(text_files).state_dict()
+    with pytest.raises(DataError, match="the settings of the loader changed"):
+        make(text_files, end_of_text="").load_state_dict(state)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import checksum_bytes
 from lowtide.loader import texts
 from lowtide.loader.ordering import derive_seed
@@ -261,7 +261,8 @@ def test_tokenizers_of_every_kind_become_encoders() -> None:
     assert make_encoder(encoder) is encoder
     assert (encoder.end_of_text_id, encoder.fingerprint) == (50256, ours.fingerprint)
     assert encoder.part_bytes == 77 and encoder.iter_parts is not None
-    assert make_encoder(ours, end_of_text="<|none|>").end_of_text_id is None
+    without = make_encoder(ours, end_of_text="")
+    assert without.end_of_text_id is None and without.fingerprint != ours.fingerprint
 
     class Like:
         fingerprint = "like"
@@ -273,7 +274,8 @@ def test_tokenizers_of_every_kind_become_encoders() -> None:
     like = make_encoder(Like())
     assert (like.end_of_text_id, like.fingerprint, like.iter_parts) == (5, "like", None)
     assert like.encode([b"a", b"b"]) == [[1], [1]]
-    assert make_encoder(Like(), end_of_text="<|x|>").end_of_text_id == 7
+    other = make_encoder(Like(), end_of_text="<|x|>")
+    assert (other.end_of_text_id, other.fingerprint) == (7, "like end 7")
 
     class Plain:
         vocab_size = 9
@@ -377,3 +379,34 @@ def test_paths_are_a_list() -> None:
     assert path_list(None) == []
     assert path_list("a") == ["a"] and path_list(Path("a")) == [Path("a")]
     assert path_list(("a", Path("b"))) == ["a", Path("b")]
+
+
+def test_a_token_between_documents_that_no_tokenizer_has_is_refused() -> None:
+    """It was left out: documents followed each other without a border."""
+
+    class Theirs:
+        def token_to_id(self, text: str) -> int | None:
+            return {"</s>": 3}.get(text)
+
+        def to_str(self) -> str:
+            return "whole"
+
+        def encode_batch(self, strings: list[str], **more: Any) -> list[Any]:
+            raise AssertionError
+
+    class Plain:
+        eos_token_id = 1
+
+        def encode(self, text: str) -> list[int]:
+            raise AssertionError
+
+        def get_vocab(self) -> dict[str, int]:
+            return {"</s>": 4}
+
+    assert make_encoder(Plain()).end_of_text_id == 1
+    for tokenizer, known in ((Theirs(), 3), (Plain(), 4)):
+        assert make_encoder(tokenizer, end_of_text="</s>").end_of_text_id == known
+    message = r"end_of_text is '<\|nope\|>', and the tokenizer has no such token"
+    for tokenizer in (Tokenizer.load("gpt2"), Theirs(), Plain()):
+        with pytest.raises(UsageError, match=message):
+            make_encoder(tokenizer, end_of_text="<|nope|>")

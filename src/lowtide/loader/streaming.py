@@ -137,12 +137,10 @@ class StreamingDataLoader:
             self._source = KeptTexts(self._source, val_fraction)
         self._encoder = make_encoder(tokenizer, end_of_text=end_of_text)
         self._windowing = Windowing(seq_len, stride or seq_len, shuffle_buffer_size)
-        self.seq_len = seq_len
-        self.batch_size = batch_size
+        self.seq_len, self.batch_size = seq_len, batch_size
         self.streaming = streaming
         self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
+        self.rank, self.world_size = rank, world_size
         self._max_examples = max_examples
         self._drop_last = drop_last
         self._dtype = np.dtype(output_dtype)
@@ -269,6 +267,8 @@ class StreamingDataLoader:
             blocks.close()
 
     def _too_little(self, num_windows: int) -> DataError:
+        if num_windows < 0 or self._start.number:
+            return DataError("a loader's state lies behind the end of its texts")
         if num_windows:
             return DataError(
                 f"the texts give {num_windows} windows, fewer than one batch",

@@ -281,32 +281,46 @@ def make_encoder(
     if hasattr(tokenizer, "fingerprint") and hasattr(tokenizer, "encode_batch"):
         is_own = isinstance(tokenizer, Tokenizer)
         options = {"num_workers": ENCODING_THREADS, "special": "text"} if is_own else {}
-        specials = tokenizer.special_tokens
-        name = find_end(specials) if end_of_text == END_OF_TEXT else end_of_text
-        return TextEncoder(
+        id_of = tokenizer.special_tokens.get
+        encoder = TextEncoder(
             encode=lambda texts: list(tokenizer.encode_batch(list(texts), **options)),
-            end_of_text_id=None if name is None else specials.get(name),
+            end_of_text_id=id_of(find_end(tokenizer.special_tokens)),
             fingerprint=str(tokenizer.fingerprint),
             iter_parts=(lambda text: _iter_parts(tokenizer, text, part_bytes)) if is_own else None,
             part_bytes=part_bytes,
             vocab_size=tokenizer.vocab_size if is_own else None,
         )
-    if hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "encode_batch"):
-        return TextEncoder(
+    elif hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "encode_batch"):
+        id_of = tokenizer.token_to_id
+        encoder = TextEncoder(
             encode=lambda texts: _encode_by_tokenizers(tokenizer, texts),
-            end_of_text_id=tokenizer.token_to_id(end_of_text),
+            end_of_text_id=id_of(END_OF_TEXT),
             fingerprint=checksum_bytes(tokenizer.to_str().encode()),
         )
-    if hasattr(tokenizer, "encode"):
-        return TextEncoder(
+    elif hasattr(tokenizer, "encode"):
+        id_of = (tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}).get
+        encoder = TextEncoder(
             encode=lambda texts: [_encode_one(tokenizer, text) for text in texts],
             end_of_text_id=getattr(tokenizer, "eos_token_id", None),
             fingerprint=f"{type(tokenizer).__name__} {getattr(tokenizer, 'vocab_size', '')}",
         )
-    raise UsageError(
-        f"a {type(tokenizer).__name__} is not a tokenizer: it has no encode",
-        next_step='give lowtide.Tokenizer.load("gpt2"), or a tokenizers.Tokenizer',
-    )
+    else:
+        raise UsageError(
+            f"a {type(tokenizer).__name__} is not a tokenizer: it has no encode",
+            next_step='give lowtide.Tokenizer.load("gpt2"), or a tokenizers.Tokenizer',
+        )
+    if end_of_text == END_OF_TEXT:  # the default: the token of that name, or another usual one
+        return encoder
+    return _with_end(encoder, end_of_text, id_of(end_of_text) if end_of_text else None)
+
+
+def _with_end(encoder: TextEncoder, name: str, end: int | None) -> TextEncoder:
+    """The same with another token between documents; "" is none."""
+    if name and end is None:
+        raise UsageError(f"end_of_text is {name!r}, and the tokenizer has no such token")
+    if end == encoder.end_of_text_id:
+        return encoder
+    return replace(encoder, end_of_text_id=end, fingerprint=f"{encoder.fingerprint} end {end}")
 
 
 def _iter_parts(tokenizer: Tokenizer, text: bytes, part_bytes: int) -> Iterator[Ids]:

@@ -65,15 +65,17 @@ class BlockStart:
     def from_json(cls, values: Mapping[str, Any]) -> BlockStart:
         """Make it from the result of `as_json`; DataError if it is something else."""
         given: Any = values
-        place = given.get("place") if isinstance(given, Mapping) else values
-        if not (place is None or isinstance(place, list | tuple)):
+        place: Any = given.get("place") if isinstance(given, Mapping) else values
+        numbers: list[Any] = list(place) if isinstance(place, list | tuple) else [None]
+        is_place = all(isinstance(number, int) and number >= 0 for number in numbers)
+        if not (place is None or is_place):
             raise DataError(
                 f"a loader's state has {given!r} as block, expected the place of a block",
                 next_step="take the state of another checkpoint",
             )
         return cls(
             number=read_count(values, "number"),
-            place=None if place is None else tuple(place),
+            place=None if place is None else tuple(numbers),
             skip_tokens=read_count(values, "skip_tokens"),
             documents=read_count(values, "documents"),
         )
