@@ -45,10 +45,6 @@ def test_best_weights_that_are_not_there_are_named(tmp_path):
         ({"head_dim": 15}, "head_dim is 15, expected even"),
         ({"sliding_window": 4}, "window_layers is .., expected the layers with a sliding window"),
         ({"window_layers": (1,)}, "sliding_window is 0, expected at least 1, for its window_layer"),
-        (
-            {"layout": "mistral", "sliding_window": 4, "window_layers": (1, 2)},
-            "expected all layers in the mistral layout",
-        ),
         ({"sliding_window": 4, "window_layers": 1}, "window_layers is 1, expected numbers from 0"),
         ({"sliding_window": 4, "window_layers": (0.5,)}, "window_layers is .0.5,., expected num"),
         ({"rope_scaling": 2.0}, "rope_scaling is 2.0, expected a RopeScaling, or a dict of its"),

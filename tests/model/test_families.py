@@ -50,6 +50,14 @@ MODELS = {
     "llama_biases": ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
     "mistral": ("mistral", {"sliding_window": 7}),
     "mistral_whole": ("mistral", {"sliding_window": None}),
+    # As Ministral 8B is published: transformers gives only some layers the window.
+    "mistral_some": (
+        "mistral",
+        {
+            "sliding_window": 7,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2_window": (
         "qwen2",
@@ -84,6 +92,8 @@ def make_peer(name, folder, **saving):
         for parameter in peer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     peer.save_pretrained(folder, **saving)
+    if kind == "mistral" and "layer_types" in fields:  # the class that loading chooses
+        return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     return peer
 
 
@@ -121,7 +131,7 @@ def test_what_is_written_is_what_was_read(name, tmp_path):
         assert torch.equal(tensor, stored[name]), name
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral", "qwen2_window", "olmo2"])
+@pytest.mark.parametrize("name", ["llama3", "mistral", "mistral_some", "qwen2_window", "olmo2"])
 def test_transformers_reads_what_we_write(name, tmp_path):
     peer = make_peer(name, tmp_path)
     config = load_config(tmp_path)

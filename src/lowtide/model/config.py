@@ -87,7 +87,7 @@ class GPTConfig:
     sliding_window: int = 0
     """Sliding window of the layers in `window_layers`, the token itself included; 0: all tokens."""
     window_layers: tuple[int, ...] = ()
-    """Layers, counted from 0, with a sliding window; mistral has it in all of them or none."""
+    """Layers, counted from 0, with a sliding window; none given: all of mistral's."""
     logit_cap: float | None = None
     """Soft cap of logits (tide only); 15 there if not given, 0 for none."""
     without_own_values: bool | None = None
@@ -176,12 +176,8 @@ class GPTConfig:
     def _settle_windows(self) -> None:
         """A window without layers, or the other way round, would do nothing, or another thing in
         the family's files."""
-        every = tuple(range(self.num_layers))
-        if self.family.windows == "all" and self.sliding_window:
-            if not self.window_layers:
-                object.__setattr__(self, "window_layers", every)
-            all_layers = self.window_layers == every
-            self._require(all_layers, "window_layers", f"all layers in the {self.layout} layout")
+        if self.family.windows == "all" and self.sliding_window and not self.window_layers:
+            object.__setattr__(self, "window_layers", tuple(range(self.num_layers)))
         has_layers = bool(self.window_layers) or not self.sliding_window
         self._require(has_layers, "window_layers", "the layers with a sliding window")
         has_window = bool(self.sliding_window) or not self.window_layers

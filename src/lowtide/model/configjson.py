@@ -198,13 +198,12 @@ def _read_windows(fields: Mapping[str, Any], family: Family) -> tuple[int, tuple
     if family.windows == "none" or not isinstance(num_layers, int) or num_layers > _MOST_LAYERS:
         return 0, ()
     window = _number(fields, "sliding_window", family.default_window)
-    if family.windows == "all":
-        return window, tuple(range(num_layers)) if window else ()
-    if not _flag(fields, "use_sliding_window") or not window:
+    is_on = family.windows == "all" or _flag(fields, "use_sliding_window")
+    if not is_on or not window:
         return 0, ()
     kinds = fields.get("layer_types")
     if kinds is None:
-        first = fields.get("max_window_layers", 28)
+        first = 0 if family.windows == "all" else fields.get("max_window_layers", 28)
         layers = tuple(range(min(first, num_layers), num_layers))
         return (window, layers) if layers else (0, ())
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
@@ -272,21 +271,24 @@ def _set_fields(scaling: RopeScaling) -> dict[str, Any]:
 
 def _write_windows(config: GPTConfig) -> dict[str, Any]:
     kind = config.family.windows
-    if kind == "all":
-        return {"sliding_window": config.sliding_window or None}
     if kind == "none":
         return {}
-    if not config.window_layers:
-        return {"use_sliding_window": False}
     sliding = set(config.window_layers)
+    types = [
+        "sliding_attention" if layer in sliding else "full_attention"
+        for layer in range(config.num_layers)
+    ]
+    if kind == "all":
+        some = 0 < len(sliding) < config.num_layers  # transformers reads these as Ministral
+        window = {"sliding_window": config.sliding_window or None}
+        return {**window, "layer_types": types} if some else window
+    if not sliding:
+        return {"use_sliding_window": False}
     return {
         "use_sliding_window": True,
         "sliding_window": config.sliding_window,
         "max_window_layers": min(sliding),
-        "layer_types": [
-            "sliding_attention" if layer in sliding else "full_attention"
-            for layer in range(config.num_layers)
-        ],
+        "layer_types": types,
     }
 
 

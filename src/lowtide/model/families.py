@@ -106,7 +106,7 @@ class Family:
     default_head_dim: int = 0
     """0: the width over the heads."""
     windows: Literal["none", "all", "some"] = "none"
-    """The layers with a sliding window, if sliding_window is set."""
+    """The layers with a sliding window, if sliding_window is set and layer_types is not."""
     default_window: int = 0
     fixed_pattern: str = ""
     """The split pattern that transformers uses for every model of the family, with any files."""
