@@ -1,6 +1,7 @@
 """Export: transformers loads the folder with the same logits and ids, and so do we."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,6 +125,28 @@ def test_nothing_is_overwritten(tokenizers, tmp_path):
     (tmp_path / "out" / "export.json").unlink()
     with pytest.raises(UsageError, match="here already: nothing says what it was made of"):
         export_model(model_name=str(tmp_path / "run"), out_dir=tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", ["transformers", "gguf"])
+def test_an_export_of_another_config_or_template_is_not_there_already(to, tokenizers, tmp_path):
+    run = tmp_path / "run"
+    write_run(run, tokenizers["bpe"], "qwen3")
+    given = ExportSettings(model_name=str(run), out_dir=tmp_path / "out", to=to)
+    assert [write_export(given)[1] for _ in range(2)] == [False, True]
+    fields = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", {**fields, "rope_theta": 500.0, "rope_parameters": None})
+    with pytest.raises(UsageError, match=r"here already: it was made with config.json=\w+, now"):
+        write_export(given)
+    write_json(run / "config.json", fields)
+    assert write_export(given)[1]
+    (run / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(UsageError, match=r"made with chat_template\.jinja=None, now"):
+        write_export(given)
+    again = replace(given, out_dir=tmp_path / "again")
+    assert not write_export(again)[1]
+    (run / "chat_template.jinja").unlink()
+    with pytest.raises(UsageError, match=r"chat_template.jinja=\w+, now chat_template.jinja=None"):
+        write_export(again)
 
 
 @pytest.mark.parametrize("to", ["transformers", "gguf"])

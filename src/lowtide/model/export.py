@@ -57,6 +57,8 @@ _WRITTEN = (
     *(TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, VOCABULARY_NAME, MERGES_NAME, *COMPANIONS),
 )
 """Files of a model that loading one looks for."""
+_BESIDE = (CONFIG_NAME, VOCABULARY_NAME, MERGES_NAME, TOKENIZER_CONFIG_NAME, *COMPANIONS)
+"""Files beside the weights that decide what is written."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _is_there(settings: ExportSettings, folder: Path, target: Path) -> bool:
         return _is_whole(target)
     reason = "nothing says what it was made of"
     if isinstance(stored, dict):
-        names = dict.fromkeys((*wanted, "add_tokens"))  # a later version may say more
+        names = dict.fromkeys((*wanted, *_BESIDE, "add_tokens"))  # a later version may say more
         other = [name for name in names if stored.get(name) != wanted.get(name)]
         if not other:
             return _is_whole(target)
@@ -183,6 +185,9 @@ def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) 
         "weights": _weights_checksum(folder),
         "tokenizer": checksum_file(_tokenizer_files(folder)[0]),
     }
+    for name in _BESIDE:
+        if (folder / name).is_file():
+            described[name] = checksum_file(folder / name)
     if settings.add_tokens is not None and settings.add_tokens.is_file():
         described["add_tokens"] = checksum_file(settings.add_tokens)
     return described
