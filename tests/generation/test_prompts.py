@@ -165,6 +165,22 @@ def test_a_prompt_is_nothing_until_something_is_said(tmp_path: Path) -> None:
     assert Prompt("0123").end(4) == (b"0123", True)
 
 
+def test_a_byte_order_mark_is_not_part_of_a_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "marked.txt"
+    path.write_bytes("\ufeffone\r\n\r\ntwo \ufeff".encode())
+    (whole,) = iter_prompts(settings(prompt_file=path))
+    assert "".join(whole.iter_text()) == "one\n\ntwo \ufeff"
+    assert whole.end(99) == ("one\n\ntwo \ufeff".encode(), True)
+    lines = settings(prompt_file=path, each_line=True)
+    assert ["".join(line.iter_text()) for line in iter_prompts(lines)] == ["one", "two \ufeff"]
+    assert (count_prompts(lines), longest_prompt(lines)) == (2, 7 + 8)
+    path.write_bytes(b"\xef\xbb\xbf")
+    prompts._check.cache_clear()
+    assert (count_prompts(lines), longest_prompt(lines)) == (0, 8)
+    (empty,) = iter_prompts(settings(prompt_file=path))
+    assert not empty and not list(filter(None, empty.iter_text()))
+
+
 def test_half_a_character_at_the_end_of_a_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "half.txt"
     path.write_bytes("a\u4e2d".encode()[:-1])

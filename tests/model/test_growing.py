@@ -159,6 +159,12 @@ def test_tokens_that_cannot_be_added_are_named(tmp_path, tokenizer, content, mes
         find_new_tokens(path, tokenizer)
 
 
+def test_a_byte_order_mark_is_not_part_of_a_token(tmp_path, tokenizer):
+    path = tmp_path / "tokens.txt"
+    path.write_bytes("\ufeffnew\r\nother\r\n".encode())
+    assert find_new_tokens(path, tokenizer).texts == ("new", "other")
+
+
 def test_a_line_without_an_end_is_not_read_whole(tmp_path, tokenizer):
     path = tmp_path / "tokens.txt"
     path.write_bytes(b"new\n" + b"x" * (4 << 20))

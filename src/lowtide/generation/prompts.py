@@ -120,11 +120,11 @@ def iter_prompts(settings: GenerateSettings, *, read_bytes: int = _READ_BYTES) -
     if path is None:
         yield Prompt(settings.prompt)
         return
-    size = _check(path, read_bytes)
+    first, size = _check(path, read_bytes)
     if not settings.each_line:
-        yield Prompt(path=path, size_bytes=size, read_bytes=read_bytes)
+        yield Prompt(path=path, begin=first, size_bytes=size, read_bytes=read_bytes)
         return
-    for begin, end in _iter_lines(path, size, read_bytes):
+    for begin, end in _iter_lines(path, size, read_bytes, first=first):
         yield Prompt(path=path, begin=begin, size_bytes=end - begin, read_bytes=read_bytes)
 
 
@@ -133,7 +133,8 @@ def count_prompts(settings: GenerateSettings) -> int:
     path = settings.prompt_file
     if path is None or not settings.each_line:
         return 1
-    return sum(1 for _ in _iter_lines(path, _check(path)))
+    first, size = _check(path)
+    return sum(1 for _ in _iter_lines(path, size, first=first))
 
 
 def longest_prompt(settings: GenerateSettings) -> int:
@@ -141,15 +142,19 @@ def longest_prompt(settings: GenerateSettings) -> int:
     path = settings.prompt_file
     if path is None:
         return len(settings.prompt.encode("utf-8", "replace")) + _TOKENS_BEFORE
-    size = _check(path)
+    first, size = _check(path)
     if settings.each_line:
-        size = max((end - begin for begin, end in _iter_lines(path, size)), default=0)
+        lines = _iter_lines(path, size, first=first)
+        size = max((end - begin for begin, end in lines), default=0)
     return size + _TOKENS_BEFORE
 
 
 @functools.lru_cache(maxsize=1)
-def _check(path: Path, read_bytes: int = _READ_BYTES) -> int:
-    """Refuse anything but a regular file in UTF-8; return its size."""
+def _check(path: Path, read_bytes: int = _READ_BYTES) -> tuple[int, int]:
+    """Refuse anything but a regular file in UTF-8; return where its text begins, and its size.
+
+    A byte order mark, with which editors on Windows begin files, is not text.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -168,7 +173,9 @@ def _check(path: Path, read_bytes: int = _READ_BYTES) -> int:
             path=path,
             next_step="check the path for typing errors, or give the text itself with --prompt",
         ) from None
-    return status.st_size
+    mark = codecs.BOM_UTF8
+    first = len(mark) if b"".join(_iter_bytes(path, 0, len(mark), len(mark))) == mark else 0
+    return first, status.st_size - first
 
 
 def _decode(
@@ -184,10 +191,12 @@ def _plain_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _iter_lines(path: Path, size: int, read_bytes: int = _READ_BYTES) -> Iterator[tuple[int, int]]:
+def _iter_lines(
+    path: Path, size: int, read_bytes: int = _READ_BYTES, *, first: int = 0
+) -> Iterator[tuple[int, int]]:
     """Yield the begin and end of lines that are not empty."""
-    begin = position = 0
-    for data in _iter_bytes(path, 0, size, read_bytes):
+    begin = position = first
+    for data in _iter_bytes(path, first, size, read_bytes):
         for end in _LINE_END.finditer(data):
             if position + end.start() > begin:
                 yield begin, position + end.start()

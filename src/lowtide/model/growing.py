@@ -102,7 +102,7 @@ def _iter_lines(path: Path) -> Iterator[str]:
     seen: dict[str, int] = {}
     try:
         with io.TextIOWrapper(
-            io.BufferedReader(open_file(path)), encoding="utf-8", newline="\n"
+            io.BufferedReader(open_file(path)), encoding="utf-8-sig", newline="\n"
         ) as file:
             rows = iter(lambda: file.readline(_LONGEST + 2), "")  # the rest of a line is not read
             for line, row in enumerate(rows, 1):
