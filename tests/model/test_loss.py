@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from lowtide.model import loss
-from lowtide.model.loss import chunked_cross_entropy
+from lowtide.model.loss import PlainHead, chunked_cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +97,14 @@ def test_a_kernel_is_asked_where_there_is_one(monkeypatch):
     found = loss._loss_and_error("logits", "wanted", cap=2.0, ahead=(0.5,))
     assert found == ("loss", "error")
     assert asked == [("logits", "wanted", {"cap": 2.0, "ahead": (0.5,)})]
+
+
+def test_evaluating_computes_no_gradients(monkeypatch):
+    monkeypatch.setattr(PlainHead, "chunk", None)
+    hidden, weight = torch.randn(20, 8), torch.nn.Parameter(torch.randn(50, 8))
+    targets = torch.arange(20)
+    with torch.no_grad():
+        found = chunked_cross_entropy(hidden, weight, targets, 8)
+    torch.testing.assert_close(found, F.cross_entropy(hidden @ weight.t(), targets))
+    with pytest.raises(TypeError):
+        chunked_cross_entropy(hidden, weight, targets, 8)

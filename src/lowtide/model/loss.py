@@ -134,6 +134,8 @@ def chunked_cross_entropy(
     is that of all of them, the loss that of the first.
     """
     wanted = targets if targets.ndim == 2 else targets[:, None]
+    if not torch.is_grad_enabled():  # a function is told what its inputs require, wherever it runs
+        hidden, weight = hidden.detach(), weight.detach()
     return _compute(hidden, weight, wanted, chunk_tokens, float8, cap, ahead)
 
 
