@@ -159,7 +159,7 @@ def convert_dataset(
     to: Literal['lowtide', 'nanogpt', 'llmc', 'megatron', 'npy'] = 'lowtide',
     source_kind: Literal['lowtide', 'nanogpt', 'llmc', 'megatron', 'npy', 'mypt'] | None = None,
     tokenizer: str | Path = 'gpt2',
-    dtype: Literal['uint16', 'uint32'] = 'uint16',
+    dtype: Literal['uint16', 'uint32'] | None = None,
     val_fraction: float = 0.1,
     tokens_per_shard: int = 10000000,
     memory: str | int | None = None,
@@ -178,7 +178,8 @@ def convert_dataset(
             uint32 shards in train and val with a dataset_metadata.json of that program.
         tokenizer: Tokenizer that the imported ids were made with: gpt2, or a tokenizer's
             folder; a char dataset of mypt contains its own characters.
-        dtype: Type of the ids in files without a header.
+        dtype: Type of the ids in files without a header; default: uint16 for .bin files that
+            look like it.
         val_fraction: Share at the end of the tokens that becomes validation, if an import has
             no validation file.
         tokens_per_shard: Tokens in a shard of an import.

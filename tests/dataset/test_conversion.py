@@ -112,6 +112,38 @@ def test_megatron_reads_it(dataset: Path, tmp_path: Path) -> None:
     assert np.array_equal(third, tokens[begins[2] : ends[2]])
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"First Citizen: " * 100, "a.txt is text, not tokens"),
+        ("a.jsonl.gz", b"rows" * 100, "a.jsonl.gz is text, not tokens"),
+        ("a.npz", b"arrays" * 100, "its dtype is unknown"),
+        ("a.bin", np.arange(1000, dtype="<u4").tobytes(), "looks like uint32"),
+    ],
+)
+def test_what_is_not_of_two_bytes_is_imported_only_if_the_flag_says_so(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=message) as caught:
+        convert_dataset(in_path=path, out_path=tmp_path / "out")
+    assert "--dtype" in (caught.value.next_step or "") or "pretokenize" in caught.value.next_step
+    assert not (tmp_path / "out").exists()
+    convert_dataset(in_path=path, out_path=tmp_path / "out", dtype="uint16", val_fraction=0)
+    info = layout.load_dataset_info(tmp_path / "out")
+    assert read_tokens(info, "train").tobytes() == data
+
+
+def test_an_import_with_the_type_that_was_guessed_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    np.arange(1000, dtype="<u2").tofile(path)
+    for dtype in (None, "uint16"):
+        convert_dataset(in_path=path, out_path=tmp_path / "out", dtype=dtype)
+    with pytest.raises(UsageError, match="dtype=uint16, now dtype=uint32"):
+        convert_dataset(in_path=path, out_path=tmp_path / "out", dtype="uint32")
+
+
 def test_wide_ids(tmp_path: Path) -> None:
     ids = np.arange(10, dtype=np.uint32) * 1000
     header = np.zeros(256, dtype=np.int32)

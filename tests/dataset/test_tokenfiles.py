@@ -124,6 +124,7 @@ def test_headers_of_all_versions_of_npy_are_read(tmp_path: Path, version: tuple[
         ("a.json", b"{}", "a.json is text, not tokens"),
         ("a.ids", b"", "a.ids has no NumPy header, so its dtype is unknown"),
         ("a.bin", np.arange(32, dtype="<u4").tobytes(), "a.bin looks like uint32"),
+        ("a.bin", (np.arange(64, dtype="<u4") * 3000).tobytes(), "a.bin looks like uint32"),
     ],
 )
 def test_a_file_whose_type_is_not_known_is_told(
@@ -143,6 +144,9 @@ def test_a_file_whose_type_is_not_known_is_told(
         np.arange(64, dtype="<u2").tobytes(),
         np.arange(32, dtype="<u4").tobytes()[:-1],
         np.append(np.arange(40, dtype="<u4"), 1 << 16).astype("<u4").tobytes(),
+        np.append(np.arange(400, dtype="<u4"), 4 << 16).astype("<u4").tobytes(),
+        (np.arange(400, dtype="<u2") % 5).tobytes(),  # few characters
+        (np.arange(400, dtype="<u2") * 7 % 4).tobytes(),
         b"",
     ],
 )

@@ -76,7 +76,7 @@ def import_dataset(
     sources = open_source(
         settings.in_path,
         kind=settings.source_kind or "nanogpt",
-        dtype=np.dtype(settings.dtype),
+        dtype=None if settings.dtype is None else np.dtype(settings.dtype),
         end_id=tokenizer.end_of_text_id,
         on_notice=progress.note,
     )
@@ -108,7 +108,7 @@ def _describe(
     return {
         "from": settings.source_kind,
         "tokenizer": tokenizer.fingerprint,
-        "dtype": settings.dtype,
+        "dtype": settings.dtype or "uint16",
         "val-fraction": settings.val_fraction,
         "tokens-per-shard": settings.tokens_per_shard,
         _FILES: rows,

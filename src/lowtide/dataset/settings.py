@@ -340,8 +340,9 @@ class ConvertSettings:
     tokenizer: str = "gpt2"
     """Tokenizer that the imported ids were made with: gpt2, or a tokenizer's folder; a char
     dataset of mypt contains its own characters."""
-    dtype: Literal["uint16", "uint32"] = "uint16"
-    """Type of the ids in files without a header."""
+    dtype: Literal["uint16", "uint32"] | None = None
+    """Type of the ids in files without a header; default: uint16 for .bin files that look like
+    it."""
     val_fraction: float = 0.1
     """Share at the end of the tokens that becomes validation, if an import has no validation
     file."""

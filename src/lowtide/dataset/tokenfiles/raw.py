@@ -8,7 +8,7 @@ Memory:  a sample of 4 KiB
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowtide.arrays import np
 from lowtide.corpus.inputformats import TEXT_SUFFIXES
@@ -22,9 +22,16 @@ from lowtide.dataset.tokenfiles.streams import (
 )
 from lowtide.errors import DataError
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 __all__ = ["open_raw", "write_raw"]
 
 _SAMPLE_BYTES = 4096
+_HIGH_HALVES = 4
+"""Ids of uint32 have upper halves below this, with vocabularies of up to 262,144 entries."""
+_FEW_IDS = 256
+"""More ids than a vocabulary has in which half of all ids may be below `_HIGH_HALVES`."""
 
 
 def open_raw(path: Path, given: Opening) -> TokenFile:
@@ -44,11 +51,13 @@ def _guess_dtype(path: Path) -> np.dtype[Any]:
         with path.open("rb", buffering=0) as file:
             sample = file.read(_SAMPLE_BYTES)
         ids = np.frombuffer(sample[: len(sample) // 4 * 4], dtype="<u2")
-        if len(ids) >= 64 and not ids[1::2].any() and ids.any():
+        if len(ids) >= 64 and _are_halves(ids[::2], ids[1::2]):
             raise DataError(
-                f"{path.name} looks like uint32 (every second uint16 of it is 0)",
+                f"{path.name} looks like uint32 (every second uint16 of it is at most "
+                f"{int(ids[1::2].max())})",
                 path=path,
-                next_step="give dtype='uint32', or dtype='uint16' if it is not so",
+                next_step="--dtype uint32, or --dtype uint16 if it is not so   "
+                "(in Python dtype='uint32')",
             )
         return np.dtype("<u2")
     if path.suffix in TEXT_SUFFIXES or path.suffix == ".json":
@@ -60,8 +69,16 @@ def _guess_dtype(path: Path) -> np.dtype[Any]:
     raise DataError(
         f"{path.name} has no NumPy header, so its dtype is unknown",
         path=path,
-        next_step="give dtype='int32' (or what it was written with)",
+        next_step="--dtype with the type it was written with, such as uint32   "
+        "(in Python dtype='uint32')",
     )
+
+
+def _are_halves(low: npt.NDArray[np.uint16], high: npt.NDArray[np.uint16]) -> bool:
+    """True if uint16 numbers look like the lower and upper halves of uint32 ids."""
+    if not high.any():
+        return bool(low.any())
+    return int(high.max()) < _HIGH_HALVES and int(low.max()) >= _FEW_IDS
 
 
 def write_raw(
