@@ -15,7 +15,7 @@ import pytest
 from lowtide.dataset.tokenfiles import mypt, npy, raw, streams, table
 from lowtide.dataset.tokenfiles.llmc import open_llmc, write_llmc
 from lowtide.dataset.tokenfiles.megatron import MEGATRON_MAGIC, _measure_index, open_megatron
-from lowtide.dataset.tokenfiles.streams import Opening
+from lowtide.dataset.tokenfiles.streams import Opening, TokenStream, iter_lengths
 from lowtide.dataset.tokenfiles.table import open_source
 from lowtide.errors import DataError
 
@@ -185,7 +185,8 @@ def test_an_index_of_megatron_is_measured_in_pieces(tmp_path: Path) -> None:
     pointers = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype("<i8") * 2
     index = tmp_path / "a.idx"
     head = MEGATRON_MAGIC + struct.pack("<QBQQ", 1, 8, 6, 7)
-    index.write_bytes(head + lengths.tobytes() + pointers.tobytes())
+    bounds = np.arange(7, dtype="<i8").tobytes()
+    index.write_bytes(head + lengths.tobytes() + pointers.tobytes() + bounds)
     np.arange(10, dtype="<u2").tofile(tmp_path / "a.bin")
     notices: list[str] = []
     part = open_megatron(index, Opening(on_notice=notices.append))
@@ -213,6 +214,78 @@ def test_an_index_of_megatron_is_measured_in_pieces(tmp_path: Path) -> None:
     (tmp_path / "a.bin").unlink()
     with pytest.raises(DataError, match=r"the \.bin of this index is missing"):
         open_megatron(index, Opening())
+
+
+def write_index(path: Path, lengths: list[int], bounds: list[int], *, pointers: Any = None) -> None:
+    sizes = np.array(lengths, "<i4")
+    if pointers is None:
+        pointers = (np.cumsum(sizes) - sizes) * 2
+    head = MEGATRON_MAGIC + struct.pack("<QBQQ", 1, 8, len(sizes), len(bounds))
+    arrays = (np.array(pointers, "<i8"), np.array(bounds, "<i8"))
+    path.write_bytes(head + sizes.tobytes() + b"".join(array.tobytes() for array in arrays))
+    np.arange(sizes.sum(), dtype="<u2").tofile(path.with_suffix(".bin"))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "bounds", "ends", "empty"),
+    [
+        ([2, 3, 1, 4], [0, 1, 2, 3, 4], [2, 5, 6, 10], 0),
+        ([2, 3, 1, 4], [0, 2, 4], [5, 10], 0),
+        ([2, 3, 1, 4], [0, 1, 4], [2, 10], 0),
+        ([2, 3, 1, 4], [0, 4], [10], 0),
+        ([2, 0, 0, 4], [0, 1, 1, 3, 4], [2, 6], 2),
+        ([0, 2, 0, 4, 0], [0, 1, 2, 4, 5], [2, 6], 2),
+    ],
+)
+def test_documents_of_megatron_may_have_several_sequences(
+    tmp_path: Path, lengths: list[int], bounds: list[int], ends: list[int], empty: int
+) -> None:
+    index = tmp_path / "a.idx"
+    write_index(index, lengths, bounds)
+    notices: list[str] = []
+    part = open_megatron(index, Opening(on_notice=notices.append))
+    assert len(notices) == (empty > 0)
+    assert not notices or f"{empty} documents without" in notices[0]
+    for rows in (1, 2, 3, 100):
+        for step in (1, 3, 100):
+            stream = TokenStream([replace(part, index_rows=rows)], step_tokens=step)
+            found, base = [], 0
+            for ids, stops in stream.iter_chunks(0, stream.num_tokens):
+                found += (stops + base).tolist()
+                base += len(ids)
+            assert found == ends
+            assert (
+                np.concatenate(list(iter_lengths(stream))).tolist() == np.diff([0, *ends]).tolist()
+            )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ([0, 2, 1, 4], "do not follow one another"),
+        ([1, 2, 4], "do not follow one another"),
+        ([-1, 4], "do not follow one another"),
+        ([0, 2, 3], "the documents have 3 sequences, the index 4"),
+        ([0, 5], "the documents have 5 sequences, the index 4"),
+        ([0], "the documents have 0 sequences, the index 4"),
+        ([], "the documents have 0 sequences, the index 4"),
+    ],
+)
+def test_a_damaged_index_of_documents_is_told(
+    tmp_path: Path, bounds: list[int], message: str
+) -> None:
+    write_index(tmp_path / "a.idx", [2, 3, 1, 4], bounds)
+    with pytest.raises(DataError, match=message):
+        open_megatron(tmp_path / "a.idx", Opening())
+
+
+@pytest.mark.parametrize("pointers", [[0, 4, 0, 12], [2, 6, 12, 14]])
+def test_sequences_that_do_not_follow_one_another_are_told(
+    tmp_path: Path, pointers: list[int]
+) -> None:
+    write_index(tmp_path / "a.idx", [2, 3, 1, 4], [0, 2, 4], pointers=pointers)
+    with pytest.raises(DataError, match=r"do not follow one another|ends at id 11 of 10"):
+        open_megatron(tmp_path / "a.idx", Opening())
 
 
 def llmc_head(*words: int) -> bytes:

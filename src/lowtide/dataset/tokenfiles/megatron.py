@@ -1,4 +1,5 @@
-"""Megatron's pair of files: .bin has the ids, .idx each document's length and offset.
+"""Megatron's pair of files: .bin has the ids, .idx the length and offset of each sequence, and
+the first sequence of each document.
 
 In:      the path of an .idx; a TokenStream (writing)
 Out:     TokenFile; SPLIT.bin and SPLIT.idx
@@ -8,6 +9,7 @@ Memory:  `INDEX_ROWS` rows of the index
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from lowtide.dataset.tokenfiles.streams import (
     WrittenFiles,
     iter_lengths,
     new_file,
+    read_ends,
     read_rows,
     write_ids,
 )
@@ -41,7 +44,7 @@ def open_megatron(path: Path, given: Opening) -> TokenFile:
         head = file.read(_LENGTHS_AT)
     if len(head) != _LENGTHS_AT or not head.startswith(MEGATRON_MAGIC):
         raise DataError("not an index of Megatron: MMIDIDX is missing", path=path)
-    version, code, sequences, _ = _HEAD.unpack(head[len(MEGATRON_MAGIC) :])
+    version, code, sequences, bounds = _HEAD.unpack(head[len(MEGATRON_MAGIC) :])
     if version != 1 or code not in _TYPES:
         raise DataError(f"version {version} and type {code} are not supported", path=path)
     if not data_path.is_file():
@@ -61,6 +64,10 @@ def open_megatron(path: Path, given: Opening) -> TokenFile:
     count, empty = _measure_index(part)
     if size != count * dtype.itemsize:
         raise DataError(f"the index says {count} ids, the file has {size} bytes", path=data_path)
+    if _has_groups(part, bounds):
+        _require_contiguous(part)
+        part = replace(part, num_documents=bounds - 1, num_sequences=sequences)
+        empty = _count_empty(part)
     if empty:
         given.on_notice(f"{path}: {counted(empty, 'document')} without a single id left out")
     return part
@@ -79,6 +86,55 @@ def _measure_index(part: TokenFile) -> tuple[int, int]:
             total += int(lengths.sum())
             empty += int(np.count_nonzero(lengths == 0))
     return total, empty
+
+
+def _has_groups(part: TokenFile, bounds: int) -> bool:
+    """True if documents are not one sequence each; an error if they are not all sequences."""
+    assert part.ends_path is not None
+    sequences = part.num_documents
+    offset, last, groups = part.ends_offset + 12 * sequences, -1, False
+    with part.ends_path.open("rb", buffering=0) as file:
+        for row in range(0, bounds, part.index_rows):
+            count = min(part.index_rows, bounds - row)
+            firsts = read_rows(file, part, offset + 8 * row, count, "<i8")
+            steps = np.diff(firsts, prepend=last)
+            if int(steps.min()) < 0 or (row == 0 and firsts[0] != 0):
+                raise DataError("the documents do not follow one another", path=part.ends_path)
+            groups |= bool(np.any(steps != 1))
+            last = int(firsts[-1])
+    if last != sequences:
+        raise DataError(
+            f"the documents have {max(last, 0)} sequences, the index {sequences}",
+            path=part.ends_path,
+        )
+    return groups
+
+
+def _require_contiguous(part: TokenFile) -> None:
+    """Raise an error unless the sequences fill the .bin in order: only some are read later."""
+    assert part.ends_path is not None
+    last = 0
+    with part.ends_path.open("rb", buffering=0) as file:
+        for row in range(0, part.num_documents, part.index_rows):
+            begin = max(row - 1, 0)  # the sequence before, which the next one follows
+            stop = min(row + part.index_rows, part.num_documents)
+            last = int(read_ends(file, part, begin, stop)[-1])
+    if last != part.num_tokens:
+        raise DataError(
+            f"the last sequence ends at id {last} of {part.num_tokens}", path=part.ends_path
+        )
+
+
+def _count_empty(part: TokenFile) -> int:
+    """The number of documents without a single id, in an index of documents."""
+    assert part.ends_path is not None
+    empty = last = 0
+    with part.ends_path.open("rb", buffering=0) as file:
+        for row in range(0, part.num_documents, part.index_rows):
+            ends = read_ends(file, part, row, min(row + part.index_rows, part.num_documents))
+            empty += int(np.count_nonzero(np.diff(ends, prepend=last) == 0))
+            last = int(ends[-1])
+    return empty
 
 
 def write_megatron(

@@ -35,6 +35,7 @@ __all__ = [
     "WrittenFiles",
     "iter_lengths",
     "new_file",
+    "read_ends",
     "read_rows",
     "write_ids",
 ]
@@ -66,6 +67,8 @@ class TokenFile:
     """The file with the ends of documents: our .docs, or Megatron's index."""
     ends_offset: int = 0
     ends_are_lengths: bool = False
+    num_sequences: int = 0
+    """Sequences of Megatron's index if documents are not one each; else 0."""
     checksum: str | None = None
     """xxh3-128 of the whole file, if known."""
     ends_checksum: str | None = None
@@ -154,7 +157,7 @@ def _iter_ends(part: TokenFile, start: int, stop: int) -> Iterator[npt.NDArray[n
         row = _find_row(file, part, start)
         last = start
         while row < part.num_documents:
-            ends = _read_ends(file, part, row, min(row + part.index_rows, part.num_documents))
+            ends = read_ends(file, part, row, min(row + part.index_rows, part.num_documents))
             if np.any(np.diff(ends, prepend=ends[:1]) < 0) or int(ends[-1]) > part.num_tokens:
                 raise DataError("document ends must rise and stay in the file", path=part.ends_path)
             kept = ends[np.diff(ends, prepend=last) > 0]
@@ -171,16 +174,18 @@ def _find_row(file: Any, part: TokenFile, start: int) -> int:
     low, high = 0, part.num_documents
     while low < high:
         middle = (low + high) // 2
-        if int(_read_ends(file, part, middle, middle + 1)[0]) > start:
+        if int(read_ends(file, part, middle, middle + 1)[0]) > start:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _read_ends(file: Any, part: TokenFile, first: int, last: int) -> npt.NDArray[np.int64]:
+def read_ends(file: Any, part: TokenFile, first: int, last: int) -> npt.NDArray[np.int64]:
     """Ends of documents `first` to `last`: a .docs file contains them; Megatron's index has the
-    start and length of each."""
+    start and length of each, or of the sequences that they are made of."""
+    if part.num_sequences:
+        return _read_group_ends(file, part, first, last)
     if not part.ends_are_lengths:
         return read_rows(file, part, part.ends_offset + 8 * first, last - first, "<u8")
     lengths = read_rows(file, part, part.ends_offset + 4 * first, last - first, "<i4")
@@ -192,6 +197,21 @@ def _read_ends(file: Any, part: TokenFile, first: int, last: int) -> npt.NDArray
             f"the documents from {first} on do not follow one another in the file",
             path=part.ends_path,
         )
+    return ends
+
+
+def _read_group_ends(file: Any, part: TokenFile, first: int, last: int) -> npt.NDArray[np.int64]:
+    """Ends of documents of several sequences: where the sequence after each begins."""
+    pointers_at = part.ends_offset + 4 * part.num_sequences
+    bounds_at = pointers_at + 8 * part.num_sequences
+    nexts = read_rows(file, part, bounds_at + 8 * (first + 1), last - first, "<i8")
+    ends = np.full(len(nexts), part.num_tokens, np.int64)
+    stop = min(int(nexts[-1]) + 1, part.num_sequences)
+    for begin in range(int(nexts[0]), stop, part.index_rows):
+        count = min(part.index_rows, stop - begin)
+        pointers = read_rows(file, part, pointers_at + 8 * begin, count, "<i8")
+        here = (nexts >= begin) & (nexts < begin + count)
+        ends[here] = pointers[nexts[here] - begin] // part.dtype.itemsize
     return ends
 
 
