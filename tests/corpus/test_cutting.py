@@ -65,6 +65,8 @@ def test_without_a_separator_lines_decide():
         (b"ab\r\n\r\ncd\n\n", 3, 100, (6, False)),  # the first, however it is written
         (b"ab\n\ncd\r\n\r\n", 3, 100, (4, False)),
         (b"ab\r\n\r\ncd", 3, 1, (3, True)),
+        (b"ab\n\r\ncd", 3, 100, (5, False)),
+        (b"ab\r\n\ncd", 3, 100, (5, False)),
     ],
 )
 def test_line_ends_of_a_separator_may_be_those_of_windows(window, start, limit, cut):

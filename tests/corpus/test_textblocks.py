@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from lowtide.corpus.inputs import InputFile
-from lowtide.corpus.textblocks import ReadingSettings, Stream, StreamPaths
+from lowtide.corpus.textblocks import (
+    ReadingSettings,
+    Segment,
+    Stream,
+    StreamPaths,
+    iter_separated,
+    separator_spellings,
+)
 from lowtide.errors import UsageError
 
 
@@ -47,3 +54,27 @@ def test_a_field_that_no_file_can_have_is_refused(letter: str) -> None:
 def test_an_encoding_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="nonsense"):
         ReadingSettings(encoding="nonsense")
+
+
+@pytest.mark.parametrize(
+    ("separator", "text"),
+    [
+        (b"\n\n", b"a\n\nb\r\n\r\nc\n\r\nd\r\n\ne"),
+        (b"\n-\n", b"a\n-\nb\r\n-\nc\n-\r\nd\r\n-\r\ne"),
+        (b"\n", b"a\nb\r\nc\nd\r\ne"),
+        (
+            b"\n" * 5,
+            b"a" + b"\n" * 5 + b"b" + b"\r\n" * 5 + b"c" + b"\n" * 5 + b"d" + b"\n" * 5 + b"e",
+        ),
+    ],
+)
+def test_lines_of_one_separator_may_end_differently(separator: bytes, text: bytes) -> None:
+    spellings = separator_spellings(separator)
+    found = iter_separated(text, Segment(0, 0, 0, len(text)), spellings)
+    assert [text[begin:end] for begin, end, _ in found] == [b"a", b"b", b"c", b"d", b"e"]
+    assert len(set(spellings)) == len(spellings) <= 16
+
+
+def test_a_separator_that_names_its_line_ends_is_found_as_it_is() -> None:
+    assert separator_spellings(b"\r\n\n") == (b"\r\n\n",)
+    assert separator_spellings(b"") == (b"",)

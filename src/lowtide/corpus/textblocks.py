@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,17 +38,25 @@ __all__ = [
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
 BLOCK_BYTES = 4 << 20
+_MOST_MIXED = 4
+"""Line ends in a separator of which each may be one of Windows: 16 spellings."""
 
 
 def separator_spellings(separator: bytes) -> tuple[bytes, ...]:
-    r"""A separator, and where it contains line ends also with those of Windows.
+    r"""A separator, and where it contains line ends also with those of Windows, or with both.
 
-    >>> separator_spellings(b"\n\n"), separator_spellings(b"--")
-    ((b'\n\n', b'\r\n\r\n'), (b'--',))
+    >>> separator_spellings(b"\n-\n"), separator_spellings(b"--")
+    ((b'\n-\n', b'\n-\r\n', b'\r\n-\n', b'\r\n-\r\n'), (b'--',))
     """
-    if b"\n" not in separator or b"\r" in separator:
+    first, *others = separator.split(b"\n")
+    if not others or b"\r" in separator:
         return (separator,)
-    return separator, separator.replace(b"\n", b"\r\n")
+    if len(others) > _MOST_MIXED:
+        return separator, separator.replace(b"\n", b"\r\n")
+    return tuple(
+        first + b"".join(chain.from_iterable(zip(ends, others, strict=True)))
+        for ends in product((b"\n", b"\r\n"), repeat=len(others))
+    )
 
 
 @dataclass(frozen=True)
