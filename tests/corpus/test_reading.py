@@ -456,6 +456,8 @@ def test_blocks_that_are_known_come_as_none(tmp_path: Path, known: int) -> None:
     [
         (b"\xff\xfea\0", "this looks like UTF-16, not UTF-8", "--encoding utf-16"),
         (b"\xfe\xff\0a", "this looks like UTF-16, not UTF-8", "--encoding utf-16"),
+        (b"\xff\xfe\0\0a\0\0\0", "this looks like UTF-32, not UTF-8", "--encoding utf-32"),
+        (b"\0\0\xfe\xff\0\0\0a", "this looks like UTF-32, not UTF-8", "--encoding utf-32"),
         (b"abc\0d\0", "this looks like a binary file: byte 3 is NUL", "take it out of the inputs"),
     ],
 )

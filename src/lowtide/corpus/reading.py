@@ -11,6 +11,7 @@ a line border, and the block records that.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -164,14 +165,21 @@ def _skip_bad(
         options.on_notice(f"{source.path}: {problem.message}; skipped")
 
 
+_BYTE_ORDER_MARKS = {
+    32: (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    16: (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),  # which begins the one of UTF-32
+}
+
+
 def check_text(source: InputFile, probe: bytes) -> None:
     """Refuse files that are not text, before a dataset or a tokenizer is made of them."""
-    if probe.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(
-            "this looks like UTF-16, not UTF-8",
-            path=source.path,
-            next_step="--encoding utf-16",
-        )
+    for bits, marks in _BYTE_ORDER_MARKS.items():
+        if probe.startswith(marks):
+            raise DataError(
+                f"this looks like UTF-{bits}, not UTF-8",
+                path=source.path,
+                next_step=f"--encoding utf-{bits}",
+            )
     if b"\0" in probe:
         raise DataError(
             f"this looks like a binary file: byte {probe.index(0)} is NUL",
