@@ -72,7 +72,6 @@ APPEND = {"text_field": "text", "skip_bad_inputs": False, "restart": False, "eng
 CONVERT = {
     "to": "lowtide",
     "tokenizer": "gpt2",
-    "dtype": "uint16",
     "val_fraction": 0.1,
     "tokens_per_shard": 10_000_000,
 }
