@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide import _native
+from lowtide import _native, prepare_dataset
 from lowtide.corpus import evaluations
 from lowtide.corpus.evaluations import (
     checksum_items,
@@ -164,3 +164,18 @@ def test_items_that_are_none_are_named(tmp_path: Path, text: str, why: str) -> N
     with pytest.raises(DataError, match=why) as caught:
         load_items([str(path)])
     assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("form", ["caf\u00e9", "cafe\u0301", "ca\u200bf\u00e9", "caf\x07\u00e9"])
+def test_items_are_normalized_like_documents(tmp_path: Path, form: str) -> None:
+    item = " ".join(f"{form}{number}" for number in range(14))
+    (tmp_path / "items.jsonl").write_text(json.dumps({"q": item}) + "\n")
+    (tmp_path / "a.txt").write_text(f"Before {item} after<|endoftext|>Nothing of an item is here")
+    made = prepare_dataset(
+        input_files=tmp_path / "a.txt",
+        out_dir=tmp_path / "out",
+        decontaminate=[str(tmp_path / "items.jsonl")],
+        val_fraction=0,
+        progress=False,
+    )
+    assert made.info.metadata["total_documents"] == 1

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import _native, files
+from lowtide.arrays import np
+from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.settings import CleaningSettings
+from lowtide.corpus.textblocks import ReadingSettings, Segment, StreamPaths, TextBlock
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.memory import format_size, smallest_budget
 from lowtide.quickclasses import dataclass
@@ -41,7 +45,7 @@ _SHARE = 3
 
 _lock = threading.Lock()
 _UNPACKED = 5  # gzip rarely compresses text more than this
-_loaded: dict[tuple[tuple[str, int, int], ...], EvaluationItems] = {}
+_loaded: dict[tuple[tuple[tuple[str, int, int], ...], bool, bool], EvaluationItems] = {}
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,16 @@ def smallest_item_budget(paths: Sequence[str]) -> int:
 
 
 def load_items(
-    paths: Sequence[str], *, budget_bytes: int | None = None, least_bytes: int = 0
+    paths: Sequence[str],
+    *,
+    normalize: bool = True,
+    lowercase: bool = False,
+    budget_bytes: int | None = None,
+    least_bytes: int = 0,
 ) -> EvaluationItems:
     """Read all items, once per process; a table that is too large is an error with its size.
 
+    Their texts are normalized like the documents, in which they would not be found otherwise.
     `least_bytes` is the need of the whole command, for the advised budget.
     """
     stats = [(path, Path(path).stat()) for path in paths]
@@ -117,21 +127,35 @@ def load_items(
             f"{format_size(budget_bytes)}",
             next_step=f"{smallest_budget(max(_SHARE * needed, least_bytes))}, or fewer files",
         )
-    key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
+    files_key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
+    key = (files_key, normalize, lowercase)
     with _lock:
         if key not in _loaded:
             _loaded.clear()  # keep only one table in a process that prepares many datasets
-            _loaded[key] = _read_items(paths)
+            _loaded[key] = _read_items(
+                paths,
+                CleaningSettings(
+                    normalize=normalize, lowercase=lowercase, filter=False, dedup=False
+                ),
+            )
         return _loaded[key]
 
 
-def _read_items(paths: Sequence[str]) -> EvaluationItems:
+def _normalized(text: bytes, cleaning: CleaningSettings) -> bytes:
+    """A text as cleaning leaves it in a document."""
+    ends = np.array([len(text)], np.uint64)
+    segments = (Segment(0, 0, 0, len(text)),)
+    block = TextBlock(0, 0, "rows", text, segments, row_ends=ends)
+    return bytes(clean_block(block, ReadingSettings(), cleaning, paths=StreamPaths(())).text)
+
+
+def _read_items(paths: Sequence[str], cleaning: CleaningSettings) -> EvaluationItems:
     table = _native.EvalGrams()
     first_items, num_short = [0], 0
     for path in paths:
         item = first_items[-1]
         for texts in _iter_rows(path):
-            num_short += sum(table.add(text, item) for text in texts) == 0
+            num_short += sum(table.add(_normalized(text, cleaning), item) for text in texts) == 0
             item += 1
         if item == first_items[-1]:
             raise DataError(

@@ -42,7 +42,11 @@ def read_stored_counts(root: Path, metadata: Mapping[str, Any], stored: PrepareS
 
     rows = [metadata, *metadata.get("appended", [])]
     last = next((row for row in reversed(rows) if "decontamination" in row), {})
-    return read_counts(root, last.get("decontamination", {}), load_items(stored.item_files))
+    return read_counts(
+        root,
+        last.get("decontamination", {}),
+        load_items(stored.item_files, normalize=stored.normalize, lowercase=stored.lowercase),
+    )
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,11 @@ class AddedText:
         return find_contamination(
             self.table,
             self.folder,
-            load_items(self.stored.item_files),
+            load_items(
+                self.stored.item_files,
+                normalize=self.stored.normalize,
+                lowercase=self.stored.lowercase,
+            ),
             pool,
             progress,
             cuts=self.stored.decontaminate_by == "cut",

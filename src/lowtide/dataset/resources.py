@@ -143,7 +143,13 @@ def _load_extras(settings: PrepareSettings, inputs: Inputs) -> int:
         load_model(path)
     if not items:
         return 0
-    return load_items(items, budget_bytes=budget.total_bytes, least_bytes=least).count_bytes
+    return load_items(
+        items,
+        normalize=settings.normalize,
+        lowercase=settings.lowercase,
+        budget_bytes=budget.total_bytes,
+        least_bytes=least,
+    ).count_bytes
 
 
 _NO_INPUTS = Inputs()

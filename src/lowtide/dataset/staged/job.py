@@ -191,7 +191,9 @@ class StagedJob:
         from lowtide.dataset.contamination import ContaminationJob
 
         return ContaminationJob(
-            items=load_items(settings.item_files),
+            items=load_items(
+                settings.item_files, normalize=settings.normalize, lowercase=settings.lowercase
+            ),
             cuts=settings.decontaminate_by == "cut",
             records=self.records,
             scan_stage=HASH_STAGE,
