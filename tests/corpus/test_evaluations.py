@@ -20,10 +20,12 @@ from lowtide.corpus.evaluations import (
     planned_item_bytes,
     smallest_item_budget,
 )
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.files import checksum_bytes
 from lowtide.memory import smallest_budget
 
+CLEANING = CleaningSettings()
 ROWS = b"".join(
     json.dumps({"question": f"what does item {n} of all say about tides and other things"}).encode()
     + b"\n"
@@ -39,7 +41,7 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     for data in (bytes(damaged), whole[:-20], b"no gzip at all"):
         path.write_bytes(data)
         with pytest.raises(DataError, match="this file cannot be read") as failed:
-            load_items([str(path)])
+            load_items([str(path)], CLEANING)
         assert str(path) in str(failed.value)
 
 
@@ -49,12 +51,12 @@ def test_packed_items_are_counted_as_they_are_unpacked(tmp_path: Path) -> None:
     packed.write_bytes(ROWS)  # its size alone counts here, before anything is read
     needed = len(ROWS) // 6 * 32
     budget = 3 * needed + 3 * 32
-    assert load_items([str(plain)], budget_bytes=budget).first_items == (0, 50)
+    assert load_items([str(plain)], CLEANING, budget_bytes=budget).first_items == (0, 50)
     with pytest.raises(BudgetError, match="more than a third of the budget") as refused:
-        load_items([str(packed)], budget_bytes=4 * budget, least_bytes=200 << 20)
+        load_items([str(packed)], CLEANING, budget_bytes=4 * budget, least_bytes=200 << 20)
     assert f"{smallest_budget(200 << 20)}, or fewer files" in str(refused.value)
     packed.write_bytes(gzip.compress(ROWS))
-    assert load_items([str(packed)], budget_bytes=budget).first_items == (0, 50)
+    assert load_items([str(packed)], CLEANING, budget_bytes=budget).first_items == (0, 50)
 
 
 def test_one_table_at_a_time(tmp_path: Path) -> None:
@@ -62,11 +64,14 @@ def test_one_table_at_a_time(tmp_path: Path) -> None:
     paths = [tmp_path / f"{n}.jsonl" for n in range(3)]
     for path in paths:
         path.write_bytes(ROWS)
-        items = load_items([str(path)])
-        assert load_items([str(path)]) is items
+        items = load_items([str(path)], CLEANING)
+        assert load_items([str(path)], CLEANING) is items
         assert list(evaluations._loaded.values()) == [items]
     paths[2].write_bytes(ROWS + ROWS)
-    assert load_items([str(paths[2])]).first_items == (0, 100)  # a file that changed is read again
+    assert load_items([str(paths[2])], CLEANING).first_items == (
+        0,
+        100,
+    )  # a file that changed is read again
 
 
 def test_words_far_into_a_document_are_looked_at() -> None:
@@ -124,9 +129,9 @@ def test_a_budget_of_three_times_the_table_is_enough(tmp_path: Path) -> None:
     path = tmp_path / "items.jsonl"
     path.write_bytes(ROWS)
     least = smallest_item_budget([str(path)])
-    assert load_items([str(path)], budget_bytes=least).first_items == (0, 50)
+    assert load_items([str(path)], CLEANING, budget_bytes=least).first_items == (0, 50)
     with pytest.raises(BudgetError) as caught:
-        load_items([str(path)], budget_bytes=least - 1)
+        load_items([str(path)], CLEANING, budget_bytes=least - 1)
     assert caught.value.next_step == f"{smallest_budget(least)}, or fewer files"
 
 
@@ -140,7 +145,7 @@ def test_items_are_counted_over_all_files(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
     Path(paths[0]).write_text("\n".join(["", *map(json.dumps, rows), "  ", ""]))
     Path(paths[1]).write_text(json.dumps(rows[0]))
-    items = load_items(paths)
+    items = load_items(paths, CLEANING)
     assert items.files == tuple(paths) and items.first_items == (0, 3, 4)
     assert items.num_short == 1
     assert len(items.table) == 2 and items.count_bytes == 2 * 8
@@ -162,20 +167,37 @@ def test_items_that_are_none_are_named(tmp_path: Path, text: str, why: str) -> N
     path = tmp_path / "items.jsonl"
     path.write_text(text)
     with pytest.raises(DataError, match=why) as caught:
-        load_items([str(path)])
+        load_items([str(path)], CLEANING)
     assert caught.value.path == str(path)
 
 
-@pytest.mark.parametrize("form", ["caf\u00e9", "cafe\u0301", "ca\u200bf\u00e9", "caf\x07\u00e9"])
-def test_items_are_normalized_like_documents(tmp_path: Path, form: str) -> None:
-    item = " ".join(f"{form}{number}" for number in range(14))
+@pytest.mark.parametrize("engine", ["threads", "files"])
+@pytest.mark.parametrize(
+    ("word", "options"),
+    [
+        ("caf\u00e9", {}),
+        ("cafe\u0301", {}),
+        ("ca\u200bf\u00e9", {}),
+        ("caf\x07\u00e9", {}),
+        ("caf\x07\u00e9", {"normalize": False}),
+        ("Caf\u00c9", {"lowercase": True}),
+        ("an@example.org or ", {"mask": "email"}),
+    ],
+)
+def test_items_are_changed_like_documents(
+    tmp_path: Path, word: str, options: dict[str, Any], engine: str
+) -> None:
+    item = " ".join(f"{word}{number}" for number in range(14))
     (tmp_path / "items.jsonl").write_text(json.dumps({"q": item}) + "\n")
     (tmp_path / "a.txt").write_text(f"Before {item} after<|endoftext|>Nothing of an item is here")
+    work = {} if engine == "threads" else {"engine": engine, "work_dir": tmp_path / "work"}
     made = prepare_dataset(
         input_files=tmp_path / "a.txt",
         out_dir=tmp_path / "out",
         decontaminate=[str(tmp_path / "items.jsonl")],
         val_fraction=0,
         progress=False,
+        **options,
+        **work,
     )
     assert made.info.metadata["total_documents"] == 1

@@ -16,6 +16,7 @@ import pytest
 from lowtide import files
 from lowtide.corpus.evaluations import load_items
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.dataset import contamination
 from lowtide.dataset.contamination import Contamination, ContaminationJob
 from lowtide.dataset.existing import PrepareResult
@@ -196,7 +197,7 @@ def test_counts_of_ngrams_take_what_is_planned_for_them(tmp_path: Path) -> None:
     words = [str(chooser.randrange(10**6)) for _ in range(60_000)]
     path = tmp_path / "items.jsonl"
     path.write_text(json.dumps({"text": " ".join(words)}) + "\n")
-    items = load_items([str(path)])
+    items = load_items([str(path)], CleaningSettings())
     size = len(items.table)
     assert size == 60_000 - 12
     met = np.arange(1, size, dtype="<u4")  # all but the first

@@ -12,6 +12,7 @@ import pytest
 from lowtide.arguments import parse_settings
 from lowtide.cli import main
 from lowtide.corpus.evaluations import load_items, smallest_item_budget
+from lowtide.corpus.settings import CleaningSettings
 from lowtide.errors import BudgetError, UsageError
 from lowtide.files import write_json
 from lowtide.model.config import GPTConfig
@@ -233,8 +234,12 @@ def test_evaluation_items_are_counted_as_prepare_counts_them(tmp_path):
     assert need.stage == "prepare" and need.disk_bytes > without.disk_bytes
     assert need.least_bytes > without.least_bytes and "evaluation items" in need.note
     with pytest.raises(BudgetError, match="more than a third"):
-        load_items([str(items)], budget_bytes=smallest_item_budget([str(items)]) - 1)
-    assert len(load_items([str(items)], budget_bytes=need.least_bytes).table) > 0
+        load_items(
+            [str(items)], CleaningSettings(), budget_bytes=smallest_item_budget([str(items)]) - 1
+        )
+    assert (
+        len(load_items([str(items)], CleaningSettings(), budget_bytes=need.least_bytes).table) > 0
+    )
     with pytest.raises(UsageError, match="names no file"):
         make_plan(**wanted, decontaminate=["nowhere.jsonl"])
 

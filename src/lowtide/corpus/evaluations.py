@@ -45,7 +45,7 @@ _SHARE = 3
 
 _lock = threading.Lock()
 _UNPACKED = 5  # gzip rarely compresses text more than this
-_loaded: dict[tuple[tuple[tuple[str, int, int], ...], bool, bool], EvaluationItems] = {}
+_loaded: dict[tuple[tuple[tuple[str, int, int], ...], CleaningSettings], EvaluationItems] = {}
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,14 @@ def smallest_item_budget(paths: Sequence[str]) -> int:
 
 def load_items(
     paths: Sequence[str],
+    cleaning: CleaningSettings,
     *,
-    normalize: bool = True,
-    lowercase: bool = False,
     budget_bytes: int | None = None,
     least_bytes: int = 0,
 ) -> EvaluationItems:
     """Read all items, once per process; a table that is too large is an error with its size.
 
-    Their texts are normalized like the documents, in which they would not be found otherwise.
+    Their texts are changed like those of the documents, where they would not be found otherwise.
     `least_bytes` is the need of the whole command, for the advised budget.
     """
     stats = [(path, Path(path).stat()) for path in paths]
@@ -127,35 +126,36 @@ def load_items(
             f"{format_size(budget_bytes)}",
             next_step=f"{smallest_budget(max(_SHARE * needed, least_bytes))}, or fewer files",
         )
-    files_key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
-    key = (files_key, normalize, lowercase)
+    changes = CleaningSettings(
+        normalize=cleaning.normalize,
+        lowercase=cleaning.lowercase,
+        mask=cleaning.mask,
+        filter=False,
+        dedup=False,
+    )
+    key = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats), changes
     with _lock:
         if key not in _loaded:
             _loaded.clear()  # keep only one table in a process that prepares many datasets
-            _loaded[key] = _read_items(
-                paths,
-                CleaningSettings(
-                    normalize=normalize, lowercase=lowercase, filter=False, dedup=False
-                ),
-            )
+            _loaded[key] = _read_items(paths, changes)
         return _loaded[key]
 
 
-def _normalized(text: bytes, cleaning: CleaningSettings) -> bytes:
+def _changed(text: bytes, changes: CleaningSettings) -> bytes:
     """A text as cleaning leaves it in a document."""
     ends = np.array([len(text)], np.uint64)
     segments = (Segment(0, 0, 0, len(text)),)
     block = TextBlock(0, 0, "rows", text, segments, row_ends=ends)
-    return bytes(clean_block(block, ReadingSettings(), cleaning, paths=StreamPaths(())).text)
+    return bytes(clean_block(block, ReadingSettings(), changes, paths=StreamPaths(())).text)
 
 
-def _read_items(paths: Sequence[str], cleaning: CleaningSettings) -> EvaluationItems:
+def _read_items(paths: Sequence[str], changes: CleaningSettings) -> EvaluationItems:
     table = _native.EvalGrams()
     first_items, num_short = [0], 0
     for path in paths:
         item = first_items[-1]
         for texts in _iter_rows(path):
-            num_short += sum(table.add(_normalized(text, cleaning), item) for text in texts) == 0
+            num_short += sum(table.add(_changed(text, changes), item) for text in texts) == 0
             item += 1
         if item == first_items[-1]:
             raise DataError(

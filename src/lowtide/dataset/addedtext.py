@@ -45,7 +45,7 @@ def read_stored_counts(root: Path, metadata: Mapping[str, Any], stored: PrepareS
     return read_counts(
         root,
         last.get("decontamination", {}),
-        load_items(stored.item_files, normalize=stored.normalize, lowercase=stored.lowercase),
+        load_items(stored.item_files, stored),
     )
 
 
@@ -124,11 +124,7 @@ class AddedText:
         return find_contamination(
             self.table,
             self.folder,
-            load_items(
-                self.stored.item_files,
-                normalize=self.stored.normalize,
-                lowercase=self.stored.lowercase,
-            ),
+            load_items(self.stored.item_files, self.stored),
             pool,
             progress,
             cuts=self.stored.decontaminate_by == "cut",

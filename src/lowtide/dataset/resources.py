@@ -145,8 +145,7 @@ def _load_extras(settings: PrepareSettings, inputs: Inputs) -> int:
         return 0
     return load_items(
         items,
-        normalize=settings.normalize,
-        lowercase=settings.lowercase,
+        settings,
         budget_bytes=budget.total_bytes,
         least_bytes=least,
     ).count_bytes

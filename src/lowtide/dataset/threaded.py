@@ -230,7 +230,7 @@ class Preparation:
         return find_contamination(
             table,
             self.work / "near",
-            load_items(self.settings.item_files),
+            load_items(self.settings.item_files, self.settings),
             self.pool,
             self.progress,
             cuts=self.settings.decontaminate_by == "cut",

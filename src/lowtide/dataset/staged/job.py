@@ -191,9 +191,7 @@ class StagedJob:
         from lowtide.dataset.contamination import ContaminationJob
 
         return ContaminationJob(
-            items=load_items(
-                settings.item_files, normalize=settings.normalize, lowercase=settings.lowercase
-            ),
+            items=load_items(settings.item_files, settings),
             cuts=settings.decontaminate_by == "cut",
             records=self.records,
             scan_stage=HASH_STAGE,
