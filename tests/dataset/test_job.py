@@ -102,7 +102,7 @@ def test_evaluation_items_are_looked_for_where_they_are_named(
 ) -> None:
     job = make()
     assert (job.contamination_job, job.contamination, job.finders) == (None, None, [])
-    monkeypatch.setattr(module, "load_items", lambda paths: ("items", paths))
+    monkeypatch.setattr(module, "load_items", lambda paths, cleaning: ("items", paths))
     monkeypatch.setattr(
         "lowtide.dataset.addedtext.read_stored_counts",
         lambda root, metadata, given: (root, metadata),

@@ -237,7 +237,7 @@ def test_near_copies_and_items_are_looked_for_where_they_are_asked_for(
         "lowtide.dataset.near.running.find_contamination",
         lambda *given, **more: asked.append((given[1:3], more)) or "items",
     )
-    monkeypatch.setattr(threaded, "load_items", lambda paths: ("items of", paths))
+    monkeypatch.setattr(threaded, "load_items", lambda paths, cleaning: ("items of", paths))
     run = make()
     assert run.find_near_copies("table") is None and run.find_contamination("table") is None
     assert make(near="options", dedup=False).find_near_copies("table") == "near"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import _native, files
-from lowtide.arrays import np
 from lowtide.corpus.cleaning import clean_block
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import ReadingSettings, Segment, StreamPaths, TextBlock
@@ -45,6 +44,7 @@ _SHARE = 3
 
 _lock = threading.Lock()
 _UNPACKED = 5  # gzip rarely compresses text more than this
+_ONE_DOCUMENT = ReadingSettings(separator=b"")
 _loaded: dict[tuple[tuple[tuple[str, int, int], ...], CleaningSettings], EvaluationItems] = {}
 
 
@@ -143,10 +143,8 @@ def load_items(
 
 def _changed(text: bytes, changes: CleaningSettings) -> bytes:
     """A text as cleaning leaves it in a document."""
-    ends = np.array([len(text)], np.uint64)
-    segments = (Segment(0, 0, 0, len(text)),)
-    block = TextBlock(0, 0, "rows", text, segments, row_ends=ends)
-    return bytes(clean_block(block, ReadingSettings(), changes, paths=StreamPaths(())).text)
+    block = TextBlock(0, 0, "text", text, (Segment(0, 0, 0, len(text)),))
+    return bytes(clean_block(block, _ONE_DOCUMENT, changes, paths=StreamPaths(())).text)
 
 
 def _read_items(paths: Sequence[str], changes: CleaningSettings) -> EvaluationItems:
