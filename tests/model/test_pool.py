@@ -99,13 +99,16 @@ attend()
 few = min(cost() for _ in range(3))
 attend(64, num_heads=256)
 many = min(cost() for _ in range(3))
-assert many < 1.5 * few, (few, many)
+assert many < 2.5 * few, (few, many)  # four times, when all of them looked for work
 """
 
 
 def run_script(script: str) -> None:
+    # Always the usual build: a child that is forked while a thread allocates would wait for a lock
+    # of the address sanitizer.
+    usual = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH")}
     command = [sys.executable, "-W", "ignore", "-c", ATTEND + script]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=usual)
     assert ran.returncode == 0, ran.stderr
 
 
