@@ -53,7 +53,7 @@ def test_the_end_is_encoded_as_if_all_of_it_were(
     path = tmp_path_factory.getbasetemp() / "prompt.txt"
     path.write_bytes(text.encode())
     read = path.read_text(encoding="utf-8")  # line ends as in any text file
-    prompts._check.cache_clear()
+    prompts._read_through.cache_clear()
     (prompt,) = iter_prompts(settings(prompt_file=path), read_bytes=7)
     assert "".join(prompt.iter_text()) == read
     assert encode_end(tokenizer, prompt, context, first_bytes=16) == [
@@ -86,13 +86,13 @@ def test_an_end_without_a_place_to_cut_is_refused(gpt2: Tokenizer) -> None:
 def test_every_line_is_a_prompt_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes("one\r\n\r\n  two, 潮が引く\rthree\n\n\nfour".encode())
-    prompts._check.cache_clear()
+    prompts._read_through.cache_clear()
     chosen = settings(prompt_file=path, each_line=True)
     texts = ["".join(prompt.iter_text()) for prompt in iter_prompts(chosen, read_bytes=7)]
     assert texts == ["one", "  two, 潮が引く", "three", "four"]
     assert count_prompts(chosen) == 4
     path.write_bytes(b"")
-    prompts._check.cache_clear()
+    prompts._read_through.cache_clear()
     assert count_prompts(chosen) == 0
 
 
@@ -175,7 +175,7 @@ def test_a_byte_order_mark_is_not_part_of_a_prompt(tmp_path: Path) -> None:
     assert ["".join(line.iter_text()) for line in iter_prompts(lines)] == ["one", "two \ufeff"]
     assert (count_prompts(lines), longest_prompt(lines)) == (2, 7 + 8)
     path.write_bytes(b"\xef\xbb\xbf")
-    prompts._check.cache_clear()
+    prompts._read_through.cache_clear()
     assert (count_prompts(lines), longest_prompt(lines)) == (0, 8)
     (empty,) = iter_prompts(settings(prompt_file=path))
     assert not empty and not list(filter(None, empty.iter_text()))
@@ -226,3 +226,11 @@ def test_what_only_a_package_can_cut_is_encoded_whole(context: int, ids: list[in
 
     package: Any = SimpleNamespace(kind="package", iter_encoded=iter_encoded)
     assert encode_end(package, Prompt("a text"), context) == ids and asked == ["a text"]
+
+
+def test_a_prompt_file_that_changed_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    settings = GenerateSettings(model_name="m", prompt_file=path)
+    for text in ("one", "three and four"):
+        path.write_text(text)
+        assert [prompt.size_bytes for prompt in iter_prompts(settings)] == [len(text)]

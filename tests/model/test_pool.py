@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ..forks import run_children, run_program
+
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
 
@@ -51,31 +53,6 @@ def attend(num_threads=2, num_heads=2, num_tokens=2):
     assert (out == 1).all()
 """
 
-FORKS = """
-import os, signal, threading
-
-stopped = False
-def loop():
-    while not stopped:
-        attend()
-
-callers = [threading.Thread(target=loop) for _ in range(3)]
-for caller in callers:
-    caller.start()
-statuses = []
-for _ in range(150):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(5)
-        attend()
-        os._exit(0)
-    statuses.append(os.waitpid(child, 0)[1])
-    if statuses[-1]:
-        break
-stopped = True
-assert not any(statuses), statuses
-"""
-
 NO_MORE_THREADS = """
 import resource
 
@@ -103,24 +80,15 @@ assert many < 2.5 * few, (few, many)  # four times, when all of them looked for 
 """
 
 
-def run_script(script: str) -> None:
-    # Always the usual build: a child that is forked while a thread allocates would wait for a lock
-    # of the address sanitizer.
-    usual = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH")}
-    command = [sys.executable, "-W", "ignore", "-c", ATTEND + script]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=usual)
-    assert ran.returncode == 0, ran.stderr
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_child_made_while_other_threads_compute_computes_too() -> None:
-    run_script(FORKS)
+    run_children(ATTEND, "attend()", children=150)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
 def test_work_is_done_where_the_system_allows_no_more_threads() -> None:
-    run_script(NO_MORE_THREADS)
+    run_program(ATTEND + NO_MORE_THREADS)
 
 
 def test_threads_that_are_not_wanted_any_more_take_no_time() -> None:
-    run_script(MANY_THREADS)
+    run_program(ATTEND + MANY_THREADS)

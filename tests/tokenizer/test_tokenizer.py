@@ -7,8 +7,6 @@ import gzip
 import os
 import pickle
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +26,8 @@ from lowtide.tokenizer.formats import ranked_vocabulary
 from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.patterns import PATTERN_NAMES, Pattern
 from lowtide.tokenizer.vocabulary import Vocabulary
+
+from ..forks import run_children
 
 Pair = tuple[bytes, bytes]
 MakeText = Callable[[int, int], bytes]
@@ -660,37 +660,11 @@ def test_copies_and_pickles_give_the_same_ids(small_tokenizer: Tokenizer) -> Non
             assert other.data == tokenizer.data
 
 
-FORKS = """
-import os, signal, threading
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_child_made_while_other_threads_encode_encodes_too() -> None:
+    code = """
 from lowtide import Tokenizer
-
 tokenizer = Tokenizer.from_merges([(b"a", b"b")])
 tokenizer.encode("ab")
-stopped = False
-def loop():
-    while not stopped:
-        tokenizer.encode("ab")
-
-callers = [threading.Thread(target=loop) for _ in range(4)]
-for caller in callers:
-    caller.start()
-statuses = []
-for _ in range(1000):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(5)
-        tokenizer.encode("ab")
-        os._exit(0)
-    statuses.append(os.waitpid(child, 0)[1])
-    if statuses[-1]:
-        break
-stopped = True
-assert not any(statuses), statuses
 """
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-def test_a_child_made_while_other_threads_encode_encodes_too():
-    command = [sys.executable, "-W", "ignore", "-c", FORKS]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    run_children(code, 'tokenizer.encode("ab")', children=1000)

@@ -144,10 +144,7 @@ def _load_extras(settings: PrepareSettings, inputs: Inputs) -> int:
     if not items:
         return 0
     return load_items(
-        items,
-        settings,
-        budget_bytes=budget.total_bytes,
-        least_bytes=least,
+        items, settings, budget_bytes=budget.total_bytes, least_bytes=least
     ).count_bytes
 
 

@@ -149,7 +149,6 @@ def longest_prompt(settings: GenerateSettings) -> int:
     return size + _TOKENS_BEFORE
 
 
-@functools.lru_cache(maxsize=1)
 def _check(path: Path, read_bytes: int = _READ_BYTES) -> tuple[int, int]:
     """Refuse anything but a regular file in UTF-8; return where its text begins, and its size.
 
@@ -163,19 +162,25 @@ def _check(path: Path, read_bytes: int = _READ_BYTES) -> tuple[int, int]:
                 path=path,
                 next_step="write it into a file first, or give the text itself with --prompt",
             )
-        decoder = codecs.getincrementaldecoder("utf-8")("strict")
-        for data in _iter_bytes(path, 0, status.st_size, read_bytes):
-            _decode(decoder, data, path)
-        _decode(decoder, b"", path, final=True)
+        first = _read_through(path, status.st_size, status.st_mtime_ns, read_bytes)
     except FileNotFoundError:
         raise DataError(
             "prompt file not found",
             path=path,
             next_step="check the path for typing errors, or give the text itself with --prompt",
         ) from None
-    mark = codecs.BOM_UTF8
-    first = len(mark) if b"".join(_iter_bytes(path, 0, len(mark), len(mark))) == mark else 0
     return first, status.st_size - first
+
+
+@functools.lru_cache(maxsize=1)
+def _read_through(path: Path, size: int, _modified_ns: int, read_bytes: int) -> int:
+    """Refuse a file that is not UTF-8; return where its text begins. Done again when it changed."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    for data in _iter_bytes(path, 0, size, read_bytes):
+        _decode(decoder, data, path)
+    _decode(decoder, b"", path, final=True)
+    mark = codecs.BOM_UTF8
+    return len(mark) if b"".join(_iter_bytes(path, 0, len(mark), len(mark))) == mark else 0
 
 
 def _decode(
