@@ -793,6 +793,8 @@ def train(
     beta1: float = 0.9,
     beta2: float | None = None,
     ahead_weight: float = 0.0,
+    early_cap: float = 0.0,
+    confidence: float = 1.0,
     average_over: float = 0.0,
     momentum: float | None = None,
     momentum_warmup: int = 0,
@@ -933,6 +935,11 @@ def train(
         ahead_weight: Multi-token prediction: learn the second and third next token too, at this
             weight and half of it, falling to zero by two thirds of the run; losses shown are
             those of the next token.
+        early_cap: Cap logits softly to this size in the first tenth of a run, then less and
+            less, and no more after two fifths; the tide layout has a cap of its own.
+        confidence: Size of the finished network's logits, as a share of those that it is
+            trained with; below 1 if text is seen several times, since networks are then too
+            sure of what comes next.
         average_over: Save, evaluate and sample from a running average of the weights over this
             share of the run; 0.1 helps if text is seen several times.
         momentum: Momentum of Muon; 0.95 if not given, 0.9 with --target-params up to 30M and a

@@ -191,6 +191,12 @@ class TrainKeywords(TypedDict, total=False):
     ahead_weight: float
     """Multi-token prediction: learn the second and third next token too, at this weight and half of it, falling to zero by two thirds of the run; losses shown are those of the next token."""
 
+    early_cap: float
+    """Cap logits softly to this size in the first tenth of a run, then less and less, and no more after two fifths; the tide layout has a cap of its own."""
+
+    confidence: float
+    """Size of the finished network's logits, as a share of those that it is trained with; below 1 if text is seen several times, since networks are then too sure of what comes next."""
+
     average_over: float
     """Save, evaluate and sample from a running average of the weights over this share of the run; 0.1 helps if text is seen several times."""
 

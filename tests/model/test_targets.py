@@ -8,7 +8,14 @@ from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.loss import chunked_cross_entropy
-from lowtide.model.targets import ahead_weights, cap_logits, plain_loss_and_error, targets_ahead
+from lowtide.model.targets import (
+    LossForm,
+    ahead_weights,
+    cap_logits,
+    opening_cap,
+    plain_loss_and_error,
+    targets_ahead,
+)
 
 SHAPE = {"vocab_size": 50, "context_length": 16, "num_layers": 1, "width": 32, "num_heads": 2}
 
@@ -90,7 +97,7 @@ def test_looking_ahead_changes_what_is_learned_not_what_is_shown():
     ids, targets = torch.randint(50, (2, 9)), torch.randint(50, (2, 9))
     found = []
     for weights in ((), (0.5, 0.25)):
-        model.ahead_weights = weights
+        model.loss_form = LossForm(ahead=weights)
         model.zero_grad()
         loss = model(ids, targets)
         loss.backward()
@@ -99,6 +106,39 @@ def test_looking_ahead_changes_what_is_learned_not_what_is_shown():
     assert (found[0][1] - found[1][1]).norm() > 0.1 * found[0][1].norm()
     model.eval()
     assert model(ids, targets).item() == pytest.approx(found[0][0].item(), abs=1e-5)
+
+
+def test_an_early_cap_opens_and_ends():
+    assert opening_cap(15.0, 0.0) == opening_cap(15.0, 0.1) == 15.0
+    caps = [opening_cap(15.0, share) for share in (0.15, 0.2, 0.3, 0.399)]
+    assert caps == sorted(caps) and caps[0] > 15 and 118 < caps[-1] < 120
+    assert opening_cap(15.0, 0.4) == opening_cap(15.0, 1.0) == opening_cap(0.0, 0.0) == 0
+
+
+@pytest.mark.parametrize("layout", ["qwen3", "tide"])
+def test_a_form_of_the_loss_is_for_training_alone(layout):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**SHAPE, layout=layout))
+    torch.nn.init.normal_(model.embedding.weight, std=4.0)
+    ids, targets = torch.randint(50, (2, 9)), torch.randint(50, (2, 9))
+    model.loss_form = LossForm(cap=3.0, confidence=0.5)
+    loss = model(ids, targets)
+    loss.backward()
+    gradient = model.embedding.weight.grad
+    with torch.no_grad():
+        cap = 15.0 if layout == "tide" else 3.0  # its own cap goes first
+        hidden = model.hidden(ids) / 0.5
+        expected = F.cross_entropy(
+            cap_logits(F.linear(hidden, model.output_weight), cap).flatten(0, 1), targets.flatten()
+        )
+    torch.testing.assert_close(loss, expected)
+    model.zero_grad()
+    bent = cap_logits(F.linear(model.hidden(ids) / 0.5, model.output_weight), cap)
+    F.cross_entropy(bent.flatten(0, 1), targets.flatten()).backward()
+    torch.testing.assert_close(model.embedding.weight.grad, gradient)
+    model.eval()
+    plain = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(model(ids, targets), plain)
 
 
 def test_a_folder_says_its_cap_and_one_from_before_has_none():

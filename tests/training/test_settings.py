@@ -114,6 +114,8 @@ DEFAULTS = {
     "spelling_rate": 0.0,
     "beta1": 0.9,
     "ahead_weight": 0.0,
+    "early_cap": 0.0,
+    "confidence": 1.0,
     "average_over": 0.0,
     "momentum_warmup": 0,
     "zero_init": False,

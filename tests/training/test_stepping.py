@@ -10,6 +10,7 @@ import torch
 from lowtide.errors import BudgetError
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
+from lowtide.model.targets import LossForm
 from lowtide.settings import build_settings
 from lowtide.training import stepping
 from lowtide.training.distributed import ProcessGroup
@@ -290,15 +291,17 @@ def test_weights_are_averaged_over_a_share_of_the_run(make_stepper, batch, monke
             noted.append((step, share_done))
 
     monkeypatch.setattr(stepping, "WeightAverage", Average)
-    monkeypatch.setattr(stepping, "ahead_weights", lambda weight, share: (weight, share))
-    stepper = make_stepper(average_over=over, ahead_weight=0.5)
+    form = {"ahead_weight": 0.5, "early_cap": 15.0, "confidence": 0.9}
+    stepper = make_stepper(average_over=over, **form)
     stepper.state.step = 4
-    stepper._forward_backward = lambda *given: noted.append(stepper.model.ahead_weights)
+    stepper._forward_backward = lambda *given: noted.append(stepper.model.loss_form)
+    stepper.compute(*batch, share_done=0.25)
+    assert noted.pop() == LossForm.at(0.25, **form)
     stepper.compute(*batch, share_done=0.75)
     del stepper._forward_backward
-    assert noted[-1] == (0.5, 0.75)
+    assert noted[-1] == LossForm(confidence=0.9)
     del noted[1 if over else 0 :]
-    stepper.model.ahead_weights = ()
+    stepper.model.loss_form = LossForm()
     stepper.update(torch.tensor(1.0), 1.0)
     assert noted == ([over, (4, 0.75)] if over else [])
 

@@ -42,6 +42,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "device": {"device": "mps"},
     "slurm": {"slurm": True},
     "ahead_weight": {"ahead_weight": 0.1},
+    "early_cap": {"early_cap": 15.0},
+    "confidence": {"confidence": 0.9},
     "average_over": {"average_over": 0.1},
     "spelling_rate": {"spelling_rate": 0.5},
     "embedding_decay_to": {"embedding_decay_to": "first"},

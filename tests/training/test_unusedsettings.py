@@ -40,6 +40,7 @@ UNUSED = [
      "embedding_decay_to", {"embedding_decay": 1}),
     ({"embedding_decay_to": "first", "embedding_decay": 0.0},
      "embedding_decay_to", {"embedding_decay": None}),
+    ({"early_cap": 15.0, "layout": "tide"}, "early_cap", {"layout": "qwen3"}),
     ({"vram": "8GiB", "device": "cpu"}, "vram", {"device": "cuda"}),
     ({"sample_prompt": "a", "sample_tokens": 0}, "sample_prompt", {"sample_tokens": 5}),
     ({"stop_on_forgetting": True}, "stop_on_forgetting", {"eval_dataset_dir": "d"}),

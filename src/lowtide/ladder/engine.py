@@ -25,7 +25,7 @@ from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.packing import MuonNumbers, StepNumbers, take_step
 from lowtide.ladder.placement import Placement, Rung
 from lowtide.model.sizing import loss_chunk_tokens
-from lowtide.model.targets import ahead_weights
+from lowtide.model.targets import LossForm
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import (
@@ -107,8 +107,14 @@ class LadderEngine:
 
     def compute(self, inputs: Any, targets: Any, *, share_done: float = 0.0) -> Tensor:
         """Compute the gradients of a batch, in halves when memory runs out; return the loss."""
-        self._executor.ahead = ahead_weights(self._settings.learning.ahead_weight, share_done)
-        key = (self._settings.learning.seed, self.state.step)
+        learning = self._settings.learning
+        self._executor.loss_form = LossForm.at(
+            share_done,
+            ahead_weight=learning.ahead_weight,
+            early_cap=learning.early_cap,
+            confidence=learning.confidence,
+        )
+        key = (learning.seed, self.state.step)
         while True:
             try:
                 with self._exact():

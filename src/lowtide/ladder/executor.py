@@ -28,7 +28,7 @@ from lowtide.ladder.units import Unit
 from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT, rotary_tables
 from lowtide.model.loss import PlainHead, chunked_cross_entropy
-from lowtide.model.targets import cap_logits, targets_ahead
+from lowtide.model.targets import LossForm, cap_logits, targets_ahead
 
 __all__ = ["Executor"]
 
@@ -62,7 +62,7 @@ class Executor:
         self._run: Callable[..., Tensor] = run_block
         if compiled:
             self._run = torch.compile(run_block, dynamic=False)
-        self.ahead: tuple[float, ...] = ()
+        self.loss_form = LossForm()
 
     # -- pieces of the network -------------------------------------------------------------------
 
@@ -235,16 +235,21 @@ class Executor:
         self, states: Tensor, targets: Tensor, matrix: Tensor, total: Tensor
     ) -> tuple[Tensor, Tensor]:
         head = PlainHead(matrix, states.dtype)
-        ahead = self.ahead
-        wanted = targets_ahead(targets, len(ahead)) if ahead else targets.flatten()
+        form = self.loss_form
+        wanted = targets_ahead(targets, len(form.ahead)) if form.ahead else targets.flatten()
         wanted = wanted if wanted.ndim == 2 else wanted[:, None]
         error = torch.empty_like(states)
         loss = torch.zeros((), device=states.device)
         for start in range(0, len(states), self._chunk_tokens):
             part = slice(start, start + self._chunk_tokens)
-            own, error[part] = head.chunk(
-                states[part], wanted[part], total, cap=self.config.cap, ahead=ahead
+            own, gradient = head.chunk(
+                states[part] / form.confidence,
+                wanted[part],
+                total,
+                cap=self.config.cap or form.cap,
+                ahead=form.ahead,
             )
+            error[part] = gradient / form.confidence
             loss += own
         return loss, error
 

@@ -135,22 +135,23 @@ def loss_and_float8_error(
     wanted = wanted.contiguous()
     losses = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     log_totals = torch.empty_like(losses)
+    targets = {"TARGETS": wanted.shape[1], "CAPPED": cap > 0}
     _kernels()["sums"][(num_rows,)](
-        logits, wanted, losses, log_totals,
-        VOCAB=vocab_size, BLOCK=_BLOCK, TARGETS=wanted.shape[1], CAP=cap, num_warps=2,
+        logits, wanted, losses, log_totals, cap,
+        VOCAB=vocab_size, BLOCK=_BLOCK, **targets, num_warps=2,
     )  # fmt: skip
     second, third = (*ahead, 0.0, 0.0)[:2]
     small = torch.empty(num_rows, vocab_size, dtype=_E5M2, device=logits.device)
     turned = torch.empty(vocab_size, num_rows, dtype=_E5M2, device=logits.device)
     _kernels()["errors"][_grid(num_rows, vocab_size, _ERROR_TILE)](
         logits, wanted, log_totals, small.view(torch.uint8), turned.view(torch.int32),
-        num_rows, vocab_size, _ERROR_SCALE, second, third,
-        **_ERROR_TILE, TARGETS=wanted.shape[1], CAP=cap, num_warps=8,
+        num_rows, vocab_size, _ERROR_SCALE, second, third, cap,
+        **_ERROR_TILE, **targets, num_warps=8,
     )  # fmt: skip
     _kernels()["targets"][(-(-num_rows // _TARGET_ROWS),)](
         logits, wanted, log_totals, small.view(torch.uint8), turned.view(torch.uint8),
-        num_rows, vocab_size, _ERROR_SCALE, second, third,
-        ROWS=_TARGET_ROWS, TARGETS=wanted.shape[1], CAP=cap, num_warps=4,
+        num_rows, vocab_size, _ERROR_SCALE, second, third, cap,
+        ROWS=_TARGET_ROWS, **targets, num_warps=4,
     )  # fmt: skip
     return losses.sum(), small, turned
 
@@ -200,8 +201,8 @@ def _quantize_tiles(
 
 
 def _sum_rows(
-    logits, wanted, losses, log_totals,
-    VOCAB: tl.constexpr, BLOCK: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
+    logits, wanted, losses, log_totals, cap,
+    VOCAB: tl.constexpr, BLOCK: tl.constexpr, TARGETS: tl.constexpr, CAPPED: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * VOCAB
@@ -211,22 +212,22 @@ def _sum_rows(
     for first in range(0, VOCAB, BLOCK):
         inside = first + offsets < VOCAB
         values = tl.load(start + first + offsets, mask=inside, other=-float("inf")).to(tl.float32)
-        if CAP > 0:  # cap * tanh(value / cap)
-            values = tl.where(inside, CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1), values)
+        if CAPPED:  # cap * tanh(value / cap)
+            values = tl.where(inside, cap * (2 * tl.sigmoid(values * (2 / cap)) - 1), values)
         new_largest = tl.maximum(largest, tl.max(values, 0))
         total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)
         largest = new_largest
     log_total = largest + tl.log(total)
     tl.store(log_totals + row, log_total)
     reached = tl.load(start + tl.load(wanted + row * TARGETS)).to(tl.float32)
-    if CAP > 0:
-        reached = CAP * (2 * tl.sigmoid(reached * (2 / CAP)) - 1)
+    if CAPPED:
+        reached = cap * (2 * tl.sigmoid(reached * (2 / cap)) - 1)
     tl.store(losses + row, log_total - reached)
 
 
 def _write_errors(
-    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
+    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third, cap,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TARGETS: tl.constexpr, CAPPED: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     # Both results are bytes here: e5m2 is the upper half of a float16, rounded. Bytes of four rows
     # are transposed together as one word, which moves a quarter as many. Targets are ignored here,
@@ -243,8 +244,8 @@ def _write_errors(
         where = row[:, None] * vocab_size + column[None, :]
         values = tl.load(logits + corner + where, mask=inside, other=-float("inf")).to(tl.float32)
         log_total = tl.load(log_totals + first_row + row, mask=there, other=0.0)
-        if CAP > 0:
-            values = CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1)
+        if CAPPED:
+            values = cap * (2 * tl.sigmoid(values * (2 / cap)) - 1)
         targets = wanted + (first_row + row) * TARGETS
         weight = tl.full([ROWS // 4], 1.0, tl.float32)
         if TARGETS > 1:
@@ -252,8 +253,8 @@ def _write_errors(
         if TARGETS > 2:
             weight += tl.where(tl.load(targets + 2, mask=there, other=-1) >= 0, third, 0.0)
         error = tl.exp(values - log_total[:, None]) * (weight * scale)[:, None]
-        if CAP > 0:
-            error *= 1 - (values / CAP) * (values / CAP)
+        if CAPPED:
+            error *= 1 - (values / cap) * (values / cap)
         bits = error.to(tl.float16).to(tl.uint16, bitcast=True).to(tl.int32)
         byte = tl.where(
             error == error, (bits + 127 + ((bits >> 8) & 1)) >> 8, 127
@@ -268,8 +269,8 @@ def _write_errors(
 
 
 def _mend_targets(
-    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third,
-    ROWS: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
+    logits, wanted, log_totals, small, turned, num_rows, vocab_size, scale, second, third, cap,
+    ROWS: tl.constexpr, TARGETS: tl.constexpr, CAPPED: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     # Rewrite the numbers at a row's targets, in both layouts. Two targets may be the same token:
     # the same byte is then written twice.
@@ -288,15 +289,15 @@ def _mend_targets(
         column = one if which == 0 else (two if which == 1 else three)
         inside = there & (column >= 0)
         values = tl.load(logits + row * vocab_size + column, mask=inside, other=0.0).to(tl.float32)
-        if CAP > 0:
-            values = CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1)
+        if CAPPED:
+            values = cap * (2 * tl.sigmoid(values * (2 / cap)) - 1)
         error = tl.exp(values - log_total) * weight
         error -= tl.where(one == column, 1.0, 0.0)
         error -= tl.where(two == column, second, 0.0)
         error -= tl.where(three == column, third, 0.0)
         error *= scale
-        if CAP > 0:
-            error *= 1 - (values / CAP) * (values / CAP)
+        if CAPPED:
+            error *= 1 - (values / cap) * (values / cap)
         bits = error.to(tl.float16).to(tl.uint16, bitcast=True).to(tl.int32)
         byte = tl.where(error == error, (bits + 127 + ((bits >> 8) & 1)) >> 8, 127).to(tl.uint8)
         tl.store(small + row * vocab_size + column, byte, mask=inside)

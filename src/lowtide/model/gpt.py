@@ -27,7 +27,7 @@ from lowtide.model.graphs import describe_to_compiler
 from lowtide.model.loss import chunked_cross_entropy
 from lowtide.model.rope import frequencies, table_factor
 from lowtide.model.sizing import loss_chunk_tokens
-from lowtide.model.targets import cap_logits, targets_ahead
+from lowtide.model.targets import LossForm, cap_logits, targets_ahead
 from lowtide.model.tide_blocks import TideAttention, TideBlock
 
 __all__ = ["GPT", "rotary_tables"]
@@ -49,7 +49,7 @@ class GPT(nn.Module):
         self.config = config
         self.activation_checkpointing = False
         self.float8_head = False
-        self.ahead_weights: tuple[float, ...] = ()
+        self.loss_form = LossForm()
         self.compiled_hidden: Callable[[Tensor], Tensor] | None = None
         self.compiled_call: Callable[..., Tensor] | None = None
         self.compiled_again: Callable[..., Tensor] | None = None
@@ -147,14 +147,15 @@ class GPT(nn.Module):
             return self.logits(x)
         if _autocast(x):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        ahead = self.ahead_weights if self.training else ()
+        form = self.loss_form if self.training else LossForm()
         return chunked_cross_entropy(
             x.flatten(0, 1),
             self.output_weight,
-            targets_ahead(targets, len(ahead)) if ahead else targets.flatten(),
+            targets_ahead(targets, len(form.ahead)) if form.ahead else targets.flatten(),
             self.loss_chunk_tokens,
-            cap=self.config.cap,
-            ahead=ahead,
+            cap=self.config.cap or form.cap,
+            ahead=form.ahead,
+            confidence=form.confidence,
             # Evaluation measures the weights themselves, not their 8-bit copies.
             float8=self.float8_head and self.training,
         )

@@ -52,8 +52,8 @@ def fused_loss_and_error(
     losses = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     second, third = (*ahead, 0.0, 0.0)[:2]
     _kernel()[(num_rows,)](
-        logits, wanted.contiguous(), losses, vocab_size, second, third,
-        BLOCK=block, TARGETS=wanted.shape[1], CAP=cap, num_warps=num_warps,
+        logits, wanted.contiguous(), losses, vocab_size, second, third, cap,
+        BLOCK=block, TARGETS=wanted.shape[1], CAPPED=cap > 0, num_warps=num_warps,
     )  # fmt: skip
     return losses.sum(), logits
 
@@ -70,8 +70,8 @@ def _kernel() -> Any:
 
 
 def _loss_rows(
-    logits, wanted, losses, vocab_size, second, third,
-    BLOCK: tl.constexpr, TARGETS: tl.constexpr, CAP: tl.constexpr,
+    logits, wanted, losses, vocab_size, second, third, cap,
+    BLOCK: tl.constexpr, TARGETS: tl.constexpr, CAPPED: tl.constexpr,
 ):  # type: ignore[name-defined]  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * vocab_size
@@ -81,24 +81,24 @@ def _loss_rows(
     for first in range(0, vocab_size, BLOCK):
         inside = first + offsets < vocab_size
         values = tl.load(start + first + offsets, mask=inside, other=-float("inf")).to(tl.float32)
-        if CAP > 0:  # cap * tanh(value / cap)
-            values = tl.where(inside, CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1), values)
+        if CAPPED:  # cap * tanh(value / cap)
+            values = tl.where(inside, cap * (2 * tl.sigmoid(values * (2 / cap)) - 1), values)
         new_largest = tl.maximum(largest, tl.max(values, 0))
         total = total * tl.exp(largest - new_largest) + tl.sum(tl.exp(values - new_largest), 0)
         largest = new_largest
     target = tl.load(wanted + row * TARGETS)
     log_total = largest + tl.log(total)
     reached = tl.load(start + target).to(tl.float32)
-    if CAP > 0:
-        reached = CAP * (2 * tl.sigmoid(reached * (2 / CAP)) - 1)
+    if CAPPED:
+        reached = cap * (2 * tl.sigmoid(reached * (2 / cap)) - 1)
     tl.store(losses + row, log_total - reached)
     tl.debug_barrier()
     for first in range(0, vocab_size, BLOCK):
         where = first + offsets
         inside = where < vocab_size
         values = tl.load(start + where, mask=inside, other=-float("inf")).to(tl.float32)
-        if CAP > 0:
-            values = CAP * (2 * tl.sigmoid(values * (2 / CAP)) - 1)
+        if CAPPED:
+            values = cap * (2 * tl.sigmoid(values * (2 / cap)) - 1)
         share = tl.exp(values - log_total)
         error = share - tl.where(where == target, 1.0, 0.0)
         if TARGETS > 1:
@@ -109,6 +109,6 @@ def _loss_rows(
             later = tl.load(wanted + row * TARGETS + 2)
             weight = tl.where(later >= 0, third, 0.0)
             error += weight * (share - tl.where(where == later, 1.0, 0.0))
-        if CAP > 0:
-            error *= 1 - (values / CAP) * (values / CAP)
+        if CAPPED:
+            error *= 1 - (values / cap) * (values / cap)
         tl.store(start + where, error, mask=inside)

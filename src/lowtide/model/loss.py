@@ -78,6 +78,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         float8: bool,
         cap: float,
         ahead: tuple[float, ...],
+        confidence: float,
     ) -> Tensor:
         num_tokens = hidden.shape[0]
         chunks = [
@@ -95,10 +96,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         for part in chunks:
+            states = hidden[part] if confidence == 1 else hidden[part] / confidence
             loss, gradient = head.chunk(
-                hidden[part], targets[part], weight_gradient, cap=cap, ahead=ahead
+                states, targets[part], weight_gradient, cap=cap, ahead=ahead
             )
-            hidden_gradient[part] = gradient
+            hidden_gradient[part] = gradient if confidence == 1 else gradient / confidence
             total += loss
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.num_tokens = num_tokens
@@ -113,7 +115,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return (
             (hidden_gradient.float() * scale).to(hidden_gradient.dtype),
             weight_gradient * scale,
-            *(None,) * 5,
+            *(None,) * 6,
         )
 
 
@@ -126,17 +128,19 @@ def chunked_cross_entropy(
     float8: bool = False,
     cap: float = 0.0,
     ahead: tuple[float, ...] = (),
+    confidence: float = 1.0,
 ) -> Tensor:
     """Return the mean cross entropy of `hidden @ weight.T` [N, V] without ever holding all of it.
 
     With `float8`, a pass with gradients uses float8 products if their sides allow it. Logits are
     softly capped to -cap to cap. With weights `ahead`, targets are [N, 2] or [N, 3]: the gradient
-    is that of all of them, the loss that of the first.
+    is that of all of them, the loss that of the first. A pass with gradients divides logits by
+    `confidence`.
     """
     wanted = targets if targets.ndim == 2 else targets[:, None]
     if not torch.is_grad_enabled():  # a function is told what its inputs require, wherever it runs
         hidden, weight = hidden.detach(), weight.detach()
-    return _compute(hidden, weight, wanted, chunk_tokens, float8, cap, ahead)
+    return _compute(hidden, weight, wanted, chunk_tokens, float8, cap, ahead, confidence)
 
 
 _compute: Callable[..., Tensor] = _ChunkedCrossEntropy.apply  # pyright: ignore[reportAssignmentType]

@@ -1,11 +1,13 @@
-"""Targets of multi-token prediction, soft caps of logits, and a plain loss with both.
+"""What training adds to the cross entropy of next tokens: later targets, caps, and a scale.
 
 In:      logits [N, V], targets [B, T]
 Out:     targets [N, K] with those of the next positions beside them; the loss and its gradient
 Memory:  float32 logits are overwritten; capped ones are copied once
 
 Predicting the token after the next from the same logits, with a decreasing weight, teaches the
-hidden states to look ahead; the reported loss is that of the next token alone.
+hidden states to look ahead; the reported loss is that of the next token alone. A soft cap in the
+beginning keeps logits small while the embedding still changes quickly. Logits that are larger in
+training than afterwards make the finished network less sure of what it predicts.
 """
 
 from __future__ import annotations
@@ -14,10 +16,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ahead_weights", "cap_logits", "plain_loss_and_error", "targets_ahead"]
+from lowtide.quickclasses import dataclass
+
+__all__ = [
+    "LossForm",
+    "ahead_weights",
+    "cap_logits",
+    "opening_cap",
+    "plain_loss_and_error",
+    "targets_ahead",
+]
 
 # The weights of the second and third target reach zero at these shares of a run.
 _SECOND_ENDS, _THIRD_ENDS = 2 / 3, 1 / 3
+# An early cap opens between these shares of a run, until it is this many times as large.
+_CAP_OPENS, _CAP_ENDS, _CAP_GROWS = 0.1, 0.4, 8.0
+
+
+@dataclass(frozen=True)
+class LossForm:
+    """How the loss in training differs from the cross entropy of next tokens."""
+
+    ahead: tuple[float, ...] = ()
+    """Weights of the tokens after the next one."""
+    cap: float = 0.0
+    """Soft cap of logits where the layout has none; 0 is none."""
+    confidence: float = 1.0
+    """Size of logits after training, as a share of those in training."""
+
+    @classmethod
+    def at(
+        cls, share_done: float, *, ahead_weight: float, early_cap: float, confidence: float
+    ) -> LossForm:
+        """The form at a share of a run.
+
+        >>> LossForm.at(0.5, ahead_weight=0.4, early_cap=15.0, confidence=1.0)
+        LossForm(ahead=(0.1,), cap=0.0, confidence=1.0)
+        """
+        return cls(
+            ahead_weights(ahead_weight, share_done), opening_cap(early_cap, share_done), confidence
+        )
 
 
 def ahead_weights(weight: float, share_done: float) -> tuple[float, ...]:
@@ -29,6 +67,18 @@ def ahead_weights(weight: float, share_done: float) -> tuple[float, ...]:
     second = weight * (1 - share_done / _SECOND_ENDS)
     third = weight / 2 * (1 - share_done / _THIRD_ENDS)
     return tuple(value for value in (second, third) if value > 0)
+
+
+def opening_cap(first: float, share_done: float) -> float:
+    """The soft cap of logits at a share of a run that begins with the cap `first`; 0 is none.
+
+    >>> [round(opening_cap(15.0, share), 1) for share in (0, 0.1, 0.2, 0.3, 0.39, 0.4)]
+    [15.0, 15.0, 30.0, 60.0, 112.0, 0.0]
+    """
+    if share_done >= _CAP_ENDS:
+        return 0.0
+    opened = max(0.0, (share_done - _CAP_OPENS) / (_CAP_ENDS - _CAP_OPENS))
+    return first * _CAP_GROWS**opened
 
 
 def targets_ahead(targets: Tensor, count: int) -> Tensor:

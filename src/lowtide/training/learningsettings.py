@@ -5,6 +5,7 @@ No torch here, so that help is quick; settinggroups.py has the other groups, and
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 from lowtide.quickclasses import dataclass
@@ -64,6 +65,12 @@ class LearningSettings:
     ahead_weight: float = 0.0
     """Multi-token prediction: learn the second and third next token too, at this weight and half of
     it, falling to zero by two thirds of the run; losses shown are those of the next token."""
+    early_cap: float = 0.0
+    """Cap logits softly to this size in the first tenth of a run, then less and less, and no more
+    after two fifths; the tide layout has a cap of its own."""
+    confidence: float = 1.0
+    """Size of the finished network's logits, as a share of those that it is trained with; below 1
+    if text is seen several times, since networks are then too sure of what comes next."""
     average_over: float = 0.0
     """Save, evaluate and sample from a running average of the weights over this share of the run;
     0.1 helps if text is seen several times."""
@@ -100,6 +107,9 @@ class LearningSettings:
         )
         weight, final, share = self.ahead_weight, self.final_learning_rate, self.decay_fraction
         require(0 <= weight <= 0.5, "ahead_weight", weight, "from 0 to 0.5")
+        cap = self.early_cap
+        require(cap == 0 or 1 <= cap < inf, "early_cap", cap, "0 for none, or 1 and more")
+        require(0.5 <= self.confidence <= 1, "confidence", self.confidence, "from 0.5 to 1")
         over = self.average_over
         require(0 <= over <= 1, "average_over", over, "from 0 to 1: a share of the run")
         require(0 <= final <= 1, "final_learning_rate", final, "from 0 to 1: a share of the peak")

@@ -38,7 +38,9 @@ _OWN_NETWORKS_ONLY: dict[str, tuple[Any, ...]] = {
     "activation_checkpointing": (False,),
     "ahead_weight": (0.0,),
     "compile_whole": (False,),
+    "confidence": (1.0,),
     "dropout": (0.0,),
+    "early_cap": (0.0,),
     "embedding_decay_to": ("zero",),
     "first_embedding": ("auto", "random"),
     "float8_blocks": (False,),
@@ -112,7 +114,7 @@ class WrappedModule(nn.Module):
         self._compiled: tuple[Any, ...] = ()  # in a tuple, so that torch does not register it
         self.activation_checkpointing = False
         self.loss_chunk_tokens = 0
-        self.ahead_weights: Any = ()
+        self.loss_form: Any = None
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss in nats per token."""

@@ -72,6 +72,7 @@ _APPLIED = """
     batch_size gradient_accumulation_steps
     learning_rate schedule warmup final_learning_rate decay_fraction
     weight_decay cautious_decay decay_schedule embedding_rate embedding_decay ahead_weight
+    early_cap confidence
     beta1 beta2 momentum momentum_warmup grad_clip dropout max_bad_steps
     use_mixed_precision precision attention float8_head float8_blocks
     val_data_path eval_dataset_dir eval_interval eval_iters forgetting_tolerance stop_on_forgetting

@@ -20,7 +20,7 @@ from lowtide.generation.decoding import generate_text
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import loss_chunk_tokens
-from lowtide.model.targets import ahead_weights
+from lowtide.model.targets import LossForm
 from lowtide.model.weights import TensorFile
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.averaging import WeightAverage
@@ -224,13 +224,18 @@ class Stepper:
     def compute(self, inputs: Tensor, targets: Tensor, *, share_done: float = 0.0) -> Tensor:
         """Sum the gradients of all micro-batches, halved when memory runs out; return the loss.
 
-        `share_done` is the finished share of the run; the weight of tokens ahead depends on it.
+        `share_done` is the finished share of the run; the form of the loss depends on it.
         """
-        self._share_done = share_done
-        self.model.ahead_weights = ahead_weights(self._settings.learning.ahead_weight, share_done)
+        learning, self._share_done = self._settings.learning, share_done
+        self.model.loss_form = LossForm.at(
+            share_done,
+            ahead_weight=learning.ahead_weight,
+            early_cap=learning.early_cap,
+            confidence=learning.confidence,
+        )
         if self.model.config.dropout > 0:
             # Random numbers are a function of the step: nothing to save, the same on any resume.
-            key = (self._settings.learning.seed, self.state.step, self._group.rank)
+            key = (learning.seed, self.state.step, self._group.rank)
             torch.manual_seed(hash(key) & (2**63 - 1))
         while True:
             try:

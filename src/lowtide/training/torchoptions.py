@@ -22,7 +22,7 @@ _REREADING = tuple(name for name, family in FAMILIES.items() if family.rereads_e
 _OTHER_OPTIMIZERS = tuple(
     name for name in get_args(OptimizerName) if name not in ("auto", "muon", "adamw")
 )
-_ABOVE_ZERO, _GIVEN = "above zero", "given"
+_ABOVE_ZERO, _BELOW_ONE, _GIVEN = "above zero", "below one", "given"
 """Markers for numbers and sizes: any value is refused except the one that turns it off."""
 _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "layout": _REREADING,
@@ -36,6 +36,8 @@ _TORCH_ONLY: dict[str, tuple[Any, ...] | str] = {
     "device": ("mps",),
     "slurm": (True,),
     "ahead_weight": _ABOVE_ZERO,
+    "early_cap": _ABOVE_ZERO,
+    "confidence": _BELOW_ONE,
     "average_over": _ABOVE_ZERO,
     "spelling_rate": _ABOVE_ZERO,
     "embedding_decay_to": ("first",),
@@ -125,4 +127,6 @@ def _leave_out(settings: TrainSettings, table: Mapping[str, tuple[Any, ...] | st
 def _is_refused(value: Any, refused: tuple[Any, ...] | str) -> bool:
     if refused == _ABOVE_ZERO:
         return value > 0
+    if refused == _BELOW_ONE:
+        return value < 1
     return value is not None if refused == _GIVEN else value in refused

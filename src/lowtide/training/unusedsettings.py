@@ -70,6 +70,7 @@ _BESIDE_OTHERS: dict[str, _Row] = {
         lambda values: _decays(values, "embedding_decay"),
         "an --embedding-decay above 0",
     ),
+    "early_cap": (lambda values: values["layout"] != "tide", "another layout: tide has a cap"),
     "vram": (lambda values: values["device"] != "cpu", "a GPU, and --device is cpu"),
     "sample_prompt": (lambda values: values["sample_tokens"] > 0, "--sample-tokens above 0"),
 }
