@@ -5,7 +5,7 @@
 Of each sample: what the main thread does (its phase: the newest function of the command's top-level
 code), and for every thread the newest function of lowtide, with its state in the system: R runs or
 is runnable, S waits (a lock, the interpreter, a turn), D waits for the disk. Written to OUT.json:
-seconds of the main thread by function, seconds of all workers by phase, function and state,
+seconds of phases, of the main thread by function, of all workers by phase, function and state, and
 processor seconds of every thread. Sampling needs a thread and sometimes the interpreter, so the
 command itself is some percent slower than without.
 """
@@ -31,7 +31,7 @@ _STORY = (
     "tokenizer/training.py",
     "learning.py",
 )
-_LOOKED_AT = ("MainThread", "lowtide-worker", "lowtide-task", "lowtide-tokenizer")
+_LOOKED_AT = ("MainThread", *(f"lowtide-{name}" for name in ("worker", "task", "commit", "tok")))
 _TICKS = 100  # of the system's clock of processor time, in a second
 
 
@@ -56,7 +56,8 @@ def name_phase(frame: FrameType) -> str:
     at: FrameType | None = frame
     while at is not None:
         if at.f_code.co_filename.endswith(_STORY):
-            return at.f_code.co_name
+            stage = getattr(at.f_locals.get("self"), "stage", None)  # of shared tasks
+            return at.f_code.co_name if stage is None else f"stage {stage.name}"
         at = at.f_back
     return "start and end"
 
@@ -77,6 +78,7 @@ class Sampler(threading.Thread):
         super().__init__(name="sampler", daemon=True)
         self.main = main
         self.ended = threading.Event()
+        self.phase_seconds = defaultdict[str, float](float)
         self.main_seconds = defaultdict[str, float](float)
         self.worker_seconds = defaultdict[str, float](float)
         self.processor_seconds: dict[str, float] = {}
@@ -92,6 +94,7 @@ class Sampler(threading.Thread):
         """Add the time since the last sample to each thread's current function."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         phase = name_phase(frames[self.main.ident or 0])
+        self.phase_seconds[phase] += seconds
         # Before any file is read: threads continue then, and a frame may have ended.
         names = {ident: name_frame(frame) for ident, frame in frames.items()}
         frames.clear()  # else they keep their functions' variables alive
@@ -127,6 +130,7 @@ def run_sampled(words: list[str]) -> dict[str, Any]:
         "status": status,
         "seconds": round(time.perf_counter() - begin, 2),
         "main_thread_cpu_s": round(time.thread_time(), 2),
+        "phases": find_most(sampler.phase_seconds, 12),
         "main": find_most(sampler.main_seconds, 16),
         "workers": find_most(sampler.worker_seconds, 28),
         "cpu_s": sorted((round(took, 2) for took in sampler.processor_seconds.values()), key=float),
