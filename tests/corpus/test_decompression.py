@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import zstandard
@@ -19,6 +21,7 @@ from lowtide.corpus.decompression import (
     open_stream,
     window_bytes,
 )
+from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import BudgetError, DataError
@@ -122,9 +125,13 @@ def test_a_later_stream_or_block_with_a_larger_dictionary_is_found_beforehand(
 
 
 @pytest.mark.parametrize("padding", [0, 4, 8, 2 * MIB])
-def test_text_behind_the_padding_of_an_xz_stream_is_read(tmp_path: Path, padding: int) -> None:
-    path = tmp_path / "a.txt.xz"
-    path.write_bytes(lzma.compress(TEXT) + bytes(padding) + lzma.compress(b"more") + bytes(padding))
+@pytest.mark.parametrize(("suffix", "packing"), [("xz", lzma), ("bz2", bz2)])
+def test_text_behind_the_padding_of_a_stream_is_read(
+    tmp_path: Path, suffix: str, packing: ModuleType, padding: int
+) -> None:
+    path = tmp_path / f"a.txt.{suffix}"
+    streams = packing.compress(TEXT), packing.compress(b"more")
+    path.write_bytes(streams[0] + bytes(padding) + streams[1] + bytes(padding))
     (source,) = expand_inputs([path])
     assert read_all(source, ReadingSettings(reader_bytes=64 * MIB)) == TEXT + b"more"
 
@@ -137,25 +144,30 @@ def test_text_of_the_older_format_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("name", "data"),
     [
-        b"",
-        lzma.compress(TEXT)[:-20],
-        lzma.compress(TEXT) + b"no stream",
-        lzma.compress(TEXT) + bytes(4) + lzma.compress(TEXT)[:400],
+        ("xz", b""),
+        ("xz", lzma.compress(TEXT)[:-20]),
+        ("xz", lzma.compress(TEXT) + b"no stream"),
+        ("xz", lzma.compress(TEXT) + bytes(4) + lzma.compress(TEXT)[:400]),
+        ("bzip2", b""),
+        ("bzip2", bz2.compress(TEXT)[:-8]),
+        ("bzip2", bz2.compress(TEXT) + b"no stream"),
+        ("bzip2", bz2.compress(TEXT) + bytes(4) + bz2.compress(TEXT)[:-8]),
+        ("bzip2", bz2.compress(TEXT)[:-4] + b"lie!"),  # its checksum
     ],
 )
-def test_an_xz_file_that_ends_early_or_goes_on_with_something_else_is_damaged(
-    tmp_path: Path, data: bytes
+def test_a_file_that_ends_early_or_goes_on_with_something_else_is_damaged(
+    tmp_path: Path, name: str, data: bytes
 ) -> None:
-    path = tmp_path / "a.txt.xz"
+    path = tmp_path / f"a.txt{COMPRESSIONS[name].suffix}"
     path.write_bytes(data)
     (source,) = expand_inputs([path])
     damage: list[DataError] = []
     with open_stream(source, ReadingSettings(reader_bytes=64 * MIB), on_damage=damage.append) as r:
         read = b"".join(iter(lambda: r.read(MIB), b""))
     assert [error.path for error in damage] == [path]
-    assert "damaged or cut-off xz file" in damage[0].message
+    assert f"damaged or cut-off {name} file" in damage[0].message
     assert TEXT.startswith(read[: len(TEXT)]) and (len(read) >= len(TEXT) // 2 or not data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import dataclasses
 import errno
 import gzip
@@ -45,6 +46,8 @@ def compress(data: bytes, suffix: str) -> bytes:
         return gzip.compress(data)
     if suffix == ".xz":
         return lzma.compress(data, preset=0)
+    if suffix == ".bz2":
+        return bz2.compress(data)
     return zstandard.ZstdCompressor().compress(data)
 
 
@@ -56,7 +59,7 @@ def test_documents_of_text(tmp_path: Path) -> None:
     assert [document.ordinal for document in documents] == [0, 16, 46]
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst", ".bz2"])
 @given(
     words=st.lists(
         st.sampled_from([b"word", b" ", b"\n", SEPARATOR, "äß→".encode(), b"<|end", b"oftext|>"]),
@@ -316,12 +319,13 @@ def test_a_rest_that_the_disk_does_not_give_is_told_or_an_error(tmp_path: Path) 
         list(reading._until_damage(rows(), source, reading.ReadingSettings()))
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst", "xz"])
+@pytest.mark.parametrize("suffix", ["gz", "zst", "xz", "bz2"])
 def test_progress_of_a_compressed_file_is_what_was_read_of_it(tmp_path: Path, suffix: str) -> None:
     pack = {
         "gz": gzip.compress,
         "zst": zstandard.compress,
         "xz": lambda text: lzma.compress(text, preset=0),
+        "bz2": bz2.compress,
     }[suffix]
     packed = pack(random.Random(5).randbytes(3 << 20).hex().encode())
     path = tmp_path / f"a.txt.{suffix}"

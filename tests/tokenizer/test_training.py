@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import json
@@ -144,6 +145,8 @@ def write_corpus(kind: str, folder: Path, documents: list[str]) -> list[Path]:
         (folder / "a.txt.zst").write_bytes(zstandard.compress(data))
     elif kind == "xz":
         (folder / "a.txt.xz").write_bytes(lzma.compress(data))
+    elif kind == "bz2":
+        (folder / "a.txt.bz2").write_bytes(bz2.compress(data))
     elif kind in ("jsonl", "jsonl.gz"):
         rows = "".join(json.dumps({"text": text, "n": 1}) + "\n" for text in documents).encode()
         (folder / f"a.{kind}").write_bytes(gzip.compress(rows) if kind.endswith("gz") else rows)
@@ -158,7 +161,7 @@ def write_corpus(kind: str, folder: Path, documents: list[str]) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gz", "zst", "xz", "jsonl", "jsonl.gz", "parquet", "many files", "utf-16"]
+    "kind", ["gz", "zst", "xz", "bz2", "jsonl", "jsonl.gz", "parquet", "many files", "utf-16"]
 )
 def test_every_kind_of_file_gives_the_same(
     tmp_path: Path, text_file: Path, documents: list[str], kind: str

@@ -30,7 +30,7 @@ class _Learning:
 
     good: tuple[str, ...]
     """Examples of good text: files, folders or globs, as prepare takes them (txt, jsonl, parquet,
-    .gz, .zst, .xz, hf://NAME:SPLIT)."""
+    .gz, .zst, .xz, .bz2, hf://NAME:SPLIT)."""
     other: tuple[str, ...]
     """Negative examples: a sample of the text you want to filter, such as a part of a crawl."""
     out_dir: Path

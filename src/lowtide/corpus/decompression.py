@@ -8,6 +8,7 @@ Memory:  one buffer of 1 MiB, and the window that the file was compressed with; 
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import lzma
@@ -45,7 +46,7 @@ else:
 
 __all__ = [
     "StreamReader",
-    "XzReader",
+    "StreamsReader",
     "ZstdReader",
     "check_reader_bytes",
     "open_stream",
@@ -57,6 +58,7 @@ _BUFFER_BYTES = 1 << 20
 _ZSTD_MAGIC, _ZSTD_SKIPPABLE = 0xFD2FB528, 0x184D2A50
 _LARGEST_WINDOW = 1 << 31
 _OTHER_BYTES = 1 << 20  # buffers and tables of a decompressor
+_BZIP2_BYTES = 4 << 20  # a block of 900 kB and its permutation, the most of any level
 
 
 def open_stream(
@@ -103,6 +105,8 @@ def window_bytes(source: InputFile) -> int:
                 return max(first, later_dictionary_bytes(file) if is_local else 0) + _OTHER_BYTES
     except (OSError, EOFError, ValueError, IndexError):
         return 0  # reading the file will report the error
+    if source.compression == "bzip2":
+        return _BZIP2_BYTES + _OTHER_BYTES
     return _OTHER_BYTES if source.compression else 0
 
 
@@ -226,27 +230,28 @@ class ZstdReader:
         self._file.close()
 
 
-class XzReader:
-    """Reads all streams of an xz file, and the padding that may be between them.
+class StreamsReader:
+    """Reads all streams of an xz or bzip2 file, and the padding that may be between them.
 
-    lzma.LZMAFile silently treats anything that is not the start of a stream as the end of the file:
-    text after padding would be lost.
+    lzma.LZMAFile and bz2.BZ2File silently treat anything that is not the start of a stream as the
+    end of the file: text after padding would be lost.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, make_decoder: Callable[[], Any]) -> None:
         self._file = file
-        self._decoder: lzma.LZMADecompressor | None = lzma.LZMADecompressor()
+        self._make_decoder = make_decoder
+        self._decoder: Any = make_decoder()
         self._held = b""  # read, but not decompressed yet
 
     def read1(self, size: int) -> bytes:
         """Return some of the text; empty at the end."""
         while self._decoder is not None or self._begin_stream():
-            decoder = cast("lzma.LZMADecompressor", self._decoder)
+            decoder = self._decoder
             if decoder.needs_input and not self._held:
                 self._held = self._file.read(_BUFFER_BYTES)
                 if not self._held:
-                    raise EOFError("the file ends inside an xz stream")
-            text = decoder.decompress(self._held, size)
+                    raise EOFError("the file ends inside a compressed stream")
+            text = _decompress(decoder, self._held, size)
             self._held = decoder.unused_data
             if decoder.eof:
                 self._decoder = None
@@ -261,11 +266,18 @@ class XzReader:
             if not self._held:
                 return False
         self._held = held
-        self._decoder = lzma.LZMADecompressor()
+        self._decoder = self._make_decoder()
         return True
 
     def close(self) -> None:
         self._file.close()
+
+
+def _decompress(decoder: Any, data: bytes, size: int) -> bytes:
+    try:
+        return decoder.decompress(data, size)
+    except OSError as error:  # bz2 calls damage so; nothing was read from the disk here
+        raise ValueError(error) from None
 
 
 class StreamReader:
@@ -296,7 +308,9 @@ class StreamReader:
             return gzip.GzipFile(fileobj=self._file)
         if compression == "xz":
             self._check_window(window_bytes(self._source))
-            return XzReader(self._file)
+            return StreamsReader(self._file, lzma.LZMADecompressor)
+        if compression == "bzip2":
+            return StreamsReader(self._file, bz2.BZ2Decompressor)
         if compression == "zstd":
             return ZstdReader(self._file, self._check_window)
         return self._file

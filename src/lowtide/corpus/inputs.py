@@ -63,7 +63,7 @@ class InputFile:
     kind: str
     """A name of `FORMATS`; hub is a Hugging Face dataset, and `path` its name."""
     compression: str | None
-    """gzip, zstd, xz, or None."""
+    """gzip, zstd, xz, bzip2, or None."""
     size_bytes: int
     """Size as stored, that is, compressed."""
     modified_ns: int = 0
@@ -210,8 +210,8 @@ def expand_inputs(
     """Find every input file: named files as they are, folders and globs in sorted order.
 
     In folders only files with a known suffix are used (txt, text, md, jsonl, ndjson, parquet, each
-    also .gz, .zst, .xz); a file named explicitly is text if its suffix is unknown. A file that is
-    found twice, also through a link, is used once, and reported to `on_notice`.
+    also .gz, .zst, .xz, .bz2); a file named explicitly is text if its suffix is unknown. A file
+    that is found twice, also through a link, is used once, and reported to `on_notice`.
     """
     notice = on_notice or _ignore
     inputs = InputList()

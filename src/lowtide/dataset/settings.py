@@ -66,7 +66,7 @@ class _PrepareInputs:
     # Text and dataset
     input_files: tuple[str, ...]
     """Files, folders or globs, also s3://, gs://, az://: txt, jsonl, parquet, plain or .gz, .zst,
-    .xz; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
+    .xz, .bz2; or hf://NAME:SPLIT, a Hugging Face dataset by its name or local folder."""
     out_dir: Path
     """Folder for the dataset; with --engine files or ray also at s3://, gs:// or az://."""
     tokenization: str = "gpt2"
@@ -202,7 +202,7 @@ class PretokenizeSettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     file: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """One or more text files: txt, jsonl or parquet, plain or .gz, .zst, .xz."""
+    """One or more text files: txt, jsonl or parquet, plain or .gz, .zst, .xz, .bz2."""
     tokenization: str = "gpt2"
     """gpt2, char (all characters of the file), or a tokenizer's folder."""
     out_path: Path | None = None

@@ -50,7 +50,8 @@ class CompareSettings(CompareMemorySettings):
     """The same job in two ways; what to compare."""
 
     input: tuple[str, ...] = ()
-    """Text for the comparison of tokenizers: files (plain, .gz, .zst, .xz), folders or globs."""
+    """Text for the comparison of tokenizers: files (plain, .gz, .zst, .xz, .bz2), folders or
+    globs."""
     what: tuple[What, ...] = ()
     """Comparisons to run; tokenizer if --input is given, else the three others."""
     dataset_dir: Path | None = None

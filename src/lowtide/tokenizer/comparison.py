@@ -56,7 +56,7 @@ class CompareMemorySettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     input: tuple[str, ...]
-    """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs."""
+    """Text, jsonl or parquet files (plain, .gz, .zst, .xz, .bz2), folders or globs."""
     vocab_size: int = 1000
     """Tokens in all: special tokens, 256 bytes, and merges."""
     num_workers: int | None = None

@@ -35,7 +35,8 @@ class TokenizerTrainingSettings:
     flag_words: ClassVar[Mapping[str, str]] = WORKER_FLAG
 
     input: tuple[str, ...]
-    """Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs; also s3://, gs://."""
+    """Text, jsonl or parquet files (plain, .gz, .zst, .xz, .bz2), folders or globs; also s3://,
+    gs://."""
     out_dir: Path | None = None
     """Folder for tokenizer.json, vocab.json, merges.txt and the record of the training."""
     vocab_size: int = 32000
