@@ -83,6 +83,20 @@ def test_json_is_rows_if_its_first_lines_are(
     assert names(expand_inputs([tmp_path])) == ["b.txt"]  # a folder has settings beside its texts
 
 
+def test_json_that_is_read_as_plain_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"text": "one"}')
+    (tmp_path / "b.json").write_text(ROWS)
+    notices: list[str] = []
+    expand_inputs([tmp_path / "b.json"], on_notice=notices.append)
+    assert not notices
+    expand_inputs([str(tmp_path / "*.json")], on_notice=notices.append)
+    assert len(notices) == 1
+    assert notices[0].startswith(f"{tmp_path / 'a.json'}: read as plain text")
+    (tmp_path / "c.json").write_text("[1]")
+    expand_inputs([str(tmp_path / "*.json")], on_notice=notices.append)
+    assert notices[1].startswith(f"{tmp_path / 'a.json'} and 1 other file: read as plain text")
+
+
 def test_json_that_cannot_be_read_is_reported_by_reading_it(tmp_path: Path) -> None:
     (tmp_path / "a.json.gz").write_bytes(b"no archive")
     assert expand_inputs([tmp_path / "a.json.gz"])[0].kind == "text"

@@ -463,6 +463,19 @@ def test_blocks_that_are_known_come_as_none(tmp_path: Path, known: int) -> None:
         (b"\xff\xfe\0\0a\0\0\0", "this looks like UTF-32, not UTF-8", "--encoding utf-32"),
         (b"\0\0\xfe\xff\0\0\0a", "this looks like UTF-32, not UTF-8", "--encoding utf-32"),
         (b"abc\0d\0", "this looks like a binary file: byte 3 is NUL", "take it out of the inputs"),
+        (b"PK\3\4 a.txt", "this file is a zip archive, expected text", "unpack it, and name"),
+        (b"a.txt".ljust(257, b"\0") + b"ustar", "this file is a tar archive, expected text", ""),
+        (b"7z\xbc\xaf\x27\x1c\0", "this file is a 7z archive, expected text", "unpack it"),
+        (b"Rar!\x1a\7", "this file is a rar archive, expected text", "unpack it"),
+        (b"%PDF-1.7\n", "this file is a PDF, expected text", "extract its text first"),
+        (gzip.compress(b"a"), "this file is compressed with gzip, expected text", "unpack it, or"),
+        (bz2.compress(b"a"), "this file is compressed with bzip2, expected text", "unpack it, or"),
+        (lzma.compress(b"a"), "this file is compressed with xz, expected text", "unpack it, or"),
+        (
+            zstandard.compress(b"a"),
+            "this file is compressed with zstd, expected text",
+            "unpack it, or name it with the suffix .zst",
+        ),
     ],
 )
 def test_what_is_no_text_is_named(probe: bytes, why: str, step: str) -> None:
@@ -476,6 +489,34 @@ def test_what_is_no_text_is_named(probe: bytes, why: str, step: str) -> None:
     assert reading.is_text(source, probe, skipping) is False
     assert told == [f"a.txt: {why}; skipped"]
     assert reading.is_text(source, b"text \xff\xfe", skipping) is True and len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ('[{"text": "one"},\n {"text": "two"}]', "jq -c '.[]' makes"),
+        ('\ufeff\n[\n  {\n    "text": "one"}]', "jq -c '.[]' makes"),
+        ('["one", "two"]', "jq -c '.[] | {text: .}' makes"),
+        ("[]", None),
+        ("[1, 2]", None),
+        ("[ wiki ] {", None),
+        ("words [ {", None),
+        ('{"text": "one"}', None),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".txt"])
+def test_a_json_array_is_no_plain_text(
+    tmp_path: Path, suffix: str, text: str, command: str | None
+) -> None:
+    """Its brackets and names were learned as if they were words."""
+    data = text.encode()
+    (tmp_path / f"a{suffix}").write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    if command is None or suffix == ".txt":
+        assert [document.text for document in reading.iter_documents([tmp_path / f"a{suffix}"])]
+        return
+    with pytest.raises(DataError, match="one JSON array, expected a JSON object on each") as caught:
+        list(reading.iter_documents([tmp_path / f"a{suffix}"]))
+    assert str(caught.value.next_step).startswith(command)
 
 
 def test_a_large_bad_file_is_told_once(tmp_path: Path) -> None:

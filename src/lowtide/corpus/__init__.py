@@ -8,8 +8,8 @@ The modules, in reading order:
 
 settings    readingflags, settings
 inputs      inputs (files, folders, globs and URLs), localfiles, inputformats, jsonlines, hub
-blocks      textblocks (the data types), reading, cutting, grouping; decompression, xzdictionaries,
-            encodings, footprint
+blocks      textblocks (the data types), reading, cutting, grouping; nontext, decompression,
+            xzdictionaries, encodings, footprint
 rows        jsonrows, longrows; of parquet: rows, parquetpages, largepages
 cleaning    cleaning, blockcleaning, normalforms, removals (the report); workers, workfiles,
             blocktable

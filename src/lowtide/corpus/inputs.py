@@ -216,6 +216,7 @@ def expand_inputs(
     notice = on_notice or _ignore
     inputs = InputList()
     seen: dict[int, int] = {}
+    plain_json = _PlainJson()
     for given in paths:
         if not os.fspath(given):  # pathlib would read it as the current folder
             raise UsageError(
@@ -228,7 +229,7 @@ def expand_inputs(
             inputs.append(InputFile(len(inputs), Path(name), "hub", None, 0, split=split))
             continue
         if (url := store_url(given)) is not None:
-            _add_objects(inputs, url, seen, notice)
+            _add_objects(inputs, url, seen, plain_json, notice)
             continue
         for path in iter_files(given, notice):
             try:
@@ -243,6 +244,7 @@ def expand_inputs(
                 continue
             seen[identity] = len(inputs)
             kind, compression = classify_file(path)
+            plain_json.see(path, kind)
             inputs.append(
                 InputFile(
                     index=len(inputs),
@@ -254,13 +256,42 @@ def expand_inputs(
                     changed_ns=status.st_ctime_ns,
                 )
             )
+    plain_json.tell(notice)
     if not inputs:
         raise DataError("no input files", next_step="name text, jsonl or parquet files or folders")
     return inputs
 
 
+class _PlainJson:
+    """Counts .json files without rows: their brackets and names are learned as any other text."""
+
+    def __init__(self) -> None:
+        self._first: Path | None = None
+        self._others = 0
+
+    def see(self, path: Path, kind: str) -> None:
+        if not may_hold_rows(path) or FORMATS[kind].block_kind != "text":
+            return
+        if self._first is None:
+            self._first = path
+        else:
+            self._others += 1
+
+    def tell(self, notice: Callable[[str], None]) -> None:
+        if self._first is not None:
+            others = f" and {counted(self._others, 'other file')}" if self._others else ""
+            notice(
+                f"{self._first}{others}: read as plain text, for want of a JSON object on each of "
+                "the first lines (name it .jsonl if it has rows)"
+            )
+
+
 def _add_objects(
-    inputs: InputList, url: StoreURL, seen: dict[int, int], notice: Callable[[str], None]
+    inputs: InputList,
+    url: StoreURL,
+    seen: dict[int, int],
+    plain_json: _PlainJson,
+    notice: Callable[[str], None],
 ) -> None:
     """Add the objects of a URL: a single one, those under a prefix, or matches of a pattern."""
     ignored = matched = 0
@@ -280,6 +311,7 @@ def _add_objects(
             continue
         seen[identity] = len(inputs) + len(found)
         kind, compression = classify_file(path)
+        plain_json.see(path, kind)
         number = tag_number(info)
         found.append(InputFile(len(found), path, kind, compression, info.size, number, number))
     for place in range(len(found)) if is_pattern else _order_as_on_a_disk(found):

@@ -11,7 +11,6 @@ a line border, and the block records that.
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +30,7 @@ from lowtide.corpus.grouping import (
 from lowtide.corpus.inputs import InputFile, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
 from lowtide.corpus.longrows import iter_jsonl_blocks
+from lowtide.corpus.nontext import check_text
 from lowtide.corpus.textblocks import (
     BLOCK_BYTES,
     DEFAULT_SEPARATOR,
@@ -163,29 +163,6 @@ def _skip_bad(
         raise problem from None
     if tell:
         options.on_notice(f"{source.path}: {problem.message}; skipped")
-
-
-_BYTE_ORDER_MARKS = {
-    32: (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    16: (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),  # which begins the one of UTF-32
-}
-
-
-def check_text(source: InputFile, probe: bytes) -> None:
-    """Refuse files that are not text, before a dataset or a tokenizer is made of them."""
-    for bits, marks in _BYTE_ORDER_MARKS.items():
-        if probe.startswith(marks):
-            raise DataError(
-                f"this looks like UTF-{bits}, not UTF-8",
-                path=source.path,
-                next_step=f"--encoding utf-{bits}",
-            )
-    if b"\0" in probe:
-        raise DataError(
-            f"this looks like a binary file: byte {probe.index(0)} is NUL",
-            path=source.path,
-            next_step="take it out of the inputs, or skip such files with --skip-bad-inputs",
-        )
 
 
 def is_text(source: InputFile, head: bytes, options: ReadingSettings) -> bool:
