@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -533,3 +534,54 @@ def test_a_copy_goes_on_by_itself(data: TokenDataset, copied: Callable[[Any], An
             assert [take(one, 1)[0] for one in (loader, other) * 4] == [
                 rows for rows in expected for _ in range(2)
             ]
+
+
+@pytest.mark.parametrize("prefetch_batches", [0, 1, 4])
+def test_threads_that_share_a_loader_take_each_batch_once(
+    data: TokenDataset, prefetch_batches: int
+) -> None:
+    """Without prefetching two of them took the same batch, and others went missing."""
+    with BatchLoader(data, batch_size=1, num_epochs=3) as alone:
+        expected = sorted(inputs.tolist() for inputs, _ in alone)
+    with BatchLoader(data, batch_size=1, num_epochs=3, prefetch_batches=prefetch_batches) as loader:
+        found: list[Any] = []
+        start = threading.Barrier(8)
+
+        def take_all() -> None:
+            start.wait()
+            for inputs, _ in loader:
+                found.append(inputs.tolist())
+
+        threads = [threading.Thread(target=take_all) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == expected
+        assert loader.samples == 3 * len(data)
+
+
+def test_a_batch_that_was_waited_for_when_an_interrupt_came_is_not_left_out() -> None:
+    """It was requested and nobody took it, and the next call gave the one behind it."""
+    main = threading.get_ident()
+    interrupted = threading.Event()
+
+    class Slow(Numbers):
+        def plan_rows(self, order: Any, *, seed: int, first: int, count: int) -> list[Any]:
+            if first == 6 and not interrupted.is_set():
+                signal.pthread_kill(main, signal.SIGINT)
+                interrupted.wait()
+            return super().plan_rows(order, seed=seed, first=first, count=count)
+
+    source: Any = Slow()
+    with numbers_of(source) as loader:
+        found = []
+        while len(found) < 6:
+            try:
+                found.append(next(loader)[0].tolist())
+            except KeyboardInterrupt:
+                interrupted.set()
+    assert interrupted.is_set()
+    plain: Any = Numbers()
+    with numbers_of(plain) as loader:
+        assert found == [next(loader)[0].tolist() for _ in range(6)]

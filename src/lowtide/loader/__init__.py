@@ -9,7 +9,7 @@ Reading is NumPy and native code; torch is imported by `torchloaders` alone.
 The modules, in reading order:
 
 windows     sources, windows, tokenstreams, arraystreams
-batches     ordering, shuffledblocks, mixtures, batches; torchloaders, passes,
+batches     ordering, shuffledblocks, mixtures, batchthreads, batches; torchloaders, passes,
             datamodule (for torch)
 stores      storedtokens, storestreams, storeahead
 streaming   streaming, texts, tokenblocks, readahead, heldout, footprint

@@ -7,25 +7,27 @@ Memory:  `prefetch_batches` + 1 batches (see planned_bytes)
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from lowtide.aliases import takes_second_names
 from lowtide.counts import plain_number
 from lowtide.errors import DataError, UsageError
+from lowtide.loader.batchthreads import (
+    Allocate,
+    BatchMaker,
+    BatchRequest,
+    BatchThreads,
+    SampleSource,
+    Share,
+)
 from lowtide.loader.ordering import Order, check_order
-from lowtide.loader.windows import RowPlan, Tokens, TokenWindows, empty_array
+from lowtide.loader.windows import empty_array
 from lowtide.packages import naming_missing_packages
-from lowtide.quickclasses import dataclass
 from lowtide.settings import require_counts
 
 __all__ = [
@@ -41,22 +43,6 @@ __all__ = [
 ]
 
 STATE_VERSION = 1
-Allocate = Callable[[tuple[int, int], np.dtype[Any]], Tokens]
-
-
-class SampleSource(Protocol):
-    """What a BatchLoader reads from: a TokenDataset or a Mixture."""
-
-    @property
-    def seq_len(self) -> int: ...
-    @property
-    def output_dtype(self) -> np.dtype[Any]: ...
-    @property
-    def fingerprint(self) -> str: ...
-    def __len__(self) -> int: ...
-    def plan_rows(self, order: Order, *, seed: int, first: int, count: int) -> list[RowPlan]: ...
-    def epoch_of(self, samples: int) -> int: ...
-    def require_documents(self) -> None: ...
 
 
 def planned_bytes(
@@ -74,15 +60,6 @@ def planned_bytes(
     """
     row_bytes = seq_len * (2 * item_bytes + (8 if segments else 0))
     return batch_size * row_bytes * (prefetch_batches + 1)
-
-
-class Share(NamedTuple):
-    """The samples of one global batch, and which of them belong to one rank."""
-
-    first: int
-    end: int
-    rank_first: int
-    rank_count: int
 
 
 def rank_share(
@@ -162,92 +139,6 @@ def check_rank(rank: int, world_size: int) -> None:
         raise UsageError(f"rank {rank} does not lie between 0 and {world_size - 1}")
 
 
-@dataclass(frozen=True)
-class _BatchMaker:
-    """What a thread needs to make a batch, without the loader, which may be deleted meanwhile."""
-
-    dataset: SampleSource
-    order: Order
-    seed: int
-    segments: bool
-    allocate: Allocate
-
-    def make(self, share: Share) -> Any:
-        """Read the rows of one rank."""
-        shape = (share.rank_count, self.dataset.seq_len)
-        inputs = self.allocate(shape, self.dataset.output_dtype)
-        targets = self.allocate(shape, self.dataset.output_dtype)
-        plans = self.dataset.plan_rows(
-            self.order, seed=self.seed, first=share.rank_first, count=share.rank_count
-        )
-        for plan in plans:
-            plan.dataset.fill_rows(plan.starts, plan.rows, inputs, targets)
-        if not self.segments:
-            return inputs, targets
-        segment_ids = self.allocate(shape, np.dtype(np.int32))
-        positions = self.allocate(shape, np.dtype(np.int32))
-        for plan in plans:
-            plan.dataset.fill_segments(plan.starts, plan.rows, segment_ids, positions)
-        return TokenWindows(inputs, targets, segment_ids, positions)
-
-
-# SimpleQueue and plain threads instead of an executor, whose futures cost 60 us per batch, as much
-# as reading it.
-Outcome = tuple[Any, BaseException | None]
-
-
-@dataclass(frozen=True)
-class _Order:
-    """A requested batch, and the queue for its result."""
-
-    share: Share
-    outcome: SimpleQueue[Outcome] = field(default_factory=SimpleQueue)
-
-
-class _Workers:
-    """Threads that make requested batches."""
-
-    def __init__(self, maker: _BatchMaker, num_workers: int) -> None:
-        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(
-                target=_work, args=(maker, self._orders), name=f"lowtide-batch-{i}", daemon=True
-            )
-            for i in range(num_workers)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def ask(self, share: Share) -> _Order:
-        """Request a batch."""
-        order = _Order(share)
-        self._orders.put(order)
-        return order
-
-    def drop(self) -> None:
-        """Drop requests that no thread has started."""
-        while not self._orders.empty():
-            with contextlib.suppress(Empty):
-                self._orders.get_nowait()
-
-    def stop(self) -> None:
-        """End the threads; each finishes its current batch."""
-        self.drop()
-        for _ in self._threads:
-            self._orders.put(None)
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # called by the garbage collector
-                thread.join()
-
-
-def _work(maker: _BatchMaker, orders: SimpleQueue[_Order | None]) -> None:
-    while (order := orders.get()) is not None:
-        try:
-            order.outcome.put((maker.make(order.share), None))
-        except BaseException as error:
-            order.outcome.put((None, error))
-
-
 class BatchLoader:
     """An iterator over batches, whose order depends only on the data, the order and the seed.
 
@@ -261,7 +152,8 @@ class BatchLoader:
     later epoch), "blocks" (blocks of windows shuffled, and windows within a few of them), "random"
     (with replacement) or "sequential".
     `num_epochs` ends the iteration (the last batch may be smaller); None repeats endlessly. With
-    `segments` each batch is a TokenWindows, which knows where documents begin.
+    `segments` each batch is a TokenWindows, which knows where documents begin. Several threads may
+    share a loader: each batch goes to one of them.
     """
 
     @takes_second_names
@@ -304,14 +196,15 @@ class BatchLoader:
         self._end = None if num_epochs is None else num_epochs * len(dataset)
         self._prefetch_batches = prefetch_batches
         self._num_workers = num_workers
-        self._maker = _BatchMaker(
+        self._maker = BatchMaker(
             dataset, order, seed, segments, _pinned_allocator() if pin_memory else empty_array
         )
-        self._queue: deque[_Order] = deque()
+        self._queue: deque[BatchRequest] = deque()
         self._failure: BaseException | None = None
-        self._workers: _Workers | None = None
+        self._workers: BatchThreads | None = None
         self._finalizer: weakref.finalize[..., BatchLoader] | None = None
         self._pid = os.getpid()
+        self._turn = threading.RLock()  # of threads that take batches from one loader
 
     @property
     def epoch(self) -> int:
@@ -327,6 +220,17 @@ class BatchLoader:
         return self
 
     def __next__(self) -> Any:
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        with self._turn:
+            try:
+                return self._take_batch()
+            except BaseException as error:
+                if self._failure is None and not isinstance(error, StopIteration):
+                    self._drop_queue()  # interrupted: the batch in work is requested again
+                raise
+
+    def _take_batch(self) -> Any:
         if self._prefetch_batches == 0:
             share = self._share(self._samples)
             if share is None:
@@ -343,16 +247,19 @@ class BatchLoader:
         batch, self._failure = order.outcome.get()
         if self._failure is not None:
             raise self._failure
-        self._samples = order.share.end
         self._fill_queue()
+        self._samples = order.share.end
         return batch
 
+    def _leave_to_parent(self) -> None:
+        """Begin anew in a forked process: threads do not survive, nor what they had locked."""
+        self._turn = threading.RLock()
+        self._workers, self._finalizer, self._pid = None, None, os.getpid()
+        self._drop_queue()
+
     def _fill_queue(self) -> None:
-        if self._pid != os.getpid():  # threads do not survive a fork
-            self._workers, self._finalizer, self._pid = None, None, os.getpid()
-            self._drop_queue()
         if self._workers is None:
-            self._workers = _Workers(self._maker, self._num_workers)
+            self._workers = BatchThreads(self._maker, self._num_workers)
             self._finalizer = weakref.finalize(self, self._workers.stop)
         while len(self._queue) < self._prefetch_batches:
             share = self._share(self._planned)
@@ -377,8 +284,11 @@ class BatchLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where `state` was taken; ranks, threads, batch size may differ, data may not."""
         samples = check_state(state, self.dataset, order=self.order, seed=self.seed)
-        self._drop_queue()
-        self._samples = self._planned = samples
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        with self._turn:
+            self._drop_queue()
+            self._samples = self._planned = samples
 
     def _drop_queue(self) -> None:
         if self._workers is not None:
@@ -390,16 +300,22 @@ class BatchLoader:
     def close(self) -> None:
         """Stop the threads; the loader can be used again, and continues where it stopped."""
         if self._pid != os.getpid():
+            self._leave_to_parent()
+        with self._turn:
+            self._drop_queue()
+            if self._finalizer is not None:
+                self._finalizer()
             self._workers = self._finalizer = None
-        self._drop_queue()
-        if self._finalizer is not None:
-            self._finalizer()
-        self._workers = self._finalizer = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own threads and batches, and goes on after the last delivered one."""
-        own = {"_queue": deque[_Order](), "_planned": self._samples, "_failure": None}
-        return {**self.__dict__, **own, "_workers": None, "_finalizer": None}
+        own = {"_queue": deque[BatchRequest](), "_planned": self._samples, "_failure": None}
+        state = {**self.__dict__, **own, "_workers": None, "_finalizer": None}
+        del state["_turn"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _turn=threading.RLock())
 
     def __enter__(self) -> BatchLoader:
         return self
