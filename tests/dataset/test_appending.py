@@ -429,3 +429,29 @@ def test_a_file_moves_also_to_another_disk_and_once(
     source.write_text("x")
     with pytest.raises(OSError, match="Directory"):
         grown._move(source, tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["threads", "files"])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"vocab_size": 50_258}, "vocab_size is 50258, tokenizer.json has 50257"),
+        ({"end_of_text_id": 220}, "end_of_text_id is 220, no special token's"),
+        ({"documents": 7}, "files of document ends differ: train/shard_00000"),
+    ],
+)
+def test_metadata_that_was_edited_is_not_grown(
+    tmp_path: Path, engine: str, change: dict[str, int], told: str
+) -> None:
+    """Only `verify` noticed; the new metadata had what was false in the old, and sums of it."""
+    root = make_dataset(tmp_path, make_documents(120), tokenization="gpt2")
+    new = write_corpus(tmp_path / "new.txt", make_documents(40, seed=1))
+    metadata = json.loads((root / METADATA_NAME).read_text())
+    if "documents" in change:
+        metadata["shards"]["train"][0].update(change)
+    (root / METADATA_NAME).write_text(json.dumps({**metadata, **change}))
+    before = snapshot(root)
+    with pytest.raises(DataError, match=told) as caught:
+        append(root, new, engine=engine)
+    assert "lowtide verify" in str(caught.value.next_step)
+    assert {name: data for name, data in snapshot(root).items() if ".work/" not in name} == before

@@ -120,6 +120,17 @@ def test_damaged_rows_of_shards_are_an_error(tmp_path: Path, rows: str) -> None:
         layout.load_dataset_info(tmp_path)
 
 
+@pytest.mark.parametrize(("key", "value"), [("min_id", -1), ("min_id", 99), ("max_id", 1 << 20)])
+def test_ids_that_no_shard_can_have_are_damage(tmp_path: Path, key: str, value: int) -> None:
+    make_dataset(tmp_path)
+    path = tmp_path / METADATA_NAME
+    metadata = json.loads(path.read_text())
+    metadata["shards"]["train"][0].update({"max_id": 98, key: value})
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(DataError, match=r"is damaged.*has ids from"):
+        layout.load_dataset_info(tmp_path)
+
+
 def test_a_fingerprint_does_not_know_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +218,9 @@ def test_what_is_no_dataset_gets_a_next_step(tmp_path: Path, place: str, next_st
         ("seen", 1), ("seen", [{"file": "a"}]), ("seen", [{"file": "a", "rows": "3"}]),
         ("split", []), ("settings", 3), ("input_files", 5), ("total_tokens", "9"),
         ("format_version", [1]), ("cleaning", 1), ("tokenization", None),
+        ("end_of_text_id", "x"), ("end_of_text_id", -1), ("end_of_text_id", 1 << 20),
+        ("split", {"val_fraction": "x"}), ("split", {"val_fraction": 1.5}),
+        ("seen", [{"file": 3, "rows": 3}]),
     ],
 )  # fmt: skip
 def test_metadata_of_other_types_is_called_damaged(tmp_path: Path, key: str, value: Any) -> None:

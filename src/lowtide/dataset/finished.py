@@ -7,7 +7,7 @@ Memory:  the tokenizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,16 @@ from lowtide.dataset.tokenfiles.intact import require_intact
 from lowtide.dataset.tokenfiles.shards import documents_path
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
-from lowtide.stores.paths import checksum_path
+from lowtide.stores.paths import checksum_path, is_stored
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["check_seen", "check_tokenizer", "require_kept_hashes", "require_whole"]
+__all__ = [
+    "check_seen",
+    "check_tokenizer",
+    "require_counted_documents",
+    "require_kept_hashes",
+    "require_whole",
+]
 
 
 def require_whole(info: layout.DatasetInfo) -> None:
@@ -36,22 +42,47 @@ def require_whole(info: layout.DatasetInfo) -> None:
     expected = [
         (str(row["file"]), ROW_BYTES * int(row["rows"])) for row in info.metadata.get("seen", [])
     ]
-    for shard in chain(*info.shards.values()):
-        path = documents_path(shard.path)
-        if shard.checksum is not None:  # not moved in by hand, perhaps before text was added
-            expected.append((path.relative_to(info.root).as_posix(), 8 * shard.num_documents))
-    for name, size in expected:
-        path = info.root / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            there = "missing" if found is None else f"{found} bytes"
-            problems.append(f"{name}: {there}, expected {size} bytes")
+    problems += _compare_sizes(info.root, [*expected, *_expected_ends(info)])
     if problems:
         raise DataError(
             f"this dataset is finished, but not whole: {problems[0]}",
             path=info.root,
             next_step=f"see all of it with lowtide verify {info.root}; bring back the files named, "
             "or prepare the text again in another folder",
+        )
+
+
+def _expected_ends(info: layout.DatasetInfo) -> Iterator[tuple[str, int]]:
+    """Names and sizes of the files of document ends."""
+    for shard in chain(*info.shards.values()):
+        path = documents_path(shard.path)
+        if shard.checksum is not None:  # not moved in by hand, perhaps before text was added
+            yield path.relative_to(info.root).as_posix(), 8 * shard.num_documents
+
+
+def _compare_sizes(root: Path, expected: Iterable[tuple[str, int]]) -> list[str]:
+    problems: list[str] = []
+    for name, size in expected:
+        path = root / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            there = "missing" if found is None else f"{found} bytes"
+            problems.append(f"{name}: {there}, expected {size} bytes")
+    return problems
+
+
+def require_counted_documents(info: layout.DatasetInfo) -> None:
+    """Refuse metadata with other counts of documents than there are ends: totals are sums of them.
+
+    In a store, where each size is a request, `verify` alone compares them.
+    """
+    problems = [] if is_stored(info.root) else _compare_sizes(info.root, _expected_ends(info))
+    if problems:
+        raise DataError(
+            f"{METADATA_NAME} and the files of document ends differ: {problems[0]}",
+            path=info.root,
+            next_step=f"see all of it with lowtide verify {info.root}; bring back the files as "
+            "lowtide wrote them",
         )
 
 

@@ -29,7 +29,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.storeddatasets import open_small_files
 from lowtide.dataset.tokenfiles.shards import ShardInfo, documents_path, shard_number, shard_tag
 from lowtide.errors import DataError
-from lowtide.filenames import TOKENIZER_NAME
+from lowtide.filenames import METADATA_NAME, TOKENIZER_NAME
 from lowtide.longjson import Rows
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import END_OF_TEXT, Tokenizer
@@ -115,7 +115,21 @@ class GrownDataset:
                 path=self.info.tokenizer_path,
                 next_step=f"lowtide verify {self.root}",
             )
+        said, end_id = self.info.vocab_size, self.info.metadata.get("end_of_text_id")
+        if said != tokenizer.vocab_size:
+            raise self._damaged(
+                f"vocab_size is {said}, {TOKENIZER_NAME} has {tokenizer.vocab_size}"
+            )
+        if end_id is not None and end_id not in tokenizer.special_tokens.values():
+            raise self._damaged(f"end_of_text_id is {end_id}, no special token's")
         return tokenizer
+
+    def _damaged(self, what: str) -> DataError:
+        return DataError(
+            f"{METADATA_NAME} is damaged: {what}",
+            path=self.root / METADATA_NAME,
+            next_step=f"bring back the file as lowtide wrote it: lowtide verify {self.root}",
+        )
 
     @property
     def end_id(self) -> int | None:

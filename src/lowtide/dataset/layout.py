@@ -191,13 +191,7 @@ def load_dataset_info(root: str | Path, *, find_shards: FindShards | None = None
     """Read a dataset's metadata and check every shard's size; shards moved in by hand are found."""
     root = Path(root)
     metadata = read_metadata(root)
-    dtype = str(metadata["dtype"])
-    if dtype not in ID_BYTES:
-        raise DataError(
-            f"dtype {metadata['dtype']!r} is not one of {', '.join(ID_BYTES)}",
-            path=root / METADATA_NAME,
-        )
-    vocab_size = int(metadata["vocab_size"])
+    dtype, vocab_size = str(metadata["dtype"]), int(metadata["vocab_size"])
     try:
         shards = {
             split: tuple(
@@ -297,12 +291,23 @@ def _check_types(metadata: Mapping[str, Any], path: Path) -> None:
             continue
         if key in metadata and (not isinstance(value, kind) or isinstance(value, bool)):
             raise _damaged(path, f"{key} is {str(value)[:40]!r}, expected {kind.__name__}")
-    if not 0 < int(metadata["vocab_size"]) <= 1 << 32:
-        raise _damaged(path, f"vocab_size is {metadata['vocab_size']}")
+    vocab_size, dtype = int(metadata["vocab_size"]), metadata["dtype"]
+    if dtype not in ID_BYTES:
+        raise _damaged(path, f"dtype is {dtype!r}, expected {' or '.join(ID_BYTES)}")
+    if not 0 < vocab_size <= 1 << 32:
+        raise _damaged(path, f"vocab_size is {vocab_size}")
+    end_id = metadata.get("end_of_text_id")
+    if end_id is not None and not (type(end_id) is int and 0 <= end_id < vocab_size):
+        raise _damaged(path, f"end_of_text_id is {str(end_id)[:40]!r}, expected an id or null")
+    share = metadata.get("split", {}).get("val_fraction", 0)
+    if type(share) not in (int, float) or not 0 <= share < 1:
+        raise _damaged(path, f"val_fraction of split is {str(share)[:40]!r}, expected a share")
     for key in ("sources", "appended", "seen"):
         for row in metadata.get(key, []):
             if not isinstance(row, dict) or not _ROW_KEYS[key] <= row.keys():
                 raise _damaged(path, f"a row of {key} lacks {', '.join(sorted(_ROW_KEYS[key]))}")
+            if not isinstance(row.get("file", ""), str):
+                raise _damaged(path, f"a row of {key} has file {str(row['file'])[:40]!r}")
             if not isinstance(row.get("stored") or [], list):  # size, time and format of a source
                 raise _damaged(path, f"a row of {key} has stored {str(row['stored'])[:40]!r}")
             if key == "seen" and type(row["rows"]) is not int:  # and not a bool

@@ -48,6 +48,8 @@ def find_split_shards(
         # Full shards all have the same size, so a shard newer than the metadata is checked further.
         if status.st_ctime_ns >= described_ns and shard.head is not None:
             _check_head(shard)
+        if not 0 <= shard.min_id <= shard.max_id < vocab_size:
+            raise ValueError(f"{shard.path.name} has ids from {shard.min_id} to {shard.max_id}")
         shards.append(shard)
     strangers = {root / split / name: found[name] for name in sorted(found)}
     return shards + _describe_strangers(
