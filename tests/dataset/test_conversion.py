@@ -19,6 +19,7 @@ import xxhash
 from lowtide import files
 from lowtide.cli import main
 from lowtide.dataset import conversion, layout
+from lowtide.dataset.appending import append_to_dataset
 from lowtide.dataset.conversion import convert_dataset
 from lowtide.dataset.preparation import prepare_dataset
 from lowtide.dataset.pretokenization import pretokenize_file
@@ -110,6 +111,28 @@ def test_megatron_reads_it(dataset: Path, tmp_path: Path) -> None:
         tmp_path / "train.bin", dtype=np.uint16, count=int(lengths[2]), offset=int(pointers[2])
     )
     assert np.array_equal(third, tokens[begins[2] : ends[2]])
+
+
+def test_a_document_that_is_cut_at_the_end_of_train_ends_where_appended_text_begins(
+    tmp_path: Path,
+) -> None:
+    """With few documents validation is the end of the text, and begins within one of them."""
+    corpus = write_corpus(tmp_path / "a.txt", make_documents(20))
+    root = tmp_path / "data"
+    prepare_dataset(
+        input_files=[corpus], out_dir=root, tokenization="char", tokens_per_shard=1000, seed=1
+    )
+    before = layout.load_dataset_info(root)
+    border = before.num_tokens("train")
+    assert ends_of(before, "train")[-1] < border, "a document is cut"
+    more = write_corpus(tmp_path / "b.txt", make_documents(20, seed=1))
+    append_to_dataset(dataset_dir=root, input_files=[more])
+    convert_dataset(in_path=root, out_path=tmp_path / "out", to="megatron")
+    part = open_megatron(tmp_path / "out" / "train.idx", Opening())
+    lengths = np.concatenate(list(iter_lengths(TokenStream([part]))))
+    ends = ends_of(layout.load_dataset_info(root), "train")
+    expected = {*ends, border, layout.load_dataset_info(root).num_tokens("train")}
+    assert np.cumsum(lengths).tolist() == sorted(expected)
 
 
 @pytest.mark.parametrize(

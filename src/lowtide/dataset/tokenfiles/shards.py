@@ -38,6 +38,7 @@ __all__ = [
     "id_chunk",
     "load_document_ends",
     "load_shard_tokens",
+    "may_continue",
     "names_tokenizer",
     "open_shard",
     "pick_dtype",
@@ -130,6 +131,25 @@ def find_tag(path: str | Path) -> str | None:
     """
     stem = Path(path).stem
     return stem.partition("-")[2] or None if _NAME.fullmatch(stem) else None
+
+
+def may_continue(before: str | Path, shard: str | Path) -> bool:
+    """True if a document that is cut at the end of one shard may go on in another.
+
+    The rest of the last document of train may begin val; shards that an append added, or that were
+    moved in by hand, begin with a document of their own.
+
+    >>> may_continue("shard_00003.bin", "shard_00004.bin")
+    True
+    >>> may_continue("shard_00003.bin", "shard_00005.bin")
+    False
+    >>> may_continue("shard_00003-01234567-bc013c54.bin", "shard_00004-01234567-0a0b0c0d.bin")
+    False
+    """
+    numbers = shard_number(before), shard_number(shard)
+    if numbers[0] is None or numbers[1] is None:
+        return False
+    return numbers[0] + 1 == numbers[1] and find_tag(before) == find_tag(shard)
 
 
 def names_tokenizer(path: str | Path, tokenizer_fingerprint: str) -> bool | None:

@@ -69,6 +69,8 @@ class TokenFile:
     ends_are_lengths: bool = False
     num_sequences: int = 0
     """Sequences of Megatron's index if documents are not one each; else 0."""
+    begins_document: bool = False
+    """True if a document that the file before leaves open does not go on in this one."""
     checksum: str | None = None
     """xxh3-128 of the whole file, if known."""
     ends_checksum: str | None = None
@@ -230,6 +232,9 @@ def iter_lengths(source: TokenStream) -> Iterator[npt.NDArray[np.int64]]:
     """The documents' lengths, some at a time; ids after the last end count as one more document."""
     carried = 0
     for part in source.parts:
+        if carried and part.begins_document:
+            yield np.array([carried], dtype=np.int64)
+            carried = 0
         done = 0
         source.require_intact(part)
         pieces = _iter_ends(part, 0, part.num_tokens) if part.ends_path is not None else ()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from lowtide.dataset.tokenfiles.megatron import open_megatron, write_megatron
 from lowtide.dataset.tokenfiles.mypt import list_mypt_files, load_mypt_tokenizer, open_mypt
 from lowtide.dataset.tokenfiles.npy import is_npy, open_npy, write_npy
 from lowtide.dataset.tokenfiles.raw import open_raw, write_raw
-from lowtide.dataset.tokenfiles.shards import open_shard
+from lowtide.dataset.tokenfiles.shards import may_continue, open_shard
 from lowtide.dataset.tokenfiles.streams import Opening, TokenFile, TokenStream, WrittenFiles
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
@@ -200,4 +202,14 @@ def load_source_tokenizer(path: Path, *, kind: str, named: str) -> Tokenizer:
 
 def open_dataset(info: DatasetInfo, split: str) -> TokenStream:
     """The shards of a dataset's split as one stream."""
-    return TokenStream([open_shard(shard, info.dtype) for shard in info.shards[split]])
+    shards = info.shards[split]
+    parts = [open_shard(shard, info.dtype) for shard in shards]
+    return TokenStream(
+        [
+            *parts[:1],
+            *(
+                replace(part, begins_document=not may_continue(before.path, part.path))
+                for before, part in pairwise(parts)
+            ),
+        ]
+    )
