@@ -499,3 +499,16 @@ def test_what_the_machine_has_is_read_from_the_kernel_or_asked_for(
 
     monkeypatch.setattr(Path, "read_bytes", gone)
     assert available_bytes() == 12345
+
+
+def test_an_advised_budget_holds_where_the_program_has_a_little_more() -> None:
+    """With 200,000 files it had up to a MiB more when the command was given again."""
+    budget = MemoryBudget(100 * MIB, used_bytes=42 * MIB)
+    budget.spread_bytes = 3 * MIB
+    with pytest.raises(BudgetError) as caught:
+        budget.require({"all": 125 * MIB})
+    assert (
+        caught.value.next_step == "give at least --memory 176MiB"
+    )  # 168 MiB would have 1 to spare
+    budget = MemoryBudget(176 * MIB, used_bytes=45 * MIB)
+    budget.require({"all": 125 * MIB})

@@ -341,6 +341,7 @@ class MemoryBudget:
         self.total_bytes = total_bytes
         base = tree_resident_bytes() if used_bytes is None else used_bytes
         self.shares: dict[str, int] = {"program": base}
+        self.spread_bytes = 0  # the program may have so much more when the command is given again
 
     @classmethod
     def from_setting(cls, memory: str | int | None) -> MemoryBudget:
@@ -384,7 +385,7 @@ class MemoryBudget:
         parts = ", ".join(f"{name} {format_size(size)}" for name, size in needs.items() if size)
         raise BudgetError(
             f"a budget of {format_size(self.total_bytes)} is too small: {parts}",
-            next_step=smallest_budget(needed) + remark,
+            next_step=smallest_budget(needed + self.spread_bytes) + remark,
         )
 
     def release(self, name: str) -> None:

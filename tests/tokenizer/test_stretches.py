@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import itertools
 import random
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide import _native
-from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.inputs import InputFile, InputList, expand_inputs
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 from lowtide.tokenizer import stretches
@@ -173,3 +174,19 @@ def test_a_look_is_told_after_some_seconds(
         advance(20)
         advance(30)  # the clock is not asked again
     assert capsys.readouterr().err.count("all text is looked at") == 1
+
+
+def test_many_files_stay_in_their_compact_list() -> None:
+    """A budget was refused in more memory than it had, for 200,000 files."""
+    count = 20_000
+    gone = InputList(
+        InputFile(number, Path(f"gone/{number}.txt"), "text", None, 9) for number in range(count)
+    )
+    tracemalloc.start()
+    try:
+        found = find_stretch(gone, ReadingSettings(), len)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.unseen_bytes == 9 * count
+    assert peak < 300 * count

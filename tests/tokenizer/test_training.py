@@ -581,6 +581,7 @@ def test_the_list_of_files_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(training.MemoryBudget, "from_setting", lambda _: budget)
     train_tokenizer(input=[tmp_path], vocab_size=260)
     assert budget.shares["list of files"] == 5 * 450
+    assert budget.spread_bytes == 5 * 16
 
 
 def test_what_is_spilled_is_told(

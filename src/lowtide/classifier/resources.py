@@ -12,7 +12,7 @@ from lowtide.classifier.examples import PASSAGE_BYTES
 from lowtide.classifier.settings import ClassifierSettings
 from lowtide.corpus.blockcleaning import BLOCK_BYTES_HELD
 from lowtide.corpus.footprint import reader_bytes
-from lowtide.corpus.inputs import InputList
+from lowtide.corpus.inputs import SPREAD_BYTES, InputList
 from lowtide.corpus.reading import BLOCK_BYTES
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.quickclasses import dataclass
@@ -48,6 +48,7 @@ def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: Inpu
     if not unknown:  # compressed text may have any size
         most = min(most, inputs.total_bytes // _SMALLEST_DOCUMENT + 1)
     budget.count("list of files", len(inputs) * _FILE_BYTES)
+    budget.spread_bytes = len(inputs) * SPREAD_BYTES
     budget.count("examples", most * _EXAMPLE_BYTES)
     block = BLOCK_BYTES * BLOCK_BYTES_HELD
     words = settings.max_words

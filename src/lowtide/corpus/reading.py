@@ -27,7 +27,7 @@ from lowtide.corpus.grouping import (
     join_small_blocks,
     plan_streams,
 )
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.inputs import InputFile, InputList, InputSlice, expand_inputs
 from lowtide.corpus.jsonrows import extract_json_rows
 from lowtide.corpus.longrows import iter_jsonl_blocks
 from lowtide.corpus.nontext import check_text
@@ -295,18 +295,22 @@ def iter_documents(
     [b'one', b'two']
     """
     options = options or ReadingSettings()
-    rows = list(inputs)
-    sources: Sequence[InputFile] = (
-        [row for row in rows if isinstance(row, InputFile)]
-        if rows and isinstance(rows[0], InputFile)
-        else expand_inputs([row for row in rows if not isinstance(row, InputFile)])
-    )
+    sources = _as_sources(inputs)
     streams = plan_streams(sources, options)
     paths = StreamPaths(streams)
     for stream in streams:
         for block in iter_blocks(stream, options):
             if block is not None:
                 yield from block_documents(block, options, paths)
+
+
+def _as_sources(inputs: Sequence[InputFile] | Iterable[str | Path]) -> Sequence[InputFile]:
+    if isinstance(inputs, InputList | InputSlice):
+        return inputs  # as Python objects 200,000 of them would take 80 MiB
+    rows = list(inputs)
+    if rows and isinstance(rows[0], InputFile):
+        return [row for row in rows if isinstance(row, InputFile)]
+    return expand_inputs([row for row in rows if not isinstance(row, InputFile)])
 
 
 def check_text_field(inputs: Sequence[InputFile], text_field: str) -> None:

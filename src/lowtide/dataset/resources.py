@@ -18,7 +18,7 @@ from lowtide.corpus.deduplication import MIN_TABLE_BYTES, TABLE_ROW_BYTES, parti
 from lowtide.corpus.evaluations import load_items, planned_item_bytes
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
-from lowtide.corpus.inputs import InputFile
+from lowtide.corpus.inputs import SPREAD_BYTES, InputFile
 from lowtide.corpus.reading import BLOCK_BYTES
 from lowtide.corpus.usersteps import step_bytes
 from lowtide.counts import counted
@@ -166,6 +166,7 @@ def plan_shares(
         more = count * CHARACTER_BYTES - _TOKENIZER_BYTES - MIN_TABLE_BYTES
         smallest["characters"] = 2 * more + block * (workers - 1) if more > 0 else 0
         remark = unseen_words(unseen)
+    budget.spread_bytes = inputs.num_files * SPREAD_BYTES
     budget.require(smallest, remark=remark)
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
     budget.reserve("counts of n-grams", wanted_bytes=inputs.count_bytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lowtide import __version__
 from lowtide.corpus.footprint import reader_bytes
-from lowtide.corpus.inputs import InputList, hash_inputs
+from lowtide.corpus.inputs import SPREAD_BYTES, InputList, hash_inputs
 from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.engine.leases import LEASE_SECONDS
 from lowtide.engine.plans import commit_plan
@@ -58,6 +58,7 @@ def train_together(
         needed += UPLOAD_BYTES + READER_BYTES
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
+    budget.spread_bytes = len(inputs) * SPREAD_BYTES
     part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
     records = Records(_work_folder(settings, out_dir))
     with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:

@@ -20,7 +20,7 @@ import xxhash
 from lowtide import _native
 from lowtide.corpus.contents import ContentLog, hash_stored
 from lowtide.corpus.footprint import reader_bytes
-from lowtide.corpus.inputs import InputFile, expand_inputs
+from lowtide.corpus.inputs import SPREAD_BYTES, InputFile, expand_inputs
 from lowtide.errors import DataError
 from lowtide.filenames import METRICS_NAME, WORK_NAME
 from lowtide.files import hold_lock
@@ -81,6 +81,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
     needed = reader_bytes(inputs, reading_options(settings))  # first: its imports count as program
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
+    budget.spread_bytes = len(inputs) * SPREAD_BYTES
     with contextlib.ExitStack() as stack:
         if settings.out_dir is not None:
             stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
