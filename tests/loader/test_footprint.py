@@ -14,7 +14,8 @@ from lowtide.errors import UsageError
 from lowtide.files import checksum_bytes
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
 from lowtide.loader.heldout import KeptTexts, is_held_out
-from lowtide.loader.texts import ENCODING_THREADS, Text
+from lowtide.loader.textencoders import ENCODING_THREADS
+from lowtide.loader.texts import Text
 from lowtide.tokenizer.limits import EncodingLimits
 
 BESIDE = (46 << 20) + ENCODING_THREADS * EncodingLimits.cache_bytes

@@ -94,17 +94,19 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "StreamingDataLoader.__init__(reader_bytes)": 1_073_741_824,
         "StreamingDataLoader.estimate_windows(sample_bytes)": 1_048_576,
     },
-    "loader.texts": {
+    "loader.textencoders": {
         "ENCODING_THREADS": 2,
         "_PART_BYTES": 1_048_576,
+        "TextEncoder.part_bytes": 1_048_576,
+        "make_encoder(part_bytes)": 1_048_576,
+    },
+    "loader.texts": {
         "_TEXT_BYTES": 512,
         "Text.ends_document": True,
         "Text.begins_document": True,
         "FileTexts.__init__(block_bytes)": 4_194_304,
         "FileTexts.__init__(reader_bytes)": 1_073_741_824,
         "HubTexts.__init__(streaming)": True,
-        "TextEncoder.part_bytes": 1_048_576,
-        "make_encoder(part_bytes)": 1_048_576,
         "iter_encoded(group_bytes)": 1_048_576,
     },
     "loader.tokenblocks": {

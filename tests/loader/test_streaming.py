@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,8 @@ from lowtide.loader import streaming as module
 from lowtide.loader import texts
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
 from lowtide.loader.streaming import EndlessBatches, StreamingDataLoader
-from lowtide.loader.texts import FileTexts, make_encoder
+from lowtide.loader.textencoders import make_encoder
+from lowtide.loader.texts import FileTexts
 from lowtide.loader.tokenblocks import Windowing, iter_token_blocks, windows_before
 from lowtide.tokenizer import Tokenizer
 from lowtide.tokenizer.training import train_tokenizer
@@ -452,7 +454,7 @@ def test_a_long_text_is_encoded_in_parts_and_resumed_inside_one(tmp_path: Path) 
     options = {"tokenizer": tokenizer, "shuffle_buffer_size": 7, "batch_size": 5}
     whole = [batch["input_ids"].tolist() for batch in make([path], **options)]
     estimated = make([path], **options).estimated_windows
-    source, encoder = texts.FileTexts([path]), texts.make_encoder(tokenizer, part_bytes=1000)
+    source, encoder = texts.FileTexts([path]), make_encoder(tokenizer, part_bytes=1000)
     options["tokenizer"] = encoder
     sizes = [len(ids) for _, ids in texts.iter_encoded(source, encoder, seed=None)]
     assert len(sizes) > 20 and max(sizes) <= 5001  # only what has no place to cut is whole
@@ -756,3 +758,18 @@ def test_a_state_is_of_documents_with_the_same_end(text_files: list[Path]) -> No
     state = make(text_files).state_dict()
     with pytest.raises(DataError, match="the settings of the loader changed"):
         make(text_files, end_of_text="").load_state_dict(state)
+
+
+@pytest.mark.parametrize("options", [{}, {"val_fraction": 0.5}, {"streaming": False}])
+def test_a_loader_is_pickled_and_goes_on_where_it_was(
+    text_files: list[Path], options: dict[str, Any]
+) -> None:
+    """As processes that are not forked get it, of torch's DataLoader among others."""
+    loader = make(text_files, **options)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    other = pickle.loads(pickle.dumps(loader))
+    other.load_state_dict(state)
+    for ours, theirs in zip(batches, other, strict=True):
+        assert np.array_equal(ours["input_ids"], theirs["input_ids"])

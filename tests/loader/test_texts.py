@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from lowtide.corpus.inputs import InputFile
 from lowtide.errors import DataError, UsageError
 from lowtide.files import checksum_bytes
-from lowtide.loader import texts
+from lowtide.loader import textencoders, texts
 from lowtide.loader.ordering import derive_seed
-from lowtide.loader.texts import FileTexts, Text, iter_encoded, make_encoder, path_list
+from lowtide.loader.textencoders import make_encoder
+from lowtide.loader.texts import FileTexts, Text, iter_encoded, path_list
 from lowtide.loader.tokenblocks import Windowing
 from lowtide.stores.paths import StorePath
 from lowtide.tokenizer import Tokenizer
@@ -150,7 +151,7 @@ def texts_from(*rows: tuple[bytes, bool]) -> Any:
 
 def letters(
     part_bytes: int = 1 << 20, end: int | None = 256
-) -> tuple[texts.TextEncoder, list[Any]]:
+) -> tuple[textencoders.TextEncoder, list[Any]]:
     """Each byte an id; what is encoded together, and in parts of three."""
     asked: list[Any] = []
 
@@ -163,7 +164,7 @@ def letters(
         for at in range(0, len(text), 3):
             yield np.frombuffer(text[at : at + 3], np.uint8).astype(np.int32)
 
-    return texts.TextEncoder(encode, end, "letters", iter_parts, part_bytes), asked
+    return textencoders.TextEncoder(encode, end, "letters", iter_parts, part_bytes), asked
 
 
 def shown(found: Any) -> list[tuple[bytes, bool, list[int]]]:
@@ -225,7 +226,7 @@ class Cuts:
         return max(text.rfind(b" "), 0)
 
     def encode_batch(self, parts: list[bytes], **more: Any) -> list[bytes]:
-        assert more == {"special": "text", "num_workers": texts.ENCODING_THREADS}
+        assert more == {"special": "text", "num_workers": textencoders.ENCODING_THREADS}
         self.given += parts
         return parts
 
@@ -250,9 +251,9 @@ def test_a_text_is_cut_into_parts_that_double_where_there_is_no_place(
     text: bytes, parts: list[bytes]
 ) -> None:
     cuts: Any = Cuts()
-    assert list(texts._iter_parts(cuts, text, 4)) == parts == cuts.given
+    assert list(textencoders._iter_parts(cuts, 4, text)) == parts == cuts.given
     whole: Any = Cuts("package")
-    assert list(texts._iter_parts(whole, text, 4)) == [text] and whole.given == []
+    assert list(textencoders._iter_parts(whole, 4, text)) == [text] and whole.given == []
 
 
 def test_tokenizers_of_every_kind_become_encoders() -> None:

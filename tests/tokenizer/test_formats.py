@@ -8,6 +8,7 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,6 +184,12 @@ def test_an_empty_name_is_not_the_current_folder(
     with pytest.raises(UsageError, match="the name of the tokenizer is empty"):
         Tokenizer.load("")
     assert Tokenizer.load(".").vocab_size == small_tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("source", [None, 3, b"gpt2", ["gpt2"]])
+def test_what_is_no_name_of_a_tokenizer_is_told_by_its_kind(source: Any) -> None:
+    with pytest.raises(UsageError, match=f"named by {type(source).__name__}, expected text or"):
+        Tokenizer.load(source)
 
 
 @pytest.mark.parametrize("source", ["s3://bucket/tok", Path("s3://bucket/tok")])

@@ -59,6 +59,10 @@ def separator_spellings(separator: bytes) -> tuple[bytes, ...]:
     )
 
 
+def _ignore(_: str) -> None:
+    """Not a lambda: settings are pickled with the loaders that have them."""
+
+
 @dataclass(frozen=True)
 class ReadingSettings:
     """How inputs become documents."""
@@ -78,7 +82,7 @@ class ReadingSettings:
     """The whole budget, for the error message of a refusal."""
     skip_bad: bool = False
     """Skip what cannot be read, with a notice, instead of stopping."""
-    on_notice: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    on_notice: Callable[[str], None] = field(default=_ignore, compare=False)
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowtide.aliases import takes_second_names
-from lowtide.loader.texts import ENCODING_THREADS
+from lowtide.loader.textencoders import ENCODING_THREADS
 from lowtide.settings import require_counts
 from lowtide.tokenizer.limits import EncodingLimits
 

@@ -25,6 +25,7 @@ from lowtide.loader.batches import Share, check_rank, check_version, rank_share,
 from lowtide.loader.footprint import planned_bytes
 from lowtide.loader.heldout import KeptTexts
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
+from lowtide.loader.textencoders import make_encoder
 from lowtide.loader.texts import (
     FileTexts,
     HubTexts,
@@ -32,7 +33,6 @@ from lowtide.loader.texts import (
     TextSource,
     epoch_seed,
     iter_encoded,
-    make_encoder,
     path_list,
 )
 from lowtide.loader.tokenblocks import BlockStart, Windowing, iter_token_blocks, windows_before

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from lowtide.errors import DataError
 from lowtide.loader.batches import read_count
 from lowtide.loader.ordering import derive_seed, order_indices
-from lowtide.loader.texts import Place, TextEncoder, TextSource, iter_encoded
+from lowtide.loader.textencoders import TextEncoder
+from lowtide.loader.texts import Place, TextSource, iter_encoded
 from lowtide.loader.windows import Tokens
 from lowtide.quickclasses import dataclass
 

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lowtide.errors import DataError, UsageError
 from lowtide.filenames import (
@@ -100,6 +101,12 @@ def load_vocabulary(source: str | Path) -> Vocabulary:
 
 
 def _load(source: str | Path) -> Vocabulary:
+    given: Any = source
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(
+            f"a tokenizer is named by {type(given).__name__}, expected text or a path",
+            next_step="give its folder or file, gpt2, or the name of an encoding",
+        )
     if not os.fspath(source):  # pathlib would read it as the current folder
         raise UsageError(
             "the name of the tokenizer is empty",

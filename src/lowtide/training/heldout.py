@@ -20,7 +20,8 @@ import numpy as np
 from lowtide.errors import DataError
 from lowtide.files import atomic_file, read_json, write_json
 from lowtide.loader.heldout import is_held_out
-from lowtide.loader.texts import Place, Text, TextSource, iter_encoded, make_encoder
+from lowtide.loader.textencoders import make_encoder
+from lowtide.loader.texts import Place, Text, TextSource, iter_encoded
 from lowtide.loader.windows import TokenDataset
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
