@@ -395,6 +395,7 @@ def make_plan(
     width: int | None = None,
     num_heads: int | None = None,
     seq_len: int | None = None,
+    dropout: float | None = None,
     batch_size: int | None = None,
     gradient_accumulation_steps: int | None = None,
     optimizer: Literal['auto', 'muon', 'adamw'] | None = None,
@@ -449,6 +450,7 @@ def make_plan(
         width: Width of the network: numbers per token.
         num_heads: Attention heads.
         seq_len: Sequence length: tokens in a row of a batch, and the context of the model.
+        dropout: Dropout; its masks need memory.
         batch_size: Rows per micro-batch.
         gradient_accumulation_steps: Micro-batches per step.
         optimizer: muon, adamw, or auto.

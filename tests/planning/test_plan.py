@@ -344,3 +344,15 @@ def test_a_published_model_is_planned_with_its_shape_and_its_tokenizer(tmp_path)
     write_json(tmp_path / "tiny" / "config.json", large.to_huggingface())
     plan = make_plan(init_from_model=str(folder), tokens="1M", ram="8GiB")
     assert plan.chosen is None and "training this model needs" in describe_plan(plan)
+
+
+def test_dropout_is_part_of_a_plan_and_of_its_command():
+    asked = {"ram": "8GiB", "cores": 2, "tokens": "10M", "size": "1M", "layout": "gpt2"}
+    plain, dropped = (
+        make_plan(**asked, seq_len=1024, batch_size=4, measure=False, dropout=rate)
+        for rate in (None, 0.1)
+    )
+    assert train_settings(dropped.commands[-1]).model.dropout == 0.1
+    assert "--dropout" not in plain.commands[-1]
+    sizes = [plan.asked.footprint.activations for plan in (plain, dropped)]
+    assert sizes[1] > 3 * sizes[0]  # in gpt2 attention has dropout, too: all scores exist

@@ -31,6 +31,7 @@ _TRAINING_FIELDS = (
     "width",
     "num_heads",
     "seq_len",
+    "dropout",
     "batch_size",
     "gradient_accumulation_steps",
     "optimizer",
@@ -88,6 +89,8 @@ class PlanSettings:
     """Attention heads."""
     seq_len: int | None = None
     """Sequence length: tokens in a row of a batch, and the context of the model."""
+    dropout: float | None = None
+    """Dropout; its masks need memory."""
 
     # Training: flags of lowtide train; chosen if not given.
     batch_size: int | None = None
