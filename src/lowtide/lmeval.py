@@ -47,7 +47,7 @@ class Scorer:
         max_length: int | None = None,
     ) -> None:
         require_package("torch", "evaluating")
-        from lowtide.model.companions import require_vocabulary
+        from lowtide.model.companions import companions_dir, require_vocabulary
         from lowtide.model.config import find_model_dir, find_weights_dir, load_config
         from lowtide.model.devices import pick_device
         from lowtide.model.inference import budget_of, usual_tokens
@@ -59,8 +59,8 @@ class Scorer:
         run_dir = find_model_dir(pretrained, checkpoints_dir)
         folder = find_weights_dir(run_dir, best=best)
         self._program = program_here(0, device=device or "auto")  # without the tokenizer
-        self._tokenizer_bytes = vocabulary_bytes(folder)
-        self.tokenizer: Tokenizer = Tokenizer.load(folder)
+        self._tokenizer_bytes = vocabulary_bytes(companions_dir(folder))
+        self.tokenizer: Tokenizer = Tokenizer.load(companions_dir(folder))
         self.config = load_config(folder)
         require_vocabulary(self.tokenizer, self.config, folder)
         self.device = pick_device(device or "auto")

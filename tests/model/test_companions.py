@@ -3,7 +3,7 @@
 import pytest
 
 from lowtide.errors import DataError
-from lowtide.model.companions import _tokenizer_config
+from lowtide.model.companions import _tokenizer_config, companions_dir
 from lowtide.model.config import GPTConfig
 from lowtide.tokenizer import Tokenizer
 
@@ -36,3 +36,16 @@ def test_what_its_makers_say_stays(tmp_path):
     path.write_text("[]")
     with pytest.raises(DataError, match="does not hold an object"):
         _tokenizer_config(Tokenizer.from_characters("abc"), CONFIG, tmp_path)
+
+
+def test_a_checkpoint_has_the_files_of_its_run_where_it_has_none(tmp_path):
+    run, step = tmp_path / "run", tmp_path / "run/steps/step_00000010"
+    step.mkdir(parents=True)
+    assert companions_dir(step) == step  # neither has a tokenizer
+    (run / "tokenizer.json").touch()
+    assert companions_dir(step) == step  # any folder may be called steps
+    (run / "config.json").touch()
+    assert companions_dir(step) == companions_dir(run) == run
+    assert companions_dir(step.parent) == step.parent
+    (step / "tokenizer.json").touch()
+    assert companions_dir(step) == step

@@ -194,6 +194,25 @@ def test_a_tokenizer_that_does_not_fit_the_model_is_refused(text, tmp_path):
         )
 
 
+def test_a_checkpoint_of_a_run_has_the_runs_tokenizer(text, tmp_path, capsys, monkeypatch):
+    made = ["--tokenization", "char", "--model-name", "base", *SMALL, *SHORT]
+    run("train", "--input-file", text, *made, "--save-interval", "2")
+    step = tmp_path / "checkpoints/base/steps/step_00000002"
+    write = ["--prompt", "the ", "--max-new-tokens", "2"]
+    run("generate", "--model-name", step, *write)
+    tokens = next(tmp_path.glob("checkpoints/base/data/*.npy"))
+    run("evaluate", "--model-name", step, "--dataset-dir", tokens, "--eval-iters", "1")
+    run("export", "--model-name", step, "--out-dir", "out")
+    assert (tmp_path / "out/tokenizer.json").is_file()
+    monkeypatch.chdir(step)
+    run("generate", "--model-name", ".", *write)
+    run("generate", "--model-name", tmp_path / "out", *write)
+    other = write_text(tmp_path / "other.txt", words=["other", "letters", "zyx"])
+    with pytest.raises(DataError, match=r"step_00000002 was trained with tokenizer char"):
+        options = {"tokenization": "char", "seq_len": 16, "checkpoints_dir": tmp_path}
+        train(input_file=other, init_from_model=str(step), model_name="d", **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

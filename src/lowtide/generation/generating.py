@@ -23,7 +23,7 @@ from lowtide.generation.prompts import Prompt, count_prompts, iter_prompts, long
 from lowtide.generation.settings import GenerateSettings, WritingSettings
 from lowtide.generation.textstreams import note_unknown
 from lowtide.keywords import takes_keywords
-from lowtide.model.companions import require_vocabulary
+from lowtide.model.companions import companions_dir, require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, find_weights_dir, load_config
 from lowtide.model.decoderweights import held_bytes, load_decoder_in_turns, turns_bytes
 from lowtide.model.inference import budget_of, fit_context, fit_rows
@@ -88,10 +88,11 @@ def generate(settings: GenerateSettings) -> Iterator[str]:
         stream=stream,
     ) as progress:
         program = program_here(0, device=settings.device, backend=settings.chosen_backend())
-        tokenizer = Tokenizer.load(folder)
+        beside = companions_dir(folder)
+        tokenizer = Tokenizer.load(beside)
         config = load_config(run_dir)
         require_vocabulary(tokenizer, config, folder)
-        begin = begin_token(read_sections(tokenizer, folder))
+        begin = begin_token(read_sections(tokenizer, beside))
         total = num_prompts * settings.num_samples
         room = _Room(config.context_length, min(settings.batch_size, total, writer.most_rows))
         if writer.networks.is_cpu(place):
@@ -140,7 +141,7 @@ def _fit_budget(
     backend, budget = settings.chosen_backend(), progress.budget_bytes or 0
     tokens = min(room.context, longest_prompt(settings) + settings.max_new_tokens)
     options: dict[str, Any] = {"program": program, "backend": backend}
-    options["tokenizer_bytes"] = vocabulary_bytes(folder)
+    options["tokenizer_bytes"] = vocabulary_bytes(companions_dir(folder))
     options["weight_bytes"] = held_bytes(folder, config) if backend == "native" else 0
     in_turns = False
     try:

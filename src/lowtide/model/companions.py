@@ -17,6 +17,7 @@ from typing import Any
 
 from lowtide.errors import DataError
 from lowtide.filenames import (
+    CONFIG_NAME,
     GENERATION_CONFIG_NAME,
     MERGES_NAME,
     PIECES_NAME,
@@ -31,7 +32,14 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.tokenizer import Tokenizer
 
-__all__ = ["COMPANIONS", "foreign_note", "has_tokenizer", "require_vocabulary", "write_companions"]
+__all__ = [
+    "COMPANIONS",
+    "companions_dir",
+    "foreign_note",
+    "has_tokenizer",
+    "require_vocabulary",
+    "write_companions",
+]
 
 COMPANIONS = (
     GENERATION_CONFIG_NAME,
@@ -54,6 +62,18 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in alone) or all(
         (folder / name).is_file() for name in pair
     )
+
+
+def companions_dir(folder: Path) -> Path:
+    """The folder of the tokenizer and other files of the model in `folder`.
+
+    That is the folder itself, but of a checkpoint, RUN/steps/step_N, that of its run.
+    """
+    steps = folder.absolute().parent
+    run = steps.parent
+    if steps.name != "steps" or not (run / CONFIG_NAME).is_file() or has_tokenizer(folder):
+        return folder
+    return run if has_tokenizer(run) else folder
 
 
 def require_vocabulary(tokenizer: Tokenizer, config: GPTConfig, folder: Path) -> None:

@@ -30,6 +30,7 @@ from lowtide.memory import MemoryBudget
 from lowtide.model.checksums import find_intact, has_all_files, record_files
 from lowtide.model.companions import (
     COMPANIONS,
+    companions_dir,
     foreign_note,
     has_tokenizer,
     require_vocabulary,
@@ -112,7 +113,7 @@ def write_export(settings: ExportSettings) -> tuple[Path, bool]:
     out_dir = settings.out_dir
     run_dir = find_model_dir(settings.model_name, settings.checkpoints_dir)
     folder = find_weights_dir(run_dir, best=settings.best)
-    if not has_tokenizer(folder):
+    if not has_tokenizer(companions_dir(folder)):
         raise DataError(
             "no tokenizer.json here",
             path=folder,
@@ -185,9 +186,11 @@ def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) 
         "weights": _weights_checksum(folder),
         "tokenizer": checksum_file(_tokenizer_files(folder)[0]),
     }
+    beside = companions_dir(folder)
     for name in _BESIDE:
-        if (folder / name).is_file():
-            described[name] = checksum_file(folder / name)
+        path = (folder if name == CONFIG_NAME else beside) / name
+        if path.is_file():
+            described[name] = checksum_file(path)
     if settings.add_tokens is not None and settings.add_tokens.is_file():
         described["add_tokens"] = checksum_file(settings.add_tokens)
     return described
@@ -195,7 +198,8 @@ def _describe_export(settings: ExportSettings, folder: Path, weights_dir: Path) 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
     names = (TOKENIZER_NAME, VOCABULARY_NAME, MERGES_NAME)
-    return [folder / name for name in names if (folder / name).is_file()]
+    beside = companions_dir(folder)
+    return [beside / name for name in names if (beside / name).is_file()]
 
 
 def _weights_checksum(folder: Path) -> str:
@@ -209,12 +213,13 @@ def _weights_checksum(folder: Path) -> str:
 def _write_gguf(settings: ExportSettings, folder: Path, target: Path, progress: Progress) -> None:
     weights_dir = find_intact(folder, note=progress.note)
     config = load_config(weights_dir)
-    tokenizer = Tokenizer.load(folder)
+    beside = companions_dir(folder)
+    tokenizer = Tokenizer.load(beside)
     require_vocabulary(tokenizer, config, folder)
     contents = describe_gguf(
         weights_dir,
         tokenizer=tokenizer,
-        tokenizer_dir=folder,
+        tokenizer_dir=beside,
         config=config,
         kind=settings.type or _USUAL_TYPE,
         name=folder.resolve().name,
@@ -240,18 +245,19 @@ def _write_folder(settings: ExportSettings, folder: Path, progress: Progress) ->
     weights_dir = find_intact(folder, note=progress.note)
     model_config = load_config(weights_dir)
     stored_config = model_config
-    tokenizer = Tokenizer.load(folder)
+    beside = companions_dir(folder)
+    tokenizer = Tokenizer.load(beside)
     require_vocabulary(tokenizer, model_config, folder)
     tokens = grown = None
     if settings.add_tokens is not None:
         tokens = find_new_tokens(settings.add_tokens, tokenizer)
         model_config = grown_config(model_config, tokens, settings.add_tokens)
-        grown = grown_tokenizer(folder, tokenizer, tokens)
+        grown = grown_tokenizer(beside, tokenizer, tokens)
     described = _describe_export(settings, folder, weights_dir)
     write_json(out_dir / _RECORD, described)
     if text := foreign_note(tokenizer, model_config):
         progress.note(text)
-    names = write_companions(out_dir, tokenizer, model_config, source=folder, grown=grown)
+    names = write_companions(out_dir, tokenizer, model_config, source=beside, grown=grown)
     names += write_modelling_file(out_dir, model_config)
     ends = dict.fromkeys(("eos_token_id", "bos_token_id"), tokenizer.end_of_text_id)
     ends = {

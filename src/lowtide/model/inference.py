@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lowtide.errors import BudgetError, DataError
 from lowtide.memory import default_budget_bytes, format_size, parse_size
+from lowtide.model.companions import companions_dir
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.decoder import step_bytes
 from lowtide.model.decoderweights import turns_bytes
@@ -246,7 +247,7 @@ def refuse_hopeless(
         generates=generates,
         text_bytes=text_bytes,
         backend=backend,
-        tokenizer_bytes=vocabulary_bytes(tokenization or folder),
+        tokenizer_bytes=vocabulary_bytes(tokenization or companions_dir(folder)),
         weight_bytes=held,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lowtide.corpus.evaluations import find_item_files
 from lowtide.keywords import takes_keywords
-from lowtide.model.companions import has_tokenizer
+from lowtide.model.companions import companions_dir, has_tokenizer
 from lowtide.model.config import find_model_dir, load_config
 from lowtide.model.sizing import count_parameters, flops_per_token
 from lowtide.notebooks import preformatted
@@ -144,7 +144,7 @@ def _with_tokenizer(settings: PlanSettings) -> PlanSettings:
     """The same with the tokenizer of the model that training starts from, if none is named."""
     if settings.init_from_model is None or settings.dataset_dir is not None:
         return settings
-    folder = find_model_dir(settings.init_from_model)
+    folder = companions_dir(find_model_dir(settings.init_from_model))
     if settings.tokenization is not None or not has_tokenizer(folder):
         return settings
     return settings.replace(tokenization=str(folder))

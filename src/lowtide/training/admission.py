@@ -23,7 +23,7 @@ from lowtide.files import hold_lock
 from lowtide.flatsettings import fill_left_out
 from lowtide.loader.storedtokens import CacheSettings, fetch_tokenizer
 from lowtide.memory import parse_size
-from lowtide.model.companions import has_tokenizer
+from lowtide.model.companions import companions_dir, has_tokenizer
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.program import Program
 from lowtide.packages import (
@@ -88,8 +88,8 @@ def admit(settings: TrainSettings) -> None:
         ]
         if not base:
             return
-        if has_tokenizer(base[0]):
-            tokenizer = Tokenizer.load(base[0])
+        if has_tokenizer(beside := companions_dir(base[0])):
+            tokenizer = Tokenizer.load(beside)
     with hold_lock(settings.run.folder, create_folder=True):
         if settings.data.input_file is not None:
             find_text_tokens(settings, tell, tokenizer)

@@ -23,7 +23,7 @@ from lowtide.files import read_json
 from lowtide.keywords import takes_keywords
 from lowtide.loader.datachecks import FINISH_SECONDS, DataCheck
 from lowtide.loader.windows import TokenDataset
-from lowtide.model.companions import require_vocabulary
+from lowtide.model.companions import companions_dir, require_vocabulary
 from lowtide.model.config import GPTConfig, find_model_dir, find_weights_dir, load_config
 from lowtide.model.inference import budget_of, fit_rows, in_turns_bytes, usual_tokens
 from lowtide.model.networks import Networks
@@ -123,7 +123,7 @@ def _evaluate_all(
     settings: EvaluateSettings, folder: Path, evaluator: Evaluator, place: Any, progress: Progress
 ) -> dict[str, EvalResult | TaskResult]:
     config = load_config(folder)
-    named = settings.tokenization or folder
+    named = settings.tokenization or companions_dir(folder)
     fit = _Fitter(settings, config, evaluator, place, progress, vocabulary_bytes(named))
     tokenizer = Tokenizer.load(named)
     require_vocabulary(tokenizer, config, folder)
@@ -163,7 +163,7 @@ def _val_fraction(folder: Path) -> float:
 
     With another share, text that the run was trained on would be evaluated, or not all of the rest.
     """
-    path = folder / SETTINGS_NAME
+    path = companions_dir(folder) / SETTINGS_NAME
     if folder.name == "best" and not path.is_file():  # a run may have that name, too
         path = folder.parent / SETTINGS_NAME
     saved = read_json(path) if path.is_file() else {}

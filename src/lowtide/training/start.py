@@ -17,7 +17,12 @@ from lowtide.keywords import takes_keywords
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.windows import TokenDataset
 from lowtide.memory import PeakMeter
-from lowtide.model.companions import foreign_note, has_tokenizer, require_vocabulary
+from lowtide.model.companions import (
+    companions_dir,
+    foreign_note,
+    has_tokenizer,
+    require_vocabulary,
+)
 from lowtide.model.config import GPTConfig, load_config, padded_vocab_size
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.program import program_here
@@ -192,8 +197,8 @@ def _open_data(
 ) -> TrainingData:
     """Open or make the data; ids of another tokenizer than the base model's are refused."""
     base = None
-    if base_dir is not None and has_tokenizer(base_dir):
-        base = Tokenizer.load(base_dir)
+    if base_dir is not None and has_tokenizer(beside := companions_dir(base_dir)):
+        base = Tokenizer.load(beside)
     if not group.is_first:  # the first process may have to tokenize; the others find it done
         group.wait()
     data = open_training_data(settings, note=note, tokenizer=base)
@@ -231,7 +236,7 @@ def _make_model(
         if counts:
             note("--first-embedding: the embedding is that of the model to start from")
         backend.load_weights(model, base_dir)
-        run.source_dir = base_dir
+        run.source_dir = companions_dir(base_dir)
         note(f"starting from {base_dir}")
         if text := foreign_note(data.tokenizer, config):
             note(text)
