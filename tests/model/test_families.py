@@ -58,6 +58,15 @@ MODELS = {
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "ministral": (
+        "ministral",
+        {
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "head_dim": 16,
+        },
+    ),
+    "ministral_window": ("ministral", {"sliding_window": 7, "head_dim": 8}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2_window": (
         "qwen2",
@@ -131,7 +140,9 @@ def test_what_is_written_is_what_was_read(name, tmp_path):
         assert torch.equal(tensor, stored[name]), name
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral", "mistral_some", "qwen2_window", "olmo2"])
+@pytest.mark.parametrize(
+    "name", ["llama3", "mistral", "mistral_some", "ministral", "qwen2_window", "olmo2"]
+)
 def test_transformers_reads_what_we_write(name, tmp_path):
     peer = make_peer(name, tmp_path)
     config = load_config(tmp_path)

@@ -37,7 +37,9 @@ def read_fields(fields: Mapping[str, Any], *, path: Path | None = None) -> GPTCo
     """Read the fields of a config.json."""
     kind = fields.get("model_type")
     found: list[FamilyName] = [
-        name for name, family in FAMILIES.items() if family.model_type == kind
+        name
+        for name, family in FAMILIES.items()
+        if kind in (family.model_type, *family.same_model_types)
     ]
     if not found:
         published = {name: family.title for name, family in FAMILIES.items() if family.title}

@@ -55,6 +55,8 @@ class Family:
     """The class that transformers loads it with."""
     title: str = ""
     """Its name for messages; empty for layouts that nobody publishes."""
+    same_model_types: tuple[str, ...] = ()
+    """Other values of model_type, whose networks are those of the family."""
 
     # Computation.
     norm: Literal["rms", "layer"] = "rms"
@@ -145,6 +147,7 @@ FAMILIES: dict[FamilyName, Family] = {
         model_type="mistral",
         architecture="MistralForCausalLM",
         title="Mistral",
+        same_model_types=("ministral",),  # transformers saves Mistrals with layer_types as these
         default_kv_heads=8,
         windows="all",
         default_window=4096,
