@@ -104,7 +104,11 @@ ROPE = {"rope_theta": 10000.0, "factor": 4.0}
     [
         ({"rope_parameters": {"rope_type": "longrope", **ROPE}}, "rope_type is 'longrope'"),
         ({"rope_scaling": {"type": "dynamic", **ROPE}, "rope_parameters": None}, "'dynamic'"),
-        ({"rope_parameters": {"rope_type": "yarn", **ROPE, "mscale": 0.7}}, "mscale"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", **ROPE, "mscale": -9, "mscale_all_dim": 1}},
+            "mscale of rope_parameters is -9, expected more than 0",
+        ),
+        ({"rope_parameters": {"rope_type": "yarn", **ROPE, "mscale": "1"}}, "expected a number"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "from layer to layer"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected silu"),

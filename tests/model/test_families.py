@@ -73,6 +73,15 @@ MODELS = {
         {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     ),
     "qwen2_yarn": ("qwen2", {"rope_parameters": YARN}),
+    "qwen2_mscale": ("qwen2", {"rope_parameters": {**YARN, "mscale": 0.7}}),
+    "qwen2_mscales": (
+        "qwen2",
+        {"rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3}},
+    ),
+    "qwen2_attention_factor": (
+        "qwen2",
+        {"rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 3, "attention_factor": 1.2}},
+    ),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3_window": (
         "qwen3",

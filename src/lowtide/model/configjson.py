@@ -13,7 +13,7 @@ from typing import Any
 from lowtide.errors import DataError
 from lowtide.model.config import GPTConfig
 from lowtide.model.families import FAMILIES, Family, FamilyName
-from lowtide.model.rope import SCALINGS, RopeScaling
+from lowtide.model.rope import SCALINGS, RopeScaling, yarn_growth
 from lowtide.settings import build_settings, require
 
 __all__ = ["read_fields", "write_fields"]
@@ -31,6 +31,7 @@ _ROPE_FIELDS = (
     "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
     "beta_fast", "beta_slow", "attention_factor", "truncate",
 )  # fmt: skip
+_MSCALES = ("mscale", "mscale_all_dim")
 
 
 def read_fields(fields: Mapping[str, Any], *, path: Path | None = None) -> GPTConfig:
@@ -182,15 +183,20 @@ def _read_scaling(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[st
         return None
     if kind not in SCALINGS:
         raise DataError(f"rope_type is {kind!r}, expected default, {', '.join(SCALINGS)}")
-    for name in ("mscale", "mscale_all_dim"):
-        if rope.get(name):
-            raise DataError(f"{name} of rope_parameters is {rope[name]!r}, expected none")
-    given = {name: rope[name] for name in _ROPE_FIELDS if rope.get(name) is not None}
+    names = (*_ROPE_FIELDS, *_MSCALES)
+    given = {name: rope[name] for name in names if rope.get(name) is not None}
     for name, value in given.items():
-        require(not isinstance(value, str), f"{name} of rope_parameters", value, "a number")
+        is_number = isinstance(value, (int, float))
+        require(is_number, f"{name} of rope_parameters", value, "a number")
+    scales = [given.pop(name, 0) for name in _MSCALES]
     if kind != "linear":
         context = fields.get("original_max_position_embeddings", fields["max_position_embeddings"])
         given.setdefault("original_max_position_embeddings", context)
+    # As transformers has it: one of the two alone does nothing.
+    if kind == "yarn" and all(scales) and "factor" in given:
+        first, second = (yarn_growth(given["factor"], scale) for scale in scales)
+        require(first * second > 0, "mscale of rope_parameters", scales[0], "more than 0")
+        given.setdefault("attention_factor", first / second)
     return {"rope_type": kind, **given}
 
 

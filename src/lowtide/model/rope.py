@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from lowtide.quickclasses import dataclass
 from lowtide.settings import require
 
-__all__ = ["SCALINGS", "RopeScaling", "frequencies", "table_factor"]
+__all__ = ["SCALINGS", "RopeScaling", "frequencies", "table_factor", "yarn_growth"]
 
 Scaling = Literal["linear", "llama3", "yarn"]
 SCALINGS: tuple[str, ...] = get_args(Scaling)
@@ -79,7 +79,16 @@ def table_factor(scaling: RopeScaling | None) -> float:
         return 1.0
     if scaling.attention_factor:
         return scaling.attention_factor
-    return 0.1 * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
+    return yarn_growth(scaling.factor)
+
+
+def yarn_growth(factor: float, scale: float = 1.0) -> float:
+    """What cosines and sines grow by for a context `factor` times as long.
+
+    >>> round(yarn_growth(4.0), 4), yarn_growth(0.5)
+    (1.1386, 1.0)
+    """
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _llama3(frequency: float, scaling: RopeScaling) -> float:
