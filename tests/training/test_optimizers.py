@@ -320,3 +320,34 @@ def test_a_run_with_packed_states_is_told_how_it_goes_on():
     with pytest.raises(UsageError) as caught:
         require_same_moments(["Muon", "AdamW"], ["AdamW"])
     assert caught.value.next_step.startswith("give the optimizer the run began with")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_parameters_of_other_types_take_the_same_steps(name, dtype):
+    wanted, model = model_with_gradients(), model_with_gradients()
+    for parameter in model.parameters():
+        gradient = parameter.grad.to(dtype)
+        parameter.grad = None  # torch keeps it of the parameter's type
+        parameter.data = parameter.data.to(dtype)
+        parameter.grad = gradient
+    for one in (wanted, model):
+        optimizers = build_optimizers(one, name=name, learning_rate=1e-2)
+        divisor = torch.tensor(0.5, dtype=dtype if one is model else torch.float32)
+        optimizers.step(divisor=divisor, skip=torch.tensor(0.0))
+    for parameter, other in zip(model.parameters(), wanted.parameters(), strict=True):
+        assert parameter.dtype == dtype
+        torch.testing.assert_close(parameter.float(), other, rtol=2e-2, atol=2e-2)
+
+
+def test_nothing_to_train_and_half_precision_are_refused():
+    model = model_with_gradients()
+    with pytest.raises(UsageError, match=r"float16(.|\n)*precision='fp16'"):
+        build_optimizers(model.half(), name="adamw", learning_rate=1e-3)
+    model.float().requires_grad_(False)
+    with pytest.raises(UsageError, match="no parameter of the model is trained"):
+        build_optimizers(model, name="adamw", learning_rate=1e-3)
+    matrix = next(p for p in model.blocks.parameters() if p.ndim == 2).requires_grad_(True)
+    optimizers = build_optimizers(model, name="muon", learning_rate=1e-3)
+    trained = [p for o in optimizers.optimizers for g in o.param_groups for p in g["params"]]
+    assert len(trained) == 1 and trained[0] is matrix

@@ -57,6 +57,8 @@ class AdamW(EagerOptimizer, torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update every parameter that has a gradient."""
         divisor: Tensor | None = getattr(self, "grad_scale", None)
+        if divisor is not None:  # the kernels want that in float32 for parameters of any type
+            divisor = divisor.float()
         skip: Tensor | None = getattr(self, "found_inf", None)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]

@@ -252,7 +252,7 @@ def even_rows(updates: Tensor, rows: list[Tensor], keep: Tensor | float) -> Tens
     """
     squares = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float32)
     squares = squares.square_().div_(updates.shape[-1])
-    means = torch.cat(rows).view_as(squares)
+    means = torch.cat(rows).float().view_as(squares)  # rows have the parameters' type
     means = means.lerp_(squares, (1 - ROW_MEMORY) * squares.new_ones(()) * keep)
     _torch._foreach_copy_(rows, list(means.view(-1, 1).split([len(row) for row in rows])))
     factors = means.clamp_(min=1e-20).rsqrt_()

@@ -234,6 +234,7 @@ def build_optimizers(
     splits = matrix_splits(model)
     inside = {id(p) for p in (inner_matrices(model) if inner is None else inner) if p.ndim == 2}
     parameters = [p for p in model.parameters() if p.requires_grad]
+    _require_trainable(parameters)
     matrices = [p for p in parameters if id(p) in inside] if name == "muon" else []
     if name == "muon" and not matrices:
         raise UsageError(
@@ -255,12 +256,15 @@ def build_optimizers(
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    if use_8bit:
+    adamw: torch.optim.Optimizer | None = None
+    if not groups:  # only matrices of Muon are trained
+        pass
+    elif use_8bit:
         adamw = _adamw_8bit(groups, learning_rate, betas)
     else:
         tables = {} if shared is None else {id(p): shared for p in _named(model, _TOKEN_TABLES)}
         adamw = AdamW(groups, lr=learning_rate, betas=betas, shared=tables)
-    optimizers: list[torch.optim.Optimizer] = [adamw]
+    optimizers: list[torch.optim.Optimizer] = [adamw] if adamw is not None else []
     if matrices:
         muon = Muon(
             matrices,
@@ -272,6 +276,21 @@ def build_optimizers(
         )
         optimizers.append(muon)
     return OptimizerSet(optimizers, model=model, decay_power=decay_power)
+
+
+def _require_trainable(parameters: list[nn.Parameter]) -> None:
+    """Refuse models that nothing can be trained of, or only to numbers without meaning."""
+    if not parameters:
+        raise UsageError(
+            "no parameter of the model is trained: requires_grad is False for all of them",
+            next_step="call requires_grad_() of the parameters that are to learn",
+        )
+    if any(parameter.dtype == torch.float16 for parameter in parameters):
+        raise UsageError(  # second moments and their eps are 0 there, and steps as large as can be
+            "parameters are in float16, which holds no second moments: the loss would rise",
+            next_step="keep them in float32 (model.float()), and compute in float16 with "
+            "use_mixed_precision=True, precision='fp16'",
+        )
 
 
 def inner_matrices(model: nn.Module) -> list[Tensor]:
