@@ -25,6 +25,7 @@ from lowtide.training.settings import train_settings
 from lowtide.training.trainer import Trainer
 
 CPU = torch.device("cpu")
+CONFIG = GPTConfig(30, 16, 1, 32, 2)
 
 
 class Source:
@@ -111,7 +112,7 @@ def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
     data = TokenDataset(tmp_path / "ids.npy", split="all", seq_len=10)
     settings = train_settings(order="sequential", seed=5, num_workers=3, seq_len=10)
     group = ProcessGroup(1, 2, CPU)
-    with open_batches(data, settings, group, rows=4) as loader:
+    with open_batches(data, settings, group, rows=4, config=CONFIG) as loader:
         assert isinstance(loader, BatchLoader)
         inputs, _ = next(loader)
         alone = BatchLoader(data, batch_size=4, order="sequential", seed=5, rank=1, world_size=2)
@@ -122,7 +123,8 @@ def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batchsources, "BatchLoader", lambda data, **options: made.update(options))
         for device in ("cpu", "cuda"):
-            open_batches(patched, settings, ProcessGroup(1, 2, torch.device(device)), rows=4)
+            group = ProcessGroup(1, 2, torch.device(device))
+            open_batches(patched, settings, group, rows=4, config=CONFIG)
             assert made == {
                 "batch_size": 4,
                 "order": "sequential",
@@ -135,8 +137,18 @@ def test_a_dataset_is_loaded_as_the_settings_say(tmp_path):
 
 
 def test_any_iterator_of_batches_is_taken_as_it_is():
-    source = Source()
-    assert open_batches(source, train_settings(), ProcessGroup(0, 1, CPU), rows=4) is source
+    source, group = Source(), ProcessGroup(0, 1, CPU)
+    batches = open_batches(source, train_settings(), group, rows=4, config=CONFIG)
+    inputs, targets = next(batches)
+    assert inputs.dtype == np.uint16 and targets.tolist() == [[1, 1]]
+    assert batches.state_dict() == {"number": 1}
+    batches.load_state_dict({"number": 7})
+    assert next(batches)[0].tolist() == [[7, 7]]
+    batches.close()
+    assert source.closed
+    loader = BatchLoader(TokenDataset(np.arange(99) % 9, seq_len=4), batch_size=2)
+    with loader:
+        assert open_batches(loader, train_settings(), group, rows=2, config=CONFIG) is loader
 
 
 @pytest.mark.parametrize("where", ["data", "mixture", "val_data", "eval_data"])

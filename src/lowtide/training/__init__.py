@@ -9,7 +9,7 @@ The modules, in reading order:
 settings    settings, settinggroups, learningsettings, settingchecks; choosing (defaults),
             unusedsettings, torchoptions (what excludes each other), resuming
 a run       start, admission, trainer, loop, steps, state, schedule, signals, diagnostics, callbacks
-data        data, texttokens, textneeds, heldout, batchsources, basemodel
+data        data, texttokens, textneeds, heldout, batchsources, ownbatches, basemodel
 backends    backends (the interface); ladder/ and jaxtraining/ are the other two
 torch       torchbackend, stepping, feeding, counters, distributed, compiling, microbatches, modules
 optimizers  optimizers, adamw, muon, muonkernels, muonnumbers, averaging; sharedrows, spelling,

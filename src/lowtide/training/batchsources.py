@@ -21,6 +21,7 @@ from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
+from lowtide.training.ownbatches import OwnBatches
 from lowtide.training.settinggroups import DataSettings, ModelSettings
 from lowtide.training.settings import TrainSettings
 
@@ -71,12 +72,19 @@ def open_batches(
     group: _Rank,
     *,
     rows: int,
+    config: GPTConfig | ModuleConfig,
 ) -> BatchSource:
-    """Return batches of `rows` rows, without end; this process's share where there are several."""
+    """Return batches of `rows` rows, without end; this process's share where there are several.
+
+    A user's own batches are taken as they are, and checked.
+    """
     if isinstance(data, StreamingDataLoader):
         return data.endless()
     if not hasattr(data, "plan_rows"):
-        return data  # pyright: ignore[reportReturnType]
+        if isinstance(data, BatchLoader):
+            return data
+        vocab_size = config.vocab_size if isinstance(config, GPTConfig) else None
+        return OwnBatches(data, vocab_size=vocab_size)  # pyright: ignore[reportArgumentType]
     return BatchLoader(
         data,  # pyright: ignore[reportArgumentType]
         batch_size=rows,

@@ -207,12 +207,13 @@ class Trainer:
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
         """Move the model to its device and create everything that steps need."""
         engine = self._make_engine(group, self.run)
-        rows = rows_of_process(self.settings.batch, group)
-        source = sources.open_batches(self.data, self.settings, group, rows=rows)
+        settings, config = self.settings, self.model.config
+        rows = rows_of_process(settings.batch, group)
+        source = sources.open_batches(self.data, settings, group, rows=rows, config=config)
         return Steps(
             state=engine.state,
             engine=engine,
-            feed=self.backend.make_feed(source, group, self.model.config),
+            feed=self.backend.make_feed(source, group, config),
             counters=self.backend.make_counters(group),
             length=self._length(),
             group=group,
