@@ -109,6 +109,10 @@ ROPE = {"rope_theta": 10000.0, "factor": 4.0}
             "mscale of rope_parameters is -9, expected more than 0",
         ),
         ({"rope_parameters": {"rope_type": "yarn", **ROPE, "mscale": "1"}}, "expected a number"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", **ROPE, "attention_factor": 0.0}},
+            "attention_factor of rope_parameters is 0.0, expected more than 0",
+        ),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "from layer to layer"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected silu"),

@@ -135,6 +135,20 @@ def test_logits_and_greedy_text_are_those_of_transformers(name, tmp_path):
     assert [int(step) for step in tokens] == wanted[0, 12:].tolist()
 
 
+@pytest.mark.parametrize("name", ["llama3", "qwen2_yarn"])
+def test_a_context_outside_of_the_scaling_counts_as_in_transformers(name, tmp_path):
+    make_peer(name, tmp_path)
+    path = tmp_path / "config.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({**fields, "original_max_position_embeddings": 32}))
+    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = torch.arange(60)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            load_model(tmp_path)(ids), peer(ids).logits, rtol=1e-4, atol=1e-4
+        )
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_written_is_what_was_read(name, tmp_path):
     make_peer(name, tmp_path)

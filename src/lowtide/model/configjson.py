@@ -31,6 +31,7 @@ _ROPE_FIELDS = (
     "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
     "beta_fast", "beta_slow", "attention_factor", "truncate",
 )  # fmt: skip
+_OLD_CONTEXT = "original_max_position_embeddings"
 _MSCALES = ("mscale", "mscale_all_dim")
 
 
@@ -189,9 +190,11 @@ def _read_scaling(rope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[st
         is_number = isinstance(value, (int, float))
         require(is_number, f"{name} of rope_parameters", value, "a number")
     scales = [given.pop(name, 0) for name in _MSCALES]
-    if kind != "linear":
-        context = fields.get("original_max_position_embeddings", fields["max_position_embeddings"])
-        given.setdefault("original_max_position_embeddings", context)
+    factor = given.get("attention_factor", 1)  # with 0 transformers computes positions of zeros
+    require(factor > 0, "attention_factor of rope_parameters", factor, "more than 0")
+    if kind != "linear":  # the one outside counts in transformers, too
+        context = fields.get(_OLD_CONTEXT) or given.get(_OLD_CONTEXT)
+        given[_OLD_CONTEXT] = context or fields["max_position_embeddings"]
     # As transformers has it: one of the two alone does nothing.
     if kind == "yarn" and all(scales) and "factor" in given:
         first, second = (yarn_growth(given["factor"], scale) for scale in scales)
