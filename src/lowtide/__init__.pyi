@@ -133,8 +133,8 @@ def compare_memory(
     Everything is measured in separate processes, one after another.
 
     Args:
-        input: Text for the comparison of tokenizers: files (plain, .gz, .zst, .xz), folders or
-            globs.
+        input: Text for the comparison of tokenizers: files (plain, .gz, .zst, .xz, .bz2),
+            folders or globs.
         vocab_size: Tokens in all: special tokens, 256 bytes, and merges.
         num_workers: Threads of each of the two; all cores by default.
         special_tokens: Never split, never counted, never merged across.
@@ -543,8 +543,8 @@ def prepare_dataset(
 
     Args:
         input_files: Required. Files, folders or globs, also s3://, gs://, az://: txt, jsonl,
-            parquet, plain or .gz, .zst, .xz; or hf://NAME:SPLIT, a Hugging Face dataset by its
-            name or local folder.
+            parquet, plain or .gz, .zst, .xz, .bz2; or hf://NAME:SPLIT, a Hugging Face dataset
+            by its name or local folder.
         out_dir: Required. Folder for the dataset; with --engine files or ray also at s3://,
             gs:// or az://.
         tokenization: gpt2, char (one token per character), or a tokenizer's folder.
@@ -641,7 +641,8 @@ def pretokenize_files(
     """Encode every text file named into a .npy of its own, one after the other.
 
     Args:
-        file: Required. One or more text files: txt, jsonl or parquet, plain or .gz, .zst, .xz.
+        file: Required. One or more text files: txt, jsonl or parquet, plain or .gz, .zst, .xz,
+            .bz2.
         tokenization: gpt2, char (all characters of the file), or a tokenizer's folder.
         out_path: Output path for a single FILE; default: beside FILE, with the suffix .npy.
         text_field: The field of jsonl rows, the column of parquet files, that holds the text.
@@ -1059,7 +1060,7 @@ def train_classifier(
 
     Args:
         good: Required. Examples of good text: files, folders or globs, as prepare takes them
-            (txt, jsonl, parquet, .gz, .zst, .xz, hf://NAME:SPLIT).
+            (txt, jsonl, parquet, .gz, .zst, .xz, .bz2, hf://NAME:SPLIT).
         other: Required. Negative examples: a sample of the text you want to filter, such as a
             part of a crawl.
         out_dir: Required. Folder for model.bin, which prepare --score and the fasttext package
@@ -1120,8 +1121,8 @@ def train_tokenizer(
     [(b'l', b'o'), (b'lo', b'w'), (b' ', b'low')]
 
     Args:
-        input: Required. Text, jsonl or parquet files (plain, .gz, .zst, .xz), folders or globs;
-            also s3://, gs://.
+        input: Required. Text, jsonl or parquet files (plain, .gz, .zst, .xz, .bz2), folders or
+            globs; also s3://, gs://.
         out_dir: Folder for tokenizer.json, vocab.json, merges.txt and the record of the
             training.
         vocab_size: Size of the vocabulary: special tokens, 256 bytes, and merges.
