@@ -414,7 +414,7 @@ def test_ranks_that_there_are(rank: int, world: int, fits: bool) -> None:
 
 def test_settings_are_taken_from_the_least_value_on() -> None:
     source: Any = Numbers()
-    for name, least in (("batch_size", 1), ("prefetch_batches", 0), ("num_workers", 1)):
+    for name, least in (("batch_size", 1), ("prefetch_batches", 0), ("num_workers", 0)):
         numbers_of(source, **{name: least})
         with pytest.raises(UsageError, match=f"{name} is 2.5, expected a whole number"):
             numbers_of(source, **{name: 2.5})
@@ -585,3 +585,14 @@ def test_a_batch_that_was_waited_for_when_an_interrupt_came_is_not_left_out() ->
     plain: Any = Numbers()
     with numbers_of(plain) as loader:
         assert found == [next(loader)[0].tolist() for _ in range(6)]
+
+
+def test_without_workers_the_calling_thread_makes_the_batches(data: TokenDataset) -> None:
+    before = set(threading.enumerate())
+    with BatchLoader(data, batch_size=3, num_workers=0) as loader:
+        found = take(loader, 5)
+        assert set(threading.enumerate()) == before
+    with BatchLoader(data, batch_size=3) as loader:
+        assert found == take(loader, 5)
+    with pytest.raises(UsageError, match="num_workers is -1, expected at least 0"):
+        BatchLoader(data, batch_size=3, num_workers=-1)

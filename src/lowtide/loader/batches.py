@@ -178,8 +178,9 @@ class BatchLoader:
                 next_step="give TokenDataset(path, seq_len=…)",
             )
         check_order(order)
-        require_counts(batch_size=batch_size, num_workers=num_workers)
-        require_counts(least=0, prefetch_batches=prefetch_batches, num_epochs=num_epochs)
+        require_counts(batch_size=batch_size)
+        require_counts(least=0, num_workers=num_workers, num_epochs=num_epochs)
+        require_counts(least=0, prefetch_batches=prefetch_batches)
         require_counts(least=None, seed=seed)
         check_rank(rank, world_size)
         if segments:
@@ -194,7 +195,7 @@ class BatchLoader:
         self._samples = 0  # delivered, over all ranks
         self._planned = 0  # requested; those not delivered are in the queue
         self._end = None if num_epochs is None else num_epochs * len(dataset)
-        self._prefetch_batches = prefetch_batches
+        self._prefetch_batches = prefetch_batches if num_workers else 0
         self._num_workers = num_workers
         self._maker = BatchMaker(
             dataset, order, seed, segments, _pinned_allocator() if pin_memory else empty_array
