@@ -773,3 +773,29 @@ def test_a_loader_is_pickled_and_goes_on_where_it_was(
     other.load_state_dict(state)
     for ours, theirs in zip(batches, other, strict=True):
         assert np.array_equal(ours["input_ids"], theirs["input_ids"])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DataError("damaged")])
+@pytest.mark.parametrize("place", [0, 3, 11, 30])
+def test_endless_batches_go_on_where_an_error_stopped_them(
+    text_files: list[Path], error: Any, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the epoch was left out, and the next one began."""
+    plain = make(text_files).endless()
+    expected = [next(plain)[0].tolist() for _ in range(40)]
+    loader = make(text_files)
+    left, make_batch = [place], loader._make_batch
+
+    def stopped_once(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] == -1:
+            raise error
+        return make_batch(*given)
+
+    monkeypatch.setattr(loader, "_make_batch", stopped_once)
+    batches = loader.endless()
+    found = [next(batches)[0].tolist() for _ in range(place)]
+    with pytest.raises((KeyboardInterrupt, DataError)):
+        next(batches)
+    found += [next(batches)[0].tolist() for _ in range(40 - place)]
+    assert found == expected

@@ -188,14 +188,8 @@ class StreamingDataLoader:
         return self._fingerprint_with(self._source.fingerprint)
 
     def _fingerprint_with(self, texts: str) -> str:
-        parts = (
-            texts,
-            self._encoder.fingerprint,
-            self._windowing,
-            self.streaming,
-            self._max_examples,
-            self.seed,
-        )
+        parts: list[Any] = [texts, self._encoder.fingerprint, self._windowing]
+        parts += [self.streaming, self._max_examples, self.seed]
         return checksum_bytes("\n".join(map(str, parts)).encode())
 
     @cached_property
@@ -400,10 +394,14 @@ class EndlessBatches:
         return self
 
     def __next__(self) -> tuple[Tokens, Tokens]:
-        batch = None if self._batches is None else next(self._batches, None)
-        if batch is None:
-            self._batches = iter(self._loader)
-            batch = next(self._batches)
+        try:
+            batch = None if self._batches is None else next(self._batches, None)
+            if batch is None:
+                self._batches = iter(self._loader)
+                batch = next(self._batches)
+        except BaseException:  # an interrupt, or damage: go on there, not with the next epoch
+            self._batches, self._loader._resumed = None, True  # pyright: ignore[reportPrivateUsage]
+            raise
         return batch["input_ids"], batch["targets"]
 
     def state_dict(self) -> dict[str, Any]:
