@@ -59,6 +59,8 @@ def test_a_budget_without_room_for_two_blocks_is_refused(inputs: InputList) -> N
 class Asked:
     """A budget that notes what it is asked for, and has this much left."""
 
+    spread_bytes = 0
+
     def __init__(self, remaining_bytes: int) -> None:
         self.remaining_bytes = remaining_bytes
         self.counted: dict[str, int] = {}

@@ -48,7 +48,7 @@ def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: Inpu
     if not unknown:  # compressed text may have any size
         most = min(most, inputs.total_bytes // _SMALLEST_DOCUMENT + 1)
     budget.count("list of files", len(inputs) * _FILE_BYTES)
-    budget.spread_bytes = len(inputs) * SPREAD_BYTES
+    budget.spread_bytes += len(inputs) * SPREAD_BYTES
     budget.count("examples", most * _EXAMPLE_BYTES)
     block = BLOCK_BYTES * BLOCK_BYTES_HELD
     words = settings.max_words

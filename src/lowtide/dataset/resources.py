@@ -166,7 +166,7 @@ def plan_shares(
         more = count * CHARACTER_BYTES - _TOKENIZER_BYTES - MIN_TABLE_BYTES
         smallest["characters"] = 2 * more + block * (workers - 1) if more > 0 else 0
         remark = unseen_words(unseen)
-    budget.spread_bytes = inputs.num_files * SPREAD_BYTES
+    budget.spread_bytes += inputs.num_files * SPREAD_BYTES
     budget.require(smallest, remark=remark)
     budget.reserve("list of files", wanted_bytes=inputs.num_files * FILE_BYTES)
     budget.reserve("counts of n-grams", wanted_bytes=inputs.count_bytes)

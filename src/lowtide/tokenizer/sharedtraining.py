@@ -58,7 +58,7 @@ def train_together(
         needed += UPLOAD_BYTES + READER_BYTES
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
-    budget.spread_bytes = len(inputs) * SPREAD_BYTES
+    budget.spread_bytes += len(inputs) * SPREAD_BYTES
     part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
     records = Records(_work_folder(settings, out_dir))
     with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:

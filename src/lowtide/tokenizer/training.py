@@ -81,7 +81,7 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
     needed = reader_bytes(inputs, reading_options(settings))  # first: its imports count as program
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
-    budget.spread_bytes = len(inputs) * SPREAD_BYTES
+    budget.spread_bytes += len(inputs) * SPREAD_BYTES
     with contextlib.ExitStack() as stack:
         if settings.out_dir is not None:
             stack.enter_context(hold_lock(settings.out_dir, create_folder=True))
