@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import multiprocessing
 import pickle
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +18,9 @@ from hypothesis import strategies as st
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.loader import streaming as module
 from lowtide.loader import texts
+from lowtide.loader.endlessbatches import EndlessBatches
 from lowtide.loader.footprint import estimate_memory_usage, planned_bytes
-from lowtide.loader.streaming import EndlessBatches, StreamingDataLoader
+from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.textencoders import make_encoder
 from lowtide.loader.texts import FileTexts
 from lowtide.loader.tokenblocks import Windowing, iter_token_blocks, windows_before
@@ -799,3 +802,58 @@ def test_endless_batches_go_on_where_an_error_stopped_them(
         next(batches)
     found += [next(batches)[0].tolist() for _ in range(40 - place)]
     assert found == expected
+
+
+def test_threads_share_endless_batches(text_files: list[Path]) -> None:
+    plain = make(text_files).endless()
+    expected = sorted(next(plain)[0].tolist() for _ in range(80))
+    batches, found = make(text_files).endless(), list[Any]()
+    start = threading.Barrier(8)
+
+    def take_ten() -> None:
+        start.wait()
+        for _ in range(10):
+            found.append(next(batches)[0].tolist())
+
+    threads = [threading.Thread(target=take_ten) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == expected
+
+
+def test_a_forked_process_goes_on_with_endless_batches_and_refuses_a_loop_that_had_begun(
+    text_files: list[Path],
+) -> None:
+    """Both waited for ever, for a thread of the other process."""
+    loader, batches = make(text_files), make(text_files).endless()
+    begun = iter(loader)
+    next(begun), next(batches)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def ask() -> None:
+        answers.put(next(batches)[0].tolist())
+        try:
+            while True:
+                next(begun)
+        except UsageError as error:
+            answers.put(error.message)
+
+    child = context.Process(target=ask)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert answers.get() == next(batches)[0].tolist()
+    assert answers.get() == "this loop over a stream was begun before the process was forked"
+
+
+def test_endless_batches_are_pickled_with_their_place(text_files: list[Path]) -> None:
+    batches = make(text_files).endless()
+    for _ in range(5):
+        next(batches)
+    other = pickle.loads(pickle.dumps(batches))
+    assert [next(other)[0].tolist() for _ in range(30)] == [
+        next(batches)[0].tolist() for _ in range(30)
+    ]

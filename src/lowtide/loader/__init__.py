@@ -12,7 +12,8 @@ windows     sources, windows, tokenstreams, arraystreams
 batches     ordering, shuffledblocks, mixtures, batchthreads, batches; torchloaders, passes,
             datamodule (for torch)
 stores      storedtokens, storestreams, storeahead
-streaming   streaming, texts, textencoders, tokenblocks, readahead, heldout, footprint
+streaming   streaming, endlessbatches, texts, textencoders, tokenblocks, readahead, heldout,
+            footprint
 checks      datachecks, checkedfiles, inspection, selftest
 """
 

@@ -9,10 +9,12 @@ A thread prepares the next block while batches are made from the current ones.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 
+from lowtide.errors import UsageError
 from lowtide.loader.tokenblocks import BlockStart, TokenBlock
 from lowtide.loader.windows import TokenDataset, Tokens
 from lowtide.quickclasses import dataclass
@@ -57,6 +59,7 @@ class BlockReader:
     def __init__(self, blocks: Iterator[tuple[Block, int]]) -> None:
         self._blocks = blocks
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="lowtide-text")
+        self._pid = os.getpid()
         self._ahead: Future[tuple[Block, int] | None] = self._submit()
         self._open: list[tuple[int, int, Block]] = []  # first window, skipped, block
         self.seen_windows = 0
@@ -66,6 +69,12 @@ class BlockReader:
 
     def available(self, *, until: int) -> int:
         """Open blocks up to `until` windows or the end; return the number of windows."""
+        if self._pid != os.getpid():  # its thread is in the other process: waiting would not end
+            raise UsageError(
+                "this loop over a stream was begun before the process was forked",
+                next_step="begin another loop in the forked process; with load_state_dict(state) "
+                "it goes on at the same place",
+            )
         while self.seen_windows < until and (found := self._ahead.result()) is not None:
             block, skipped = found
             self._open.append((self.seen_windows, skipped, block))

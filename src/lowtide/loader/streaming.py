@@ -22,6 +22,7 @@ from lowtide.corpus.textblocks import ReadingSettings
 from lowtide.errors import DataError, UsageError
 from lowtide.files import atomic_file, checksum_bytes
 from lowtide.loader.batches import Share, check_rank, check_version, rank_share, read_count
+from lowtide.loader.endlessbatches import EndlessBatches
 from lowtide.loader.footprint import planned_bytes
 from lowtide.loader.heldout import KeptTexts
 from lowtide.loader.readahead import Block, BlockReader, StoredBlock
@@ -40,7 +41,7 @@ from lowtide.loader.windows import TokenDataset, Tokens
 from lowtide.scratch import ScratchFolder, naming_full_disk
 from lowtide.settings import require, require_counts
 
-__all__ = ["EndlessBatches", "StreamingDataLoader"]
+__all__ = ["StreamingDataLoader"]
 
 STATE_VERSION = 1
 _SAMPLE_BYTES = 1 << 20
@@ -375,44 +376,9 @@ class StreamingDataLoader:
             )
         epoch, delivered = read_count(state, "epoch"), read_count(state, "delivered")
         self._start = BlockStart.from_json(state["block"])
-        self._epoch, self._delivered, self._resumed = epoch, delivered, True
+        self._epoch, self._delivered = epoch, delivered
+        self.go_on()
 
-
-class EndlessBatches:
-    """An endless iterator over (inputs, targets), with the state of its loader."""
-
-    def __init__(self, loader: StreamingDataLoader) -> None:
-        self._loader = loader
-        self._batches: Iterator[Batch] | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch."""
-        return self._loader.epoch
-
-    def __iter__(self) -> EndlessBatches:
-        return self
-
-    def __next__(self) -> tuple[Tokens, Tokens]:
-        try:
-            batch = None if self._batches is None else next(self._batches, None)
-            if batch is None:
-                self._batches = iter(self._loader)
-                batch = next(self._batches)
-        except BaseException:  # an interrupt, or damage: go on there, not with the next epoch
-            self._batches, self._loader._resumed = None, True  # pyright: ignore[reportPrivateUsage]
-            raise
-        return batch["input_ids"], batch["targets"]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state needed to resume after the last delivered batch."""
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where `state` was taken."""
-        self.close()
-        self._loader.load_state_dict(state)
-
-    def close(self) -> None:
-        """Stop reading; the next batch would be the first of the next epoch."""
-        self._batches = None
+    def go_on(self) -> None:
+        """Let the next `for` go on after the last delivered batch, in the same epoch."""
+        self._resumed = True
