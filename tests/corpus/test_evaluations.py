@@ -201,3 +201,15 @@ def test_items_are_changed_like_documents(
         **work,
     )
     assert made.info.metadata["total_documents"] == 1
+
+
+@pytest.mark.parametrize("suffix", ["zst", "xz", "bz2"])
+def test_items_in_another_compression_are_refused_before_any_work(
+    tmp_path: Path, suffix: str
+) -> None:
+    """They were said to be no JSON, after inputs had been looked at."""
+    path = tmp_path / f"items.jsonl.{suffix}"
+    path.write_bytes(b"packed")
+    with pytest.raises(UsageError, match=r"read plain or from \.gz, these are") as caught:
+        find_item_files([str(tmp_path / "items*")])
+    assert caught.value.path == str(path)

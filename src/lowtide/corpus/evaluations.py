@@ -18,6 +18,7 @@ from typing import Any
 
 from lowtide import _native, files
 from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.inputformats import classify
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import ReadingSettings, Segment, StreamPaths, TextBlock
 from lowtide.errors import BudgetError, DataError, UsageError
@@ -82,6 +83,12 @@ def find_item_files(patterns: Sequence[str]) -> tuple[str, ...]:
             )
         for name in names:
             files.require_file(name)  # opening a pipe would block
+            if (compression := classify(Path(name))[1]) not in (None, "gzip"):
+                raise UsageError(
+                    f"evaluation items are read plain or from .gz, these are {compression}",
+                    path=name,
+                    next_step="unpack the file first, or compress it with gzip",
+                )
         found += [str(Path(name).absolute()) for name in names]
     return tuple(dict.fromkeys(found))
 

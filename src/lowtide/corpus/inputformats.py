@@ -97,7 +97,7 @@ COMPRESSIONS = {
     "gzip": Compression(".gz", 4.0),
     "zstd": Compression(".zst", 4.5),
     "xz": Compression(".xz", 5.0),
-    "bzip2": Compression(".bz2", 5.0),
+    "bzip2": Compression(".bz2", 4.0),
 }
 _KINDS = {suffix: kind for kind, row in FORMATS.items() for suffix in row.suffixes}
 _COMPRESSED = {row.suffix: name for name, row in COMPRESSIONS.items()}
