@@ -447,7 +447,8 @@ def test_a_copy_of_a_long_input_adds_no_short_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"PK\x03\x04\0\0binary", "binary file"),
+        ("a.txt", b"PK\x03\x04\0\0binary", "zip archive"),
+        ("a.txt", b"\x7fELF\0\0binary", "binary file"),
         ("a.txt.gz", gzip.compress(b"text " * 1000, mtime=0)[:-9], "damaged or cut-off gzip"),
         ("a.jsonl", b'{"body": "text"}\n', "not a JSON object with text in field 'text'"),
         ("a.parquet", b"PAR1", "not a parquet file"),
