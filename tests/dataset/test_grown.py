@@ -47,9 +47,17 @@ def test_the_end_of_documents_is_as_it_was_written(written: Any, special: Any, e
 
 
 def test_the_tokenizer_is_the_one_of_the_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = SimpleNamespace(fingerprint="f" * 16)
+    loaded = SimpleNamespace(
+        fingerprint="f" * 16, vocab_size=make().info.vocab_size, special_tokens={"<end>": 3}
+    )
     monkeypatch.setattr(grown.Tokenizer, "load", lambda root: loaded)
     assert make().tokenizer is loaded
+    assert make({"end_of_text_id": 3}).tokenizer is loaded
+    with pytest.raises(DataError, match="end_of_text_id is 2, no special token's"):
+        make({"end_of_text_id": 2}).tokenizer  # noqa: B018
+    loaded.vocab_size += 1
+    with pytest.raises(DataError, match=r"vocab_size is .*, tokenizer\.json has"):
+        make().tokenizer  # noqa: B018
     loaded.fingerprint = "0" * 16
     with pytest.raises(DataError, match="is not the one the ids were made with"):
         make().tokenizer  # noqa: B018
