@@ -181,7 +181,8 @@ def test_rows_of_tasks_are_fitted_after_the_largest_of_all(
     }
     measured, fitted = [], []
 
-    def measure(tokenizer: Any, questions: Any, *, max_tokens: int) -> Any:
+    def measure(tokenizer: Any, questions: Any, *, max_tokens: int, path: Path) -> Any:
+        assert path.stem == questions
         measured.append(max_tokens)
         return sizes[questions]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lowtide import cli
-from lowtide.errors import BudgetError, UsageError
+from lowtide.errors import BudgetError, DataError, UsageError
 from lowtide.files import write_json
 from lowtide.model import inference
 from lowtide.model.arrayfiles import save_weights
@@ -25,7 +25,12 @@ from lowtide.tokenizer.training import train_tokenizer
 from lowtide.training import evaluating, likelihood
 from lowtide.training.evaluating import evaluate
 from lowtide.training.evaluation import score_rows
-from lowtide.training.likelihood import TaskResult, answer_questions, score_choices
+from lowtide.training.likelihood import (
+    TaskResult,
+    answer_questions,
+    measure_questions,
+    score_choices,
+)
 from lowtide.training.questions import Question
 from lowtide.training.settings import EvaluateSettings
 
@@ -147,6 +152,29 @@ def test_texts_to_guess_are_right_if_all_their_tokens_are_likeliest(model, token
     mean = -sum(total for total, _ in scores) / 3
     assert result.perplexity == pytest.approx(math.exp(mean), rel=1e-3)
     assert result.accuracy_chars is None
+
+
+def test_texts_to_guess_do_not_count_among_choices(model, tokenizer):
+    chosen = [Question("The tide is", ("low", "high; naïve"), answer) for answer in (0, 1, 1)]
+    guessed = [Question("The tide is", ("low",), 0)] * 5
+    alone, mixed = (
+        answer_questions(by(model), tokenizer, questions, rows=2, max_tokens=32)
+        for questions in (chosen, [*guessed, *chosen])
+    )
+    assert (alone.num_questions, mixed.num_questions) == (3, 8)
+    for name in ("accuracy_chars", "accuracy_chars_stderr", "accuracy_bytes"):
+        assert getattr(mixed, name) == getattr(alone, name) is not None
+
+
+def test_a_choice_that_the_context_does_not_hold_is_refused(tokenizer, tmp_path):
+    """Only its end would be scored; a long context loses its beginning, which is usual."""
+    fits, longer = ("low " * 8).strip(), ("low " * 40).strip()
+    least = len(tokenizer.encode(f" {longer}", special="text"))
+    questions = [Question("high " * 50, (fits, "high"), 0), Question("a", ("high", longer), 0)]
+    measure_questions(tokenizer, questions, max_tokens=least, path=tmp_path)
+    with pytest.raises(DataError, match=f"question 2 has a choice of {least} tokens") as caught:
+        measure_questions(tokenizer, questions, max_tokens=least - 1, path=tmp_path)
+    assert caught.value.path == tmp_path and caught.value.next_step
 
 
 @pytest.fixture
@@ -308,5 +336,5 @@ def test_questions_that_are_answered_are_told(monkeypatch):
 )
 def test_the_error_of_a_share_is_that_of_a_samples_mean(right, count, share, error):
     counts = likelihood._Counts()
-    counts.questions, counts.by["plain"] = count, right
-    assert counts._share("plain") == pytest.approx((share, error))
+    counts.by["plain"] = right
+    assert counts._share("plain", count) == pytest.approx((share, error))

@@ -81,6 +81,20 @@ def test_published_rows_become_questions(row, question, tmp_path):
         ('{"text": "word"}', "no last word"),
         ('{"context": "a", "choices": [1, 2], "answer": 0}', "1 is not text"),
         ("[" * 100000, "line 2 is not a question"),
+        ('{"context": "a", "choices": ["b", "c"], "answer": 0.5}', "the answer is 0.5, expected"),
+        ('{"context": "a", "choices": ["b", "c"], "answer": true}', "the answer is True, expected"),
+        ('{"context": "a", "choices": ["b", "c"], "answer": null}', "the answer is None, expected"),
+        ('{"context": "a", "choices": "bc", "answer": 0}', "'bc' is not a list of texts"),
+        ('{"context": "a", "choices": [], "answer": 0}', "it has no choices"),
+        ('{"context": "a", "choices": ["b"], "answer": 0, "continuation": "c"}', "choices and a"),
+        (json.dumps({**HELLASWAG, "endings": "abcd"}), "'abcd' is not a list"),
+        (json.dumps({**HELLASWAG, "ctx_a": None}), "None is not text"),
+        (json.dumps({**PIQA, "goal": None}), "None is not text"),
+        (json.dumps({**ARC, "question": 3}), "3 is not text"),
+        (
+            json.dumps({**ARC, "choices": {"text": ["a", "b"], "label": ["A"]}}),
+            "it has 2 choices and 1 labels",
+        ),
     ],
 )
 def test_lines_that_are_none_are_named(line, message, tmp_path):

@@ -286,7 +286,9 @@ def _measure_tasks(
         fit(1, longest, max(held.values()))
     sizes: dict[str, TaskSize] = {}
     for name, path in settings.task_files().items():
-        sizes[name] = measure_questions(tokenizer, iter_questions(path), max_tokens=longest)
+        sizes[name] = measure_questions(
+            tokenizer, iter_questions(path), max_tokens=longest, path=path
+        )
         if sizes[name].questions == 0:
             raise DataError("there are no questions in it", path=path)
     if sizes:

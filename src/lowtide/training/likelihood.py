@@ -16,8 +16,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
+from pathlib import Path
 
 from lowtide.counts import counted
+from lowtide.errors import DataError
 from lowtide.notebooks import shown_in_notebooks
 from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import Tokenizer
@@ -83,9 +85,9 @@ class _Counts:
     """Sums over questions."""
 
     questions: int = 0
+    with_choices: int = 0
     by: dict[str, int] = field(default_factory=dict)
     nats: float = 0.0
-    is_cloze: bool = True
 
     def add(self, question: Question, scores: list[Score]) -> None:
         self.questions += 1
@@ -93,7 +95,7 @@ class _Counts:
             self.nats -= scores[0].log_likelihood
             self._count("plain", right=scores[0].is_greedy)
             return
-        self.is_cloze = False
+        self.with_choices += 1
         found = [score.log_likelihood for score in scores]
         sizes = {
             "plain": [1] * len(found),
@@ -108,17 +110,16 @@ class _Counts:
         self.by[name] = self.by.get(name, 0) + right
 
     def result(self) -> TaskResult:
-        plain, error = self._share("plain")
-        if self.is_cloze:
+        plain, error = self._share("plain", self.questions)
+        if not self.with_choices:
             perplexity = math.exp(min(self.nats / max(1, self.questions), 700.0))
             return TaskResult(self.questions, plain, error, perplexity=perplexity)
-        return TaskResult(
-            self.questions, plain, error, *self._share("chars"), *self._share("bytes")
-        )
+        count = self.with_choices  # a text to complete has nothing to compare the lengths of
+        chars, by_bytes = self._share("chars", count), self._share("bytes", count)
+        return TaskResult(self.questions, plain, error, *chars, *by_bytes)
 
-    def _share(self, name: str) -> tuple[float, float]:
+    def _share(self, name: str, count: int) -> tuple[float, float]:
         """The share of right answers, and the standard error of a sample's mean."""
-        count = self.questions
         share = self.by.get(name, 0) / max(1, count)
         return share, math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else 0.0
 
@@ -133,17 +134,35 @@ class TaskSize:
 
 
 def measure_questions(
-    tokenizer: Tokenizer, questions: Iterable[Question], *, max_tokens: int
+    tokenizer: Tokenizer, questions: Iterable[Question], *, max_tokens: int, path: Path | None
 ) -> TaskSize:
-    """Scan questions; the longest text is that of a context and a choice."""
+    """Scan questions; the longest text is that of a context and a choice.
+
+    Choices longer than `max_tokens` are refused: they would be compared by their ends.
+    """
     count, longest = 0, 1
     for question in questions:
         count += 1
         for choice in question.choices:
+            if len(choice.encode()) >= max_tokens:  # a token has a byte at least
+                _require_whole(tokenizer, choice, count, max_tokens, path)
             if longest < max_tokens:
                 ids, _ = _encode(tokenizer, question.context, f" {choice}", max_tokens)
                 longest = min(max_tokens, max(longest, len(ids) - 1))
     return TaskSize(count, longest)
+
+
+def _require_whole(
+    tokenizer: Tokenizer, choice: str, number: int, max_tokens: int, path: Path | None
+) -> None:
+    size = len(tokenizer.encode(f" {choice}", special="text"))
+    if size > max_tokens:
+        raise DataError(
+            f"question {number:,} has a choice of {size:,} tokens, {max_tokens:,} are looked at",
+            path=path,
+            next_step="leave the question out, or take a model with a longer context (a larger "
+            "--seq-len, where it was given)",
+        )
 
 
 def describe_result(result: TaskResult) -> str:

@@ -106,7 +106,7 @@ def _read(row: Any) -> Question:
         if key in row:
             question = read(row)
             if not question.choices or not all(question.choices):
-                raise ValueError("a choice is empty")
+                raise ValueError("a choice is empty" if question.choices else "it has no choices")
             if not 0 <= question.answer < len(question.choices):
                 raise ValueError(f"the answer is {question.answer} of {len(question.choices)}")
             return question
@@ -115,13 +115,13 @@ def _read(row: Any) -> Question:
 
 def _read_hellaswag(row: Mapping[str, Any]) -> Question:
     if "ctx_a" in row:
-        text = f"{row['ctx_a']} {str(row.get('ctx_b', '')).capitalize()}"
+        text = f"{_text(row['ctx_a'])} {_text(row.get('ctx_b', '')).capitalize()}"
     else:
-        text = str(row["ctx"])
+        text = _text(row["ctx"])
     if row.get("activity_label"):
-        text = f"{row['activity_label']}: {text}"
-    choices = tuple(_without_notes(_text(ending)) for ending in row["endings"])
-    return Question(_without_notes(text), choices, int(row["label"]))
+        text = f"{_text(row['activity_label'])}: {text}"
+    choices = tuple(map(_without_notes, _texts(row["endings"])))
+    return Question(_without_notes(text), choices, _number(row["label"]))
 
 
 def _without_notes(text: str) -> str:
@@ -131,7 +131,7 @@ def _without_notes(text: str) -> str:
 
 def _read_piqa(row: Mapping[str, Any]) -> Question:
     choices = (_text(row["sol1"]), _text(row["sol2"]))
-    return Question(f"Question: {row['goal']}\nAnswer:", choices, int(row["label"]))
+    return Question(f"Question: {_text(row['goal'])}\nAnswer:", choices, _number(row["label"]))
 
 
 def _read_arc(row: Mapping[str, Any]) -> Question:
@@ -143,18 +143,23 @@ def _read_arc(row: Mapping[str, Any]) -> Question:
     else:
         texts = [choice["text"] for choice in choices]
         labels = [choice["label"] for choice in choices]
+    if len(texts) != len(labels):
+        raise ValueError(f"it has {len(texts)} choices and {len(labels)} labels")
     if row["answerKey"] not in labels:
         raise ValueError(f"answerKey is {row['answerKey']!r}, the labels are {labels}")
-    texts = tuple(map(_text, texts))
-    return Question(f"Question: {question}\nAnswer:", texts, labels.index(row["answerKey"]))
+    right = labels.index(row["answerKey"])
+    return Question(f"Question: {_text(question)}\nAnswer:", _texts(texts), right)
 
 
 def _read_plain(row: Mapping[str, Any]) -> Question:
     """Texts as they are, joined by one space whether they have it already or not."""
     context = _text(row["context"]).removesuffix(" ")
-    given = [row["continuation"]] if "continuation" in row else row["choices"]
-    choices = tuple(_text(choice).removeprefix(" ") for choice in given)
-    return Question(context, choices, 0 if "continuation" in row else int(row["answer"]))
+    completes = "continuation" in row
+    if completes and "choices" in row:
+        raise ValueError("it has choices and a continuation")
+    given = [row["continuation"]] if completes else row["choices"]
+    choices = tuple(choice.removeprefix(" ") for choice in _texts(given))
+    return Question(context, choices, 0 if completes else _number(row["answer"]))
 
 
 def _read_lambada(row: Mapping[str, Any]) -> Question:
@@ -162,6 +167,20 @@ def _read_lambada(row: Mapping[str, Any]) -> Question:
     if not before or not word:
         raise ValueError("its text has no last word with others before it")
     return Question(before, (word,), 0)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    """The texts of a list; the characters of a text are none."""
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is not a list of texts")
+    return tuple(map(_text, values))
+
+
+def _number(value: Any) -> int:
+    """The number of a choice, which HellaSwag has as a text; a fraction would be cut off."""
+    if isinstance(value, bool) or value is None or (isinstance(value, float) and value % 1):
+        raise TypeError(f"the answer is {value!r}, expected the number of a choice")
+    return int(value)
 
 
 def _text(value: Any) -> str:
