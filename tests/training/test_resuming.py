@@ -56,6 +56,30 @@ def test_a_run_is_gone_on_with_whose_settings_have_a_second_name(tmp_path):
         continued_settings(tmp_path, train_settings(text_field="story"))
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "is_same"),
+    [
+        ({"dataset_dir": "d"}, {"dataset_dir": "moved"}, True),
+        ({"input_file": "a.txt"}, {"train_data_path": "a.npy"}, True),
+        ({"dataset_dir": "d"}, {"train_data_path": "d.bin"}, True),
+        ({}, {"dataset_id": "a.txt"}, True),  # a Trainer is given its data
+        ({"dataset_id": "a.txt"}, {}, True),
+        ({"dataset_dir": "d"}, {"dataset_id": "a.txt"}, False),
+        ({"dataset_id": "a.txt"}, {"input_file": "a.txt"}, False),
+        ({"dataset_dir": "d"}, {"input_file": "a.txt"}, False),
+    ],
+)
+def test_another_kind_of_data_is_named_before_any_is_made(before, now, is_same, tmp_path):
+    (tmp_path / "settings.json").write_text(json.dumps({"model_name": "m", **before}))
+    if is_same:
+        continued_settings(tmp_path, train_settings(**now))
+        return
+    (name,), (other,) = now, before
+    said = f"{name} is {now[name]}, this run began with {other} {before[other]}"
+    with pytest.raises(UsageError, match=said):
+        continued_settings(tmp_path, train_settings(**now))
+
+
 @pytest.fixture
 def notes():
     return []

@@ -112,6 +112,7 @@ _ANY: dict[str, str | None] = {
 _CHOSEN_ONCE = [name for name in _ANY if RESUME_RULES[name] == "refused"]
 # The length of a run: those that are given replace all of them.
 _LENGTH = ("max_iters", "epochs", "max_hours", "tokens_per_param")
+_SOURCES = ("dataset_dir", "train_data_path", "input_file", "dataset_id")
 # Settings that may change, and that decide the effective rates.
 _OF_RATES = (
     *("learning_rate", "embedding_rate", "embedding_decay", "weight_decay", "beta2"),
@@ -186,6 +187,7 @@ def continued_settings(
         old["optimizer"] = optimizer
     kept: dict[str, Any] = {}
     given = setting_values(settings)
+    _require_same_kind(old, given, root)
     open_to_run = _left_to_the_run(settings)
     for name, rule in RESUME_RULES.items():
         if name not in old or rule == "free":
@@ -212,6 +214,24 @@ def continued_settings(
     same = {name for name, value in old.items() if given[name] == value}
     named = named_settings(settings) - same
     return note_left_out(fill_left_out(settings, kept), named, supplied=settings.supplied - same)
+
+
+def _require_same_kind(old: Mapping[str, Any], given: Mapping[str, Any], root: Path) -> None:
+    """Refuse another kind of data before any of it is made; of the same one the content counts.
+
+    A text and its ids may be the same data, and so may a dataset and files of ids; a stream has
+    another order, and a text is not divided as a prepared dataset.
+    """
+    before, now = (
+        next((name for name in _SOURCES if values.get(name) is not None), None)
+        for values in (old, given)
+    )
+    if before is None or now is None or before == now:
+        return
+    if "dataset_id" in (before, now) or (before, now) == ("dataset_dir", "input_file"):
+        raise another_run(
+            f"{now} is {given[now]}, this run began with {before} {old[before]}", path=root
+        )
 
 
 def _left_to_the_run(settings: TrainSettings) -> set[str]:
