@@ -117,7 +117,8 @@ def require(
     lowtide.errors.UsageError: top_k is -1, expected 0 or more
     """
     if not condition:
-        raise UsageError(f"{name} is {value!r}, expected {expected}", next_step=next_step)
+        shown = str(value) if isinstance(value, Path) else value
+        raise UsageError(f"{name} is {shown!r}, expected {expected}", next_step=next_step)
 
 
 def require_counts(*, least: int | None = 1, **counts: Any) -> None:

@@ -27,6 +27,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.gpt import GPT
 from lowtide.model.weights import portable_tensors
 from lowtide.tokenizer import Tokenizer
+from lowtide.training.modules import wrap_module
 
 from .tokens import iter_tokens, stream_text
 
@@ -444,6 +445,9 @@ def test_the_model_and_its_tokenizer_are_given(model, tokenizer, tmp_path):
     assert generate_text(model, tmp_path, "ab", **options) == expected
     with pytest.raises(UsageError, match=r"model is of type str, expected a lowtide\.GPT"):
         generate_text("mine", tokenizer, "ab")
+    wrapped = wrap_module(torch.nn.Embedding(600, 600), seq_len=8)
+    with pytest.raises(UsageError, match=r"model is of type WrappedModule, expected a lowtide"):
+        generate_text(wrapped, tokenizer, "ab")
     with pytest.raises(UsageError, match="the tokenizer has 50,257 ids, the model's embedding"):
         generate_text(model, "gpt2", "ab")
 

@@ -103,6 +103,8 @@ def test_what_cannot_be_a_prompt_is_told_before_anything_is_printed(tmp_path: Pa
     (tmp_path / "bad.txt").write_bytes(b"good \xff bad")
     with pytest.raises(DataError, match="not UTF-8"):
         next(iter_prompts(settings(prompt_file=tmp_path / "bad.txt")))
+    with pytest.raises(DataError, match="this is a folder"):
+        next(iter_prompts(settings(prompt_file=tmp_path)))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="can be read only once"):
         next(iter_prompts(settings(prompt_file=tmp_path / "pipe")))

@@ -78,6 +78,10 @@ SHAPE, CONFIG = {"num_layers": 2, "width": 64}, {"config_file": Path("c.json")}
         ({"tokenization": "gpt2"}, True),
         ({"tokens": "nothing"}, False),
         ({"size": "big"}, False),
+        ({"name": "novels/first"}, True),
+        ({"name": "../novels"}, False),
+        ({"name": "/novels"}, False),
+        ({"name": ""}, False),
     ],
 )
 def test_limits_and_what_goes_together(options: dict[str, Any], fine: bool) -> None:

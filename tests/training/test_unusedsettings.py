@@ -118,6 +118,11 @@ def test_what_a_preset_gives_is_no_error():
         refuse_unread(train_settings(preset="small-data", momentum_warmup=9, **options))
 
 
+def test_a_path_is_shown_as_it_was_given():
+    with pytest.raises(UsageError, match=r"^cache_dir is 'c/d', expected data in an object store"):
+        refuse_unread(train_settings(cache_dir="c/d", **DATA))
+
+
 def test_a_config_file_of_the_users_counts_as_given_and_a_built_in_one_does_not(tmp_path):
     path = tmp_path / "own.json"
     path.write_text('{"decay_fraction": 0.3}')

@@ -28,6 +28,7 @@ from lowtide.generation.settings import (
 )
 from lowtide.generation.textstreams import count_writable
 from lowtide.generation.writing import write_prompts
+from lowtide.model.config import GPTConfig
 from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
 from lowtide.model.rowcaches import open_steps
@@ -145,7 +146,8 @@ def generate_text(
 
 def _require_fitting(model: Any, tokenizer: Tokenizer) -> None:
     """Refuse what is no network, and a tokenizer with ids that its embedding has no rows for."""
-    if not hasattr(model, "config"):  # one that is compiled is of another type
+    # One that is compiled is of another type; modules of other kinds have other configs.
+    if not isinstance(getattr(model, "config", None), GPTConfig):
         raise UsageError(
             f"model is of type {type(model).__name__}, expected a lowtide.GPT",
             next_step="give lowtide.load_model(FOLDER), or let lowtide.generate(model_name=…) "

@@ -156,6 +156,12 @@ def _check(path: Path, read_bytes: int = _READ_BYTES) -> tuple[int, int]:
     """
     try:
         status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise DataError(
+                "this is a folder, and --prompt-file a file with one prompt",
+                path=path,
+                next_step="name a file, or give the text itself with --prompt",
+            )
         if not stat.S_ISREG(status.st_mode):
             raise DataError(
                 "prompts are read twice, and this can be read only once",

@@ -69,7 +69,7 @@ def companions_dir(folder: Path) -> Path:
 
     That is the folder itself, but of a checkpoint, RUN/steps/step_N, that of its run.
     """
-    steps = folder.absolute().parent
+    steps = folder.parent if len(folder.parts) > 2 else folder.absolute().parent
     run = steps.parent
     if steps.name != "steps" or not (run / CONFIG_NAME).is_file() or has_tokenizer(folder):
         return folder

@@ -16,6 +16,7 @@ import torch
 
 from lowtide.model import gpt
 from lowtide.model.config import find_model_dir
+from lowtide.model.devices import pick_device
 from lowtide.model.weights import load_network
 
 if TYPE_CHECKING:
@@ -56,4 +57,5 @@ def load_model(
     Damaged weights are reported by `note` (stderr if not given), and the newest undamaged
     checkpoint is loaded.
     """
-    return load_network(GPT, find_model_dir(folder), device=device, note=note)
+    place = pick_device(device) if isinstance(device, str) else device
+    return load_network(GPT, find_model_dir(folder), device=place, note=note)

@@ -19,6 +19,7 @@ from lowtide.errors import UsageError
 from lowtide.filenames import METADATA_NAME
 from lowtide.flags import write_flags
 from lowtide.flatsettings import setting_fields, setting_values
+from lowtide.settings import require
 from lowtide.stores.urls import is_store_url
 from lowtide.training.settings import TrainSettings
 
@@ -227,11 +228,8 @@ def _refuse(settings: TrainSettings, table: Mapping[str, _Row], **known: Any) ->
     values = setting_values(settings) | known
     for name in _given(settings, table):
         has_effect, needs = table[name]
-        if not has_effect(values):
-            raise UsageError(
-                f"{name} is {values[name]!r}, expected {needs}",
-                next_step="leave it out: without that it has no effect",
-            )
+        without = "leave it out: without that it has no effect"
+        require(has_effect(values), name, values[name], needs, next_step=without)
 
 
 def _given(settings: TrainSettings, names: Iterable[str]) -> list[str]:
