@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import shlex
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -74,7 +75,7 @@ def run_train(settings: TrainSettings) -> Answer | None:
         from lowtide.training.slurm import write_slurm_script
 
         script = write_slurm_script(settings)
-        return answer(f"sbatch {script}", script=script)
+        return answer(f"sbatch {shlex.quote(str(script))}", script=script)
     # Registered first: users send SIGUSR1 to see where a run is, and without a handler it ends the
     # process.
     faulthandler.register(signal.SIGUSR1, file=2)

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from lowtide.cli import main
+from lowtide.errors import UsageError
 from lowtide.flags import settings_as_flags
 from lowtide.training.settings import train_settings
 from lowtide.training.slurm import write_slurm_script
@@ -31,6 +32,24 @@ def test_flags_make_the_same_settings_again(script):
     expected += "--eval-dataset-dir general=data/a --eval-dataset-dir web=data/b"
     assert text.count(expected) == 3  # one process, several, several machines
     assert "--slurm" not in text
+
+
+def test_a_folder_may_have_any_name(tmp_path, monkeypatch, capsys):
+    """SLURM reads quotes as a shell does, and a % as the beginning of a number of its own."""
+    (tmp_path / "100% mine").mkdir()
+    monkeypatch.chdir(tmp_path / "100% mine")
+    assert main(["train", "--slurm", "--dataset-dir", "d", "--model-name", "a b"]) == 0
+    path = tmp_path / "100% mine" / "checkpoints" / "a b" / "train.slurm"
+    lines = path.read_text().splitlines()
+    asked = [shlex.split(line)[1] for line in lines if line.startswith("#SBATCH --output")]
+    assert asked == [f"--output={tmp_path}/100%% mine/checkpoints/a b/slurm-%j.log"]
+    assert shlex.split(capsys.readouterr().out) == ["sbatch", str(path)]
+
+
+@pytest.mark.parametrize("options", [{"overwrite": True}, {"resume": False}])
+def test_what_a_restart_cannot_do_is_refused(options):
+    with pytest.raises(UsageError, match="expected no --slurm beside it: each restart would be"):
+        train_settings(slurm=True, **options)
 
 
 def test_only_what_differs_from_the_default_is_written():

@@ -88,6 +88,8 @@ class TrainSettings:
         require(
             not queued, "overwrite", True, "no --slurm beside it: each restart would begin anew"
         )
+        goes_on = self.run.resume or not self.output.slurm
+        require(goes_on, "resume", False, "no --slurm beside it: each restart would be refused")
         refuse_options(self)
 
     @property

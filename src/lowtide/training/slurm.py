@@ -23,7 +23,7 @@ __all__ = ["write_slurm_script"]
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
-#SBATCH --output={run_dir}/slurm-%j.log
+#SBATCH --output={log}
 #SBATCH --open-mode=append
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -96,7 +96,7 @@ def write_slurm_script(
     words = settings_as_flags(settings, leave_out=("slurm", *vain), spell_out=given)
     script = _SCRIPT.format(
         name=shlex.quote(settings.run.model_name),
-        run_dir=run_dir,
+        log=shlex.quote(f"{run_dir}/".replace("%", "%%") + "slurm-%j.log"),
         folder=shlex.quote(str(Path.cwd())),
         python=shlex.quote(sys.executable),
         words=shlex.join(words),
