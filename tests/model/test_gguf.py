@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -343,6 +344,28 @@ def test_scaled_positions_are_described(scaling, said):
     pairs = gguf_module._shape_pairs(config, "f16", "m")
     found = {name: value for name, value in pairs.items() if ".rope.scaling." in name}
     assert found == {f"llama.rope.scaling.{name}": value for name, value in said.items()}
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        ({}, None),
+        ({"attention_factor": 0.1 * math.log(4) + 1}, None),
+        ({"attention_factor": 1.0}, "attention_factor"),
+        ({"beta_fast": 16.0}, "beta_fast"),
+        ({"beta_slow": 2.0}, "beta_slow"),
+        ({"truncate": False}, "truncate"),
+    ],
+)
+def test_parts_of_yarn_that_files_cannot_say_are_refused(own, other, tokenizers, tmp_path):
+    scaling = RopeScaling("yarn", 4.0, 16, **own)
+    write_model(tmp_path / "m", tokenizers["gpt2"], layout="llama", rope_scaling=scaling)
+    if other is None:
+        assert export(tmp_path / "m", tmp_path / "out", type="f16").is_file()
+        return
+    with pytest.raises(UsageError, match=f"has no {other} of its own for YaRN"):
+        export(tmp_path / "m", tmp_path / "out", type="f16")
+    assert not list((tmp_path / "out").glob("*.gguf*"))
 
 
 @pytest.mark.parametrize(("kind", "number"), [("f32", 0), ("f16", 1), ("q8_0", 7), ("q4_0", 2)])

@@ -28,7 +28,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.ggufvocabulary import describe_vocabulary
 from lowtide.model.heldfiles import unchanged
 from lowtide.model.quantization import BLOCK, quantize_q4_0, quantize_q8_0
-from lowtide.model.rope import frequencies
+from lowtide.model.rope import RopeScaling, frequencies, table_factor
 from lowtide.model.tensorfiles import (
     find_tensors,
     from_float32,
@@ -156,8 +156,23 @@ def _require_known(config: GPTConfig, folder: Path) -> None:
         problem = f"llama.cpp's {family.gguf} has no biases in attention"
     elif family.gguf_square_heads and config.head_dim * config.num_heads != config.width:
         problem = f"llama.cpp's {name} has heads of width / num_heads, these are {config.head_dim}"
+    elif (other := _own_yarn(config.rope_scaling)) is not None:
+        problem = f"llama.cpp has no {other} of its own for YaRN, and this model has one"
     if problem is not None:
         raise UsageError(problem, path=folder, next_step="export without --to gguf")
+
+
+def _own_yarn(scaling: RopeScaling | None) -> str | None:
+    """The part of YaRN that a model has otherwise than llama.cpp; files have no field for it that
+    all of its versions read."""
+    if scaling is None or scaling.rope_type != "yarn":
+        return None
+    usual = RopeScaling("yarn", scaling.factor, scaling.original_max_position_embeddings)
+    for name in ("beta_fast", "beta_slow", "truncate"):
+        if getattr(scaling, name) != getattr(usual, name):
+            return name
+    same = math.isclose(table_factor(scaling), table_factor(usual), rel_tol=1e-5)
+    return None if same else "attention_factor"
 
 
 def _shape_pairs(config: GPTConfig, kind: GgufType, name: str) -> dict[str, Any]:
