@@ -213,6 +213,20 @@ def test_a_checkpoint_of_a_run_has_the_runs_tokenizer(text, tmp_path, capsys, mo
         train(input_file=other, init_from_model=str(step), model_name="d", **options)
 
 
+def test_a_model_without_a_tokenizer_is_trained_with_a_warning(text, tmp_path, capsys):
+    run(
+        "train", "--input-file", text, "--tokenization", "char", "--model-name", "b", *SMALL, *SHORT
+    )
+    capsys.readouterr()
+    more = ["--input-file", text, "--init-from-model", "b", "--seq-len", "16", *SHORT]
+    run("train", *more, "--model-name", "c")
+    assert "has no tokenizer" not in capsys.readouterr().err
+    for name in ("tokenizer.json", "checksums.json"):  # as published models may be
+        (tmp_path / "checkpoints/b" / name).unlink()
+    run("train", *more, "--tokenization", "char", "--model-name", "d")
+    assert "warning: checkpoints/b has no tokenizer" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

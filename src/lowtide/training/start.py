@@ -199,6 +199,8 @@ def _open_data(
     base = None
     if base_dir is not None and has_tokenizer(beside := companions_dir(base_dir)):
         base = Tokenizer.load(beside)
+    elif base_dir is not None:
+        note(f"warning: {base_dir} has no tokenizer: ids of the data are taken for its own")
     if not group.is_first:  # the first process may have to tokenize; the others find it done
         group.wait()
     data = open_training_data(settings, note=note, tokenizer=base)
