@@ -127,7 +127,7 @@ def test_other_programs_names_and_maps_are_understood(tmp_path: Path) -> None:
     expected = Aliased(num_layers=12, eval_dataset_dir=("general=data/general",))
     assert build_settings(Aliased, {"config_file": path}) == expected
     assert build_settings(Aliased, {"config_file": path, "n_layer": 7}).num_layers == 7
-    with pytest.raises(UsageError, match="n_layer is another name of num_layers"):
+    with pytest.raises(UsageError, match="num_layers and n_layer are both given"):
         build_settings(Aliased, {"num_layers": 3, "n_layer": 7})
 
 
@@ -269,7 +269,8 @@ def test_one_near_name_is_proposed_or_all_are_named() -> None:
 def test_a_name_may_be_given_once_by_whichever_of_its_names() -> None:
     with pytest.raises(UsageError) as caught:
         build_settings(Settings, {"input": ["a"], "input_files": ["b"]})
-    assert caught.value.message == "input_files is another name of input_files"
+    said = "input and input_files are both given, and are the same setting"
+    assert caught.value.message == said
     assert caught.value.next_step == "give one of them"
 
 

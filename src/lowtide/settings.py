@@ -156,11 +156,15 @@ def convert_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any
 
 def _by_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    before: dict[str, str] = {}
     for given, value in options.items():
         name = own_name(given, known)
         if name in values:
-            raise UsageError(f"{given} is another name of {name}", next_step="give one of them")
-        values[name] = value
+            raise UsageError(
+                f"{before[name]} and {given} are both given, and are the same setting",
+                next_step="give one of them",
+            )
+        values[name], before[name] = value, given
     return values
 
 
