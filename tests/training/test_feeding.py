@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.loader.batches import BatchLoader
 from lowtide.loader.mixtures import Mixture
 from lowtide.loader.streaming import StreamingDataLoader
@@ -191,6 +191,23 @@ def test_evaluated_ids_that_the_tokenizer_does_not_have_are_refused(tmp_path):
     )  # fmt: skip
     with pytest.raises(DataError, match="the vocabulary ends at 3"):
         trainer.evaluate()
+
+
+def test_steps_are_counted_by_the_rows_of_the_data(tmp_path):
+    """Not by the context of a model that takes longer ones: half of the steps were taken."""
+    data = TokenDataset(np.arange(400, dtype=np.uint16) % 30, seq_len=8, split="all")
+    options: dict[str, Any] = {"checkpoints_dir": tmp_path, "max_iters": 2, "batch_size": 4}
+    loader = BatchLoader(data, batch_size=4)
+    loader.close()
+    for given in (loader, Mixture({"a": data, "b": data}), data):
+        trainer = Trainer(GPT(CONFIG), data=given, model_name="a", device="cpu", **options)
+        assert trainer.settings.tokens_per_step == 32
+    trainer.fit()
+    more = {**options, "max_iters": 3}
+    assert Trainer(GPT(CONFIG), data=data, model_name="a", resume=True, **more).fit().steps == 3
+    other = Trainer(GPT(CONFIG), data=data, model_name="b", seq_len=16, **options)
+    with pytest.raises(UsageError, match="seq_len is 16, expected 8, as rows of the data"):
+        other.fit()
 
 
 class Letters:

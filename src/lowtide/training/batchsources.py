@@ -21,6 +21,7 @@ from lowtide.loader.streaming import StreamingDataLoader
 from lowtide.loader.windows import TokenDataset
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
+from lowtide.settings import require
 from lowtide.training.ownbatches import OwnBatches
 from lowtide.training.settinggroups import DataSettings, ModelSettings
 from lowtide.training.settings import TrainSettings
@@ -30,6 +31,7 @@ __all__ = [
     "bound_ids",
     "open_batches",
     "refuse_data_options",
+    "require_row_length",
     "require_sources",
     "row_length",
 ]
@@ -158,6 +160,13 @@ def _no_source(name: str, value: Any, or_else: str) -> UsageError:
         f"{name} is of type {type(value).__name__}, expected a TokenDataset, {or_else}",
         next_step=f"give lowtide.TokenDataset({path}, split='train', seq_len=…)",
     )
+
+
+def require_row_length(model: ModelSettings, data: Any) -> None:
+    """Refuse another row length than the data's: steps and tokens would be miscounted."""
+    found = row_length(None, data)
+    if found is not None:
+        require(model.seq_len == found, "seq_len", model.seq_len, f"{found}, as rows of the data")
 
 
 def row_length(model: ModelSettings | None, data: Any) -> int | None:

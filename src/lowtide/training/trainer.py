@@ -109,7 +109,7 @@ class Trainer:
         seq_len = options.get("seq_len") or sources.row_length(settings and settings.model, data)
         vocab_size = None if tokenizer is None else tokenizer.vocab_size
         model = as_model(model, seq_len=seq_len, vocab_size=vocab_size)
-        options.setdefault("seq_len", model.config.context_length)
+        options.setdefault("seq_len", sources.row_length(None, data) or model.config.context_length)
         given: Any = options.get("optimizer")
         self._given_optimizer = given if hasattr(given, "param_groups") else None
         if given is not None and self._given_optimizer is not None:
@@ -207,9 +207,8 @@ class Trainer:
     def prepare(self, group: Group, where: Diagnostics | None = None) -> Steps:
         """Move the model to its device and create everything that steps need."""
         engine = self._make_engine(group, self.run)
-        settings, config = self.settings, self.model.config
-        rows = rows_of_process(settings.batch, group)
-        source = sources.open_batches(self.data, settings, group, rows=rows, config=config)
+        config, rows = self.model.config, rows_of_process(self.settings.batch, group)
+        source = sources.open_batches(self.data, self.settings, group, rows=rows, config=config)
         return Steps(
             state=engine.state,
             engine=engine,
@@ -349,6 +348,7 @@ class Trainer:
         newest = run.find_whole(self._tell)
         require_same_checkpoint(group, run.root, newest)
         if newest is None:
+            sources.require_row_length(settings.model, self.data)
             return {} if self.goes_on else {"weights": weights_fingerprint(self.model)}
         if not settings.run.resume:
             raise run_exists(run.root)
