@@ -1,5 +1,6 @@
 """Which backend a command takes, and what is said of one that is not there."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -91,7 +92,7 @@ def test_as_much_is_written_at_once_as_the_budget_holds(
     given = SimpleNamespace(chosen_backend=lambda: backend, max_new_tokens=20)
     progress = SimpleNamespace(budget_bytes=77, note=noted.append)
     room = generating._fit_budget(
-        given, generating._Room(90, rows), "config", "folder", "program", progress
+        given, generating._Room(90, rows), "config", Path("folder"), "program", progress
     )
     assert (room.context, room.rows) == found and noted == said
     shared = {"program": "program", "backend": backend, "tokenizer_bytes": 11,
@@ -121,7 +122,7 @@ def test_layers_are_read_in_turns_where_the_budget_holds_no_more(monkeypatch, ba
     progress = SimpleNamespace(budget_bytes=77, note=noted.append)
     rooms = generating._Room(40, 1), generating._Room(40, 2)
     for room in rooms:
-        fitting = (given, room, "config", "folder", "program", progress)
+        fitting = (given, room, "config", Path("folder"), "program", progress)
         if backend == "torch" or smallest > 77:
             with pytest.raises(BudgetError):
                 generating._fit_budget(*fitting)

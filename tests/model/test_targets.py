@@ -141,6 +141,17 @@ def test_a_form_of_the_loss_is_for_training_alone(layout):
     torch.testing.assert_close(model(ids, targets), plain)
 
 
+@pytest.mark.parametrize(
+    ("ids", "targets"), [((2, 9), (9, 2)), ((2, 9), (18,)), ((2, 9), (2, 8)), ((9,), (9,))]
+)
+def test_targets_of_another_shape_are_refused(ids, targets):
+    model = GPT(GPTConfig(**SHAPE))
+    with pytest.raises(UsageError, match=r"shapes \(.*expected two of \(rows, tokens\)"):
+        model(torch.zeros(ids, dtype=torch.long), torch.zeros(targets, dtype=torch.long))
+    with pytest.raises(UsageError, match="shapes"):
+        model(torch.zeros(5, dtype=torch.long))
+
+
 def test_a_folder_says_its_cap_and_one_from_before_has_none():
     config = GPTConfig(**SHAPE, layout="tide", logit_cap=9.0)
     fields = config.to_huggingface()

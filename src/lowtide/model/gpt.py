@@ -141,7 +141,13 @@ class GPT(nn.Module):
         return call(self.final_norm, x)
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Return logits [B, T, V], or with targets the mean loss in nats per token."""
+        """Return logits [B, T, V], or with targets [B, T] the mean loss in nats per token."""
+        if ids.ndim != 2 or (targets is not None and targets.shape != ids.shape):
+            shapes = [tuple(part.shape) for part in (ids, targets) if part is not None]
+            raise UsageError(
+                f"ids and targets of shapes {', '.join(map(str, shapes))}, expected two of "
+                "(rows, tokens)"
+            )
         x = (self.compiled_hidden or self.hidden)(ids)
         if targets is None:
             return self.logits(x)
