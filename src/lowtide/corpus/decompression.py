@@ -246,7 +246,7 @@ class StreamsReader:
     def read1(self, size: int) -> bytes:
         """Return some of the text; empty at the end."""
         while self._decoder is not None or self._begin_stream():
-            decoder = self._decoder
+            decoder: Any = self._decoder
             if decoder.needs_input and not self._held:
                 self._held = self._file.read(_BUFFER_BYTES)
                 if not self._held:
