@@ -124,7 +124,9 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
     return changes
 
 
-def preset_recipe(name: str, layers: int | None, width: int | None) -> tuple[GPTConfig, Any]:
+def preset_recipe(
+    name: str, layers: int | None, width: int | None, kv_heads: int
+) -> tuple[GPTConfig, Any]:
     """The shape of a preset, or a smaller one of its layout, and its other settings."""
     values = read_preset(name, for_settings=TrainSettings)
     for left_out in OF_LONG_RUNS:
@@ -137,7 +139,7 @@ def preset_recipe(name: str, layers: int | None, width: int | None) -> tuple[GPT
         num_heads=width // HEAD_DIM,
         head_dim=0,
         mlp_width=0,
-        num_kv_heads=0,
+        num_kv_heads=kv_heads,
         layout=shape.get("layout", "qwen3"),
         logit_cap=None,
         without_own_values=None,
@@ -164,6 +166,9 @@ def main() -> None:
     parser.add_argument("--preset", help="its shape and settings instead of --shape and ours")
     parser.add_argument("--layers", type=int, help="with --preset: another depth")
     parser.add_argument("--width", type=int, help="with --preset: another width, heads of 128")
+    parser.add_argument(
+        "--kv-heads", type=int, default=0, help="with --preset: heads of keys and values; 0 is all"
+    )
     parser.add_argument("--tokens", type=int, help="train on the first so many only")
     parser.add_argument("--seconds", type=float, default=178.0)
     parser.add_argument("--steps", type=int, help="a number of steps instead of seconds")
@@ -176,7 +181,9 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     config, recipe = SHAPES[options.shape], RECIPE
     if options.preset:
-        config, recipe = preset_recipe(options.preset, options.layers, options.width)
+        config, recipe = preset_recipe(
+            options.preset, options.layers, options.width, options.kv_heads
+        )
     settings = {**recipe, **parse_changes(options.set)}
     config = config.replace(dropout=settings.get("dropout", 0.0))
     data = first_tokens(options.data, options.tokens)
