@@ -93,6 +93,19 @@ def test_losses_are_those_of_the_optimizer(runs: Path, optimizer: str) -> None:
     assert packed[-1] < packed[0] - 0.15
 
 
+@pytest.mark.parametrize(
+    "form", [{"ahead_weight": 0.5}, {"early_cap": 1.0}, {"confidence": 0.5}], ids=str
+)
+def test_the_form_of_the_loss_is_that_of_other_runs(
+    runs: Path, text_file: Path, tmp_path: Path, form: dict[str, Any]
+) -> None:
+    for name, offload in (("plain", "none"), ("packed", "packed")):
+        _train(text_file, tmp_path, name, offload=offload, **form)
+    plain, packed = _losses(tmp_path / "plain"), _losses(tmp_path / "packed")
+    assert packed == pytest.approx(plain, abs=0.002)
+    assert max(abs(a - b) for a, b in zip(plain, _losses(runs / "plain"), strict=True)) > 0.003
+
+
 @pytest.mark.parametrize("optimizer", ["", "-muon"])
 def test_weights_decay_as_the_optimizer_lets_them(runs: Path, optimizer: str) -> None:
     """Behind a norm the size of a matrix changes no loss."""

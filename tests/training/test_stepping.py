@@ -14,6 +14,8 @@ from lowtide.model.targets import LossForm
 from lowtide.settings import build_settings
 from lowtide.training import stepping
 from lowtide.training.distributed import ProcessGroup
+from lowtide.training.learningsettings import LearningSettings
+from lowtide.training.lossforms import loss_form
 from lowtide.training.settings import TrainSettings
 from lowtide.training.state import RunState
 from lowtide.training.stepping import Stepper
@@ -296,7 +298,7 @@ def test_weights_are_averaged_over_a_share_of_the_run(make_stepper, batch, monke
     stepper.state.step = 4
     stepper._forward_backward = lambda *given: noted.append(stepper.model.loss_form)
     stepper.compute(*batch, share_done=0.25)
-    assert noted.pop() == LossForm.at(0.25, **form)
+    assert noted.pop() == loss_form(LearningSettings(**form), 0.25)
     stepper.compute(*batch, share_done=0.75)
     del stepper._forward_backward
     assert noted[-1] == LossForm(confidence=0.9)

@@ -25,7 +25,6 @@ from lowtide.ladder.network import PackedGPT
 from lowtide.ladder.packing import MuonNumbers, StepNumbers, take_step
 from lowtide.ladder.placement import Placement, Rung
 from lowtide.model.sizing import loss_chunk_tokens
-from lowtide.model.targets import LossForm
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.checkpoints import RunFolder
 from lowtide.training.choosing import (
@@ -37,6 +36,7 @@ from lowtide.training.choosing import (
 )
 from lowtide.training.distributed import ProcessGroup
 from lowtide.training.evaluation import LossSums, token_byte_counts
+from lowtide.training.lossforms import loss_form
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.offloading import GPU_CHUNK_TOKENS
 from lowtide.training.schedule import momentum_at
@@ -108,12 +108,7 @@ class LadderEngine:
     def compute(self, inputs: Any, targets: Any, *, share_done: float = 0.0) -> Tensor:
         """Compute the gradients of a batch, in halves when memory runs out; return the loss."""
         learning = self._settings.learning
-        self._executor.loss_form = LossForm.at(
-            share_done,
-            ahead_weight=learning.ahead_weight,
-            early_cap=learning.early_cap,
-            confidence=learning.confidence,
-        )
+        self._executor.loss_form = loss_form(learning, share_done)
         key = (learning.seed, self.state.step)
         while True:
             try:

@@ -44,19 +44,6 @@ class LossForm:
     confidence: float = 1.0
     """Size of logits after training, as a share of those in training."""
 
-    @classmethod
-    def at(
-        cls, share_done: float, *, ahead_weight: float, early_cap: float, confidence: float
-    ) -> LossForm:
-        """The form at a share of a run.
-
-        >>> LossForm.at(0.5, ahead_weight=0.4, early_cap=15.0, confidence=1.0)
-        LossForm(ahead=(0.1,), cap=0.0, confidence=1.0)
-        """
-        return cls(
-            ahead_weights(ahead_weight, share_done), opening_cap(early_cap, share_done), confidence
-        )
-
 
 def ahead_weights(weight: float, share_done: float) -> tuple[float, ...]:
     """The weights of the tokens after the next one; none when the last third of a run begins.

@@ -11,7 +11,8 @@ settings    settings, settinggroups, learningsettings, settingchecks; choosing (
 a run       start, admission, trainer, loop, steps, state, schedule, signals, diagnostics, callbacks
 data        data, texttokens, textneeds, heldout, batchsources, ownbatches, basemodel
 backends    backends (the interface); ladder/ and jaxtraining/ are the other two
-torch       torchbackend, stepping, feeding, counters, distributed, compiling, microbatches, modules
+torch       torchbackend, stepping, lossforms, feeding, counters, distributed, compiling,
+            microbatches, modules
 optimizers  optimizers, adamw, muon, muonkernels, muonnumbers, averaging; sharedrows, spelling,
             partkernels (embeddings of tokens that are spelled alike); firstembedding
 checkpoints checkpoints, saving, hostcopies, oldstates, runidentity, agreement

@@ -20,7 +20,6 @@ from lowtide.generation.decoding import generate_text
 from lowtide.model.float8 import has_float8
 from lowtide.model.gpt import GPT
 from lowtide.model.sizing import loss_chunk_tokens
-from lowtide.model.targets import LossForm
 from lowtide.model.weights import TensorFile
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.averaging import WeightAverage
@@ -36,6 +35,7 @@ from lowtide.training.compiling import compile_network
 from lowtide.training.distributed import ProcessGroup, gradient_sync, whole_tensors, wrap_model
 from lowtide.training.evaluation import LossSums, token_byte_counts, without_dropout
 from lowtide.training.learningsettings import LearningSettings
+from lowtide.training.lossforms import loss_form
 from lowtide.training.microbatches import halve_micro_batch
 from lowtide.training.modules import WrappedModule
 from lowtide.training.oldstates import load_moments
@@ -227,12 +227,7 @@ class Stepper:
         `share_done` is the finished share of the run; the form of the loss depends on it.
         """
         learning, self._share_done = self._settings.learning, share_done
-        self.model.loss_form = LossForm.at(
-            share_done,
-            ahead_weight=learning.ahead_weight,
-            early_cap=learning.early_cap,
-            confidence=learning.confidence,
-        )
+        self.model.loss_form = loss_form(learning, share_done)
         if self.model.config.dropout > 0:
             # Random numbers are a function of the step: nothing to save, the same on any resume.
             key = (learning.seed, self.state.step, self._group.rank)
