@@ -102,13 +102,14 @@ void read(TokenStream& stream, uint64_t first, Flat<Out> out) {
   run_unlocked([&] { stream.read(first, out.size(), out.data()); });
 }
 
-using ShardRow = std::tuple<FileName, uint64_t, uint64_t, FileName, uint64_t>;
+using ShardRow = std::tuple<FileName, uint64_t, uint64_t, FileName, uint64_t, bool>;
 
 std::vector<ShardFile> shard_files(const std::vector<ShardRow>& rows) {
   std::vector<ShardFile> shards;
   shards.reserve(rows.size());
-  for (const auto& [path, byte_offset, num_tokens, documents_path, num_documents] : rows) {
-    shards.push_back({path.bytes, byte_offset, num_tokens, documents_path.bytes, num_documents});
+  for (const auto& [path, byte_offset, num_tokens, documents_path, num_documents, begins] : rows) {
+    shards.push_back(
+        {path.bytes, byte_offset, num_tokens, documents_path.bytes, num_documents, begins});
   }
   return shards;
 }

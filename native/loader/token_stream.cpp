@@ -240,9 +240,13 @@ template <typename Visit>
 void TokenStream::visit_document_starts(uint64_t after, uint64_t before, Visit visit) {
   constexpr size_t kBlock = 256;
   uint64_t ends[kBlock];
+  uint64_t last = after;
   for (size_t shard = shard_of(after); shard < shards_.size(); ++shard) {
     const ShardFile& info = shards_[shard];
     const uint64_t begin = ends_[shard] - info.num_tokens;
+    if (info.begins_document && begin > last && begin <= before && begin < num_tokens()) {
+      if (!visit(begin)) return;
+    }
     if (begin >= before) return;
     if (info.num_documents == 0) continue;
     const auto file = files_.get(shards_.size() + shard, info.documents_path,
@@ -276,6 +280,7 @@ void TokenStream::visit_document_starts(uint64_t after, uint64_t before, Visit v
         if (start <= after) continue;
         // no document begins at the end of the last one
         if (start > before || start >= num_tokens() || !visit(start)) return;
+        last = start;
       }
     }
   }

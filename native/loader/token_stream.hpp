@@ -39,6 +39,7 @@ struct ShardFile {
   uint64_t num_tokens = 0;
   std::string documents_path;  // uint64 offsets where documents end; empty if unknown
   uint64_t num_documents = 0;
+  bool begins_document = false;  // a document left open by the shard before does not go on here
 };
 
 // Descriptors of the files used last; a file in use stays open after it leaves the cache.

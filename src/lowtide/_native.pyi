@@ -19,7 +19,7 @@ class ReadError(Exception):
 class TokenStream:
     def __init__(
         self,
-        shards: Sequence[tuple[FileName, int, int, FileName, int]],
+        shards: Sequence[tuple[FileName, int, int, FileName, int, bool]],
         *,
         item_bytes: int,
         id_limit: int,

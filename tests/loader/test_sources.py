@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from lowtide.errors import DataError, UsageError
 from lowtide.loader import sources
+from lowtide.loader.storedtokens import StoredShard
 
 COUNT = 1 << 20
 PART = sources._SAMPLE_BYTES // 2  # ids of uint16 in a sample
@@ -262,7 +264,11 @@ def test_shards_of_a_store_are_those_of_the_split(
     monkeypatch: pytest.MonkeyPatch, split: Any, names: str
 ) -> None:
     source = sources.find_tokens(np.arange(10), split="all")
-    found = SimpleNamespace(info="info", shards={"train": ("a", "b"), "val": ("c",)})
+    parts = [replace(source.shards[0], begins_document=name == "b") for name in names]
+    source = replace(source, shards=tuple(parts))
+    nothing: Any = None
+    a, b, c = (StoredShard(nothing, number, nothing, 0) for number in range(3))
+    found = SimpleNamespace(info="info", shards={"train": (a, b), "val": (c,)})
     cache = sources.CacheSettings()
     opened: list[Any] = []
     monkeypatch.setattr(
@@ -272,7 +278,8 @@ def test_shards_of_a_store_are_those_of_the_split(
         sources, "_from_dataset", lambda info, part: (opened.append((info, part)), source)[1]
     )
     made = sources.find_tokens("s3://bucket/data", split=split, cache=cache)
-    assert made.stored is not None and made.stored.shards == tuple(names)
+    expected = {"a": a, "b": replace(b, begins_document=True), "c": c}
+    assert made.stored is not None and made.stored.shards == tuple(expected[name] for name in names)
     assert str(made.stored.url) == made.place == "s3://bucket/data" and made.stored.cache is cache
     assert opened[1] == ("info", split)
 

@@ -64,7 +64,9 @@ def ends_of(size: int, seed: int) -> list[int]:
     return [*sorted(dice.sample(range(1, size), size // 2)), size] if size > 100 else [size]
 
 
-def open_stream(ends: list[list[int]] | None = None, id_limit: int = 1000) -> tuple[Any, Cache]:
+def open_stream(
+    ends: list[list[int]] | None = None, id_limit: int = 1000, begins: tuple[int, ...] = ()
+) -> tuple[Any, Cache]:
     """A stream of the shards, and where its documents end; the second has no tokens."""
     shards: list[Any] = []
     borders = [0, *itertools.accumulate(SIZES)]
@@ -75,7 +77,7 @@ def open_stream(ends: list[list[int]] | None = None, id_limit: int = 1000) -> tu
         shards.append(
             SimpleNamespace(
                 tokens=tokens, num_tokens=end - begin, documents=documents if number != 2 else None,
-                num_documents=len(places),
+                num_documents=len(places), begins_document=number in begins,
             )
         )  # fmt: skip
     cache = Cache()
@@ -179,6 +181,21 @@ def test_ends_out_of_order_or_beyond_the_shard_are_damage(wrong: list[int]) -> N
 def test_documents_without_tokens_are_none() -> None:
     stream, _ = open_stream([[0, 5, 5, 1000], [], [37], [700]])
     assert list(stream._document_starts(-1, 999)) == [0, 5, 5]
+
+
+def test_a_shard_may_begin_a_document_of_its_own() -> None:
+    """Where the shard before ends within a document, and once where it does not."""
+    ends = [[5, 1000], [], [], [4]]
+    assert SIZES[:3] == (1000, 0, 37)
+    found = [
+        list(open_stream(ends, begins=begins)[0]._document_starts(0, 1999))
+        for begins in ((), (2,), (1, 2, 3))
+    ]
+    assert found == [[5, 1000, 1041], [5, 1000, 1041], [5, 1000, 1037, 1041]]
+    stream, _ = open_stream(ends, begins=(3,))
+    assert list(stream._document_starts(1037, 1999)) == [1041]
+    assert list(stream._document_starts(1036, 1037)) == [1037]
+    assert list(stream._document_starts(1036, 1036)) == []
 
 
 def test_windows_move_to_documents() -> None:

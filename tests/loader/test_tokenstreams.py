@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.errors import DataError, LowtideError
 from lowtide.loader import tokenstreams
 from lowtide.loader.tokenstreams import Expected, explain_read_error
@@ -88,7 +89,7 @@ def test_each_kind_of_source_has_its_own_stream(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tokenstreams, "StoreStream", note("store"))
     monkeypatch.setattr(tokenstreams._native, "TokenStream", note("files"))
     monkeypatch.setattr(tokenstreams, "_max_open_files", lambda: 5)
-    shard = SimpleNamespace(path=Path("a/b.c.bin"), byte_offset=3, num_tokens=4, num_documents=2)
+    shard = TokenFile(Path("a/b.c.bin"), 3, 4, np.dtype("<u4"), 2, begins_document=True)
     about: dict[str, Any] = {
         "array": None,
         "stored": None,
@@ -102,7 +103,7 @@ def test_each_kind_of_source_has_its_own_stream(monkeypatch: pytest.MonkeyPatch)
     assert made == [
         ("array", ("ids",), {"id_limit": 9}),
         ("store", ("row",), {"dtype": np.dtype("<u4"), "id_limit": 9, "windowing": "places"}),
-        ("files", ([("a/b.c.bin", 3, 4, "a/b.c.docs", 2)],),
+        ("files", ([("a/b.c.bin", 3, 4, "a/b.c.docs", 2, True)],),
          {"item_bytes": 4, "id_limit": 9, "max_open_files": 5}),
     ]  # fmt: skip
 

@@ -14,11 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lowtide.dataset.appending import append_to_dataset
+from lowtide.dataset.preparation import prepare_dataset
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.loader import tokenstreams
 from lowtide.loader import windows as loader_windows
 from lowtide.loader.storeahead import WindowPlaces
 from lowtide.loader.windows import TokenDataset
+from lowtide.tokenizer import Tokenizer
 
 from .conftest import MakeDataset
 
@@ -210,6 +213,32 @@ def test_segments_follow_documents_across_shards(make_dataset: MakeDataset) -> N
     assert found.segment_ids[1].tolist() == [0, 1, 1, 1, 2, 2, 2, 2, 2]
     assert found.positions[1].tolist() == [0, 0, 1, 2, 0, 1, 2, 3, 4]
     assert found.segment_ids[2].tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("place", ["", "train"])
+def test_a_document_that_is_cut_at_the_end_of_train_ends_where_appended_text_begins(
+    tmp_path: Path, place: str
+) -> None:
+    """With few documents validation is the end of the text, and begins within one of them."""
+    root = tmp_path / "data"
+    for name in ("first", "second"):
+        texts = [f"{name} {word} of the low tide\n" * 40 for word in ("sand", "weed", "boat")]
+        (tmp_path / name).write_text("<|endoftext|>".join(texts))
+    common: dict[str, Any] = {"tokenization": "char", "tokens_per_shard": 1000, "dedup": False}
+    prepare_dataset(input_files=[tmp_path / "first"], out_dir=root, shuffle=False, **common)
+    border = TokenDataset(root, seq_len=8).num_tokens
+    append_to_dataset(dataset_dir=root, input_files=[tmp_path / "second"])
+    shards = [ids for path in sorted(root.glob("train/*.bin")) for ids in np.fromfile(path, "u2")]
+    ends = np.flatnonzero(np.array(shards) == Tokenizer.load(root).end_of_text_id) + 1
+    assert border not in ends, "a document is cut"
+    begins = np.array(sorted({0, border, *ends.tolist()}))
+    data = TokenDataset(root / place, seq_len=100, stride=7, split="all" if place else "train")
+    found = data.get_windows(range(len(data)))
+    number = np.searchsorted(begins, np.arange(data.num_tokens), side="right") - 1
+    for row, start in enumerate(data.window_starts(range(len(data))).astype(int)):
+        assert np.array_equal(found.segment_ids[row], number[start : start + 100] - number[start])
+    moved = TokenDataset(root, seq_len=100, stride=border - 1, windows="documents")
+    assert border in moved.window_starts([1])
 
 
 @given(

@@ -611,7 +611,7 @@ def call_dataset(folder: Path) -> None:
 def call_loader(folder: Path) -> None:
     ids, documents = folder / "s.bin", folder / "s.docs"
     np.arange(100, dtype=np.uint16).tofile(ids)
-    shard = [str(ids), 0, 100, str(documents), 3]
+    shard = [str(ids), 0, 100, str(documents), 3, False]
     options = {"item_bytes": 2, "id_limit": 1000, "max_open_files": 1}
     for place, number in itertools.product((1, 2, 4), NUMBERS):
         row = tuple(number if index == place else value for index, value in enumerate(shard))

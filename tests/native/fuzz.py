@@ -345,7 +345,8 @@ def fuzz_loading(source: random.Random, folder: Path) -> None:
         ids.tofile(path)
         documents.write_bytes(damage(np.array(ends, np.uint64).tobytes(), source))
         known = len(ends) if source.random() < 0.7 else source.randrange(100)
-        shards.append((path, 0, count - source.randrange(2), documents, known))
+        begins = source.random() < 0.5
+        shards.append((path, 0, count - source.randrange(2), documents, known, begins))
     stream = _native.TokenStream(
         shards, item_bytes=2, id_limit=source.choice([10, 1000]), max_open_files=1
     )

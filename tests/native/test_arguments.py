@@ -116,7 +116,7 @@ def test_names_need_not_be_utf8(tmp_path: Path) -> None:
     runs = counter.checkpoint()
     assert all(Path(run).parent == folder and Path(run).exists() for run in runs)
     stream = _native.TokenStream(
-        [(str(folder / "gone.bin"), 0, 4, "", 0)], item_bytes=2, id_limit=9, max_open_files=1
+        [(str(folder / "gone.bin"), 0, 4, "", 0, False)], item_bytes=2, id_limit=9, max_open_files=1
     )
     import numpy as np
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lowtide.dataset.layout import DatasetInfo, load_dataset_info
 from lowtide.dataset.provenance import Provenance, read_provenance, record_path
-from lowtide.dataset.tokenfiles.shards import documents_path, open_shard
+from lowtide.dataset.tokenfiles.shards import documents_path, mark_borders, open_shard
 from lowtide.dataset.tokenfiles.streams import TokenFile
 from lowtide.dataset.tokenfiles.table import open_token_file
 from lowtide.errors import DataError, UsageError, from_os_error
@@ -221,7 +221,9 @@ def _find_in_folder(
 
 def _from_dataset(info: DatasetInfo, split: Split) -> TokenSource:
     names = ("train", "val") if split == "all" else (split,)
-    shards = tuple(open_shard(shard, info.dtype) for name in names for shard in info.shards[name])
+    shards = mark_borders(
+        [open_shard(shard, info.dtype) for name in names for shard in info.shards[name]]
+    )
     if not shards:
         raise DataError(
             f"no {split} shards found",
@@ -249,8 +251,12 @@ def _from_store(url: StoreURL, split: Split, cache: CacheSettings) -> TokenSourc
     except DataError as error:
         raise DataError(error.message, path=str(url)) from None
     names = ("train", "val") if split == "all" else (split,)
-    shards = tuple(shard for name in names for shard in found.shards[name])
-    return replace(source, stored=StoredTokens(url, shards, cache))
+    shards = [shard for name in names for shard in found.shards[name]]
+    marked = tuple(
+        replace(shard, begins_document=part.begins_document)
+        for shard, part in zip(shards, source.shards, strict=True)
+    )
+    return replace(source, stored=StoredTokens(url, marked, cache))
 
 
 def _from_files(
@@ -263,7 +269,7 @@ def _from_files(
                 f"{part.path.name} holds {part.dtype}, {parts[0].path.name} {parts[0].dtype}",
                 path=part.path,
             )
-    shards = tuple(shard for part in parts for shard in part.shards)
+    shards = mark_borders([shard for part in parts for shard in part.shards])
     return TokenSource(
         path=path,
         split=split,

@@ -64,6 +64,8 @@ class StoredShard:
     documents: CachedObject | None
     """The object with the ends of its documents, if there is one."""
     num_documents: int
+    begins_document: bool = False
+    """True if a document that the shard before leaves open does not go on in this one."""
 
 
 @dataclass(frozen=True)

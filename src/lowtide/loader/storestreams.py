@@ -171,16 +171,19 @@ class StoreStream:
 
     def _document_starts(self, after: int, before: int) -> Iterator[int]:
         """The positions in (after, before] at which a document begins, in order."""
+        last = after
         for number in range(bisect_right(self._row.ends, after), len(self._row.shards)):
             shard = self._row.shards[number]
             begin = self._row.ends[number] - shard.num_tokens
+            if shard.begins_document and last < begin <= before:
+                yield begin
             if begin >= before:
                 return
             for end in self._ends_beyond(shard, after - begin):
                 # no document begins at the end of the last one
                 if begin + end > before or begin + end >= self._row.ends[-1]:
                     return
-                yield begin + end
+                yield (last := begin + end)
 
     def _ends_beyond(self, shard: StoredShard, place: int) -> Iterator[int]:
         """The ends of a shard's documents after a position in it."""

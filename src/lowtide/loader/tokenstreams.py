@@ -88,10 +88,11 @@ def explain_read_error(
     return from_os_error(OSError(value, os.strerror(value), path))
 
 
-def _stream_row(shard: TokenFile) -> tuple[str, int, int, str, int]:
+def _stream_row(shard: TokenFile) -> tuple[str, int, int, str, int, bool]:
     path = str(shard.path)
     documents = path.removesuffix(shard.path.suffix) + DOCUMENTS_SUFFIX
-    return path, shard.byte_offset, shard.num_tokens, documents, shard.num_documents
+    place = shard.byte_offset, shard.num_tokens
+    return path, *place, documents, shard.num_documents, shard.begins_document
 
 
 def _max_open_files() -> int:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +40,7 @@ __all__ = [
     "id_chunk",
     "load_document_ends",
     "load_shard_tokens",
+    "mark_borders",
     "may_continue",
     "names_tokenizer",
     "open_shard",
@@ -150,6 +153,17 @@ def may_continue(before: str | Path, shard: str | Path) -> bool:
     if numbers[0] is None or numbers[1] is None:
         return False
     return numbers[0] + 1 == numbers[1] and find_tag(before) == find_tag(shard)
+
+
+def mark_borders(parts: Sequence[TokenFile]) -> tuple[TokenFile, ...]:
+    """The files of a stream, each marked if a document begins with it, whatever came before."""
+    return (
+        *parts[:1],
+        *(
+            part if may_continue(before.path, part.path) else replace(part, begins_document=True)
+            for before, part in pairwise(parts)
+        ),
+    )
 
 
 def names_tokenizer(path: str | Path, tokenizer_fingerprint: str) -> bool | None:

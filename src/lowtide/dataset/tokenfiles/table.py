@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ from lowtide.dataset.tokenfiles.megatron import open_megatron, write_megatron
 from lowtide.dataset.tokenfiles.mypt import list_mypt_files, load_mypt_tokenizer, open_mypt
 from lowtide.dataset.tokenfiles.npy import is_npy, open_npy, write_npy
 from lowtide.dataset.tokenfiles.raw import open_raw, write_raw
-from lowtide.dataset.tokenfiles.shards import may_continue, open_shard
+from lowtide.dataset.tokenfiles.shards import mark_borders, open_shard
 from lowtide.dataset.tokenfiles.streams import Opening, TokenFile, TokenStream, WrittenFiles
 from lowtide.errors import DataError
 from lowtide.filenames import METADATA_NAME
@@ -202,14 +200,6 @@ def load_source_tokenizer(path: Path, *, kind: str, named: str) -> Tokenizer:
 
 def open_dataset(info: DatasetInfo, split: str) -> TokenStream:
     """The shards of a dataset's split as one stream."""
-    shards = info.shards[split]
-    parts = [open_shard(shard, info.dtype) for shard in shards]
     return TokenStream(
-        [
-            *parts[:1],
-            *(
-                replace(part, begins_document=not may_continue(before.path, part.path))
-                for before, part in pairwise(parts)
-            ),
-        ]
+        mark_borders([open_shard(shard, info.dtype) for shard in info.shards[split]])
     )
