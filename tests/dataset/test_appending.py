@@ -334,7 +334,7 @@ def test_a_dataset_that_keeps_no_settings_keeps_the_size_of_its_shards(tmp_path:
     root = make_dataset(tmp_path, make_documents(30), tokens_per_shard=1234)
     metadata = root / METADATA_NAME
     rows = json.loads(metadata.read_text())
-    del rows["settings"]
+    del rows["settings"], rows["settings_checksum"]
     assert rows["tokens_per_shard"] == 1234
     metadata.write_text(json.dumps(rows))
     info = layout.load_dataset_info(root)
@@ -438,10 +438,12 @@ def test_a_file_moves_also_to_another_disk_and_once(
         ({"vocab_size": 50_258}, "vocab_size is 50258, tokenizer.json has 50257"),
         ({"end_of_text_id": 220}, "end_of_text_id is 220, no special token's"),
         ({"documents": 7}, "files of document ends differ: train/shard_00000"),
+        ({"settings": {"lowercase": True}}, "settings or split are not those that lowtide wrote"),
+        ({"split": {"val_fraction": 0.2}}, "settings or split are not those that lowtide wrote"),
     ],
 )
 def test_metadata_that_was_edited_is_not_grown(
-    tmp_path: Path, engine: str, change: dict[str, int], told: str
+    tmp_path: Path, engine: str, change: dict[str, Any], told: str
 ) -> None:
     """Only `verify` noticed; the new metadata had what was false in the old, and sums of it."""
     root = make_dataset(tmp_path, make_documents(120), tokenization="gpt2")
@@ -449,7 +451,10 @@ def test_metadata_that_was_edited_is_not_grown(
     metadata = json.loads((root / METADATA_NAME).read_text())
     if "documents" in change:
         metadata["shards"]["train"][0].update(change)
+    for name in change.keys() & {"settings", "split"}:
+        change = {name: {**metadata[name], **change[name]}}
     (root / METADATA_NAME).write_text(json.dumps({**metadata, **change}))
+    assert verify_dataset(dataset_dir=root).problems
     before = snapshot(root)
     with pytest.raises(DataError, match=told) as caught:
         append(root, new, engine=engine)

@@ -309,3 +309,26 @@ def test_totals_are_those_of_all_shards() -> None:
         "total_tokens": 15, "total_documents": 7, "total_shards": 3, "train_shards": 2,
         "val_shards": 1, "train_tokens": 12, "val_tokens": 3,
     }  # fmt: skip
+
+
+def test_settings_that_another_program_wrote_again_are_the_same(tmp_path: Path) -> None:
+    """jq and JavaScript write 1.0 as 1, and keys in another order."""
+    facts: dict[str, Any] = {"settings": {"seed": 1, "keep_top": 1.0}, "split": {"mode": "tail"}}
+    layout.write_metadata(
+        tmp_path,
+        shards={},
+        vocab_size=9,
+        tokenizer_fingerprint="a",
+        tokenization="char",
+        tokens_per_shard=7,
+        input_files=[],
+        more=facts,
+    )
+    metadata = layout.read_metadata(tmp_path)
+    assert layout.check_settings(metadata) == []
+    metadata["settings"] = {"keep_top": 1, "seed": 1}
+    assert layout.check_settings(metadata) == []
+    for changed in ({**metadata, "split": {}}, {**metadata, "settings": {"seed": 1}}):
+        assert len(layout.check_settings(changed)) == 1
+    del metadata["settings_checksum"], metadata["split"]
+    assert layout.check_settings(metadata) == [], "an earlier version wrote none"

@@ -19,7 +19,11 @@ from lowtide.corpus.reading import ReadingSettings
 from lowtide.corpus.workfiles import open_work_file
 from lowtide.dataset import layout
 from lowtide.dataset.addedtext import log_names
-from lowtide.dataset.finished import require_counted_documents, require_kept_hashes
+from lowtide.dataset.finished import (
+    require_counted_documents,
+    require_kept_hashes,
+    require_written_settings,
+)
 from lowtide.dataset.finishing import find_other_setting, plan_models
 from lowtide.dataset.identity import drop_copies, drop_known
 from lowtide.dataset.seen import seen_path
@@ -92,6 +96,7 @@ def finish_cleaning_up(root: Path) -> None:
 
 def stored_settings(info: layout.DatasetInfo, settings: AppendSettings) -> PrepareSettings:
     """Return the settings the dataset was prepared with, for other inputs and resources."""
+    require_written_settings(info)
     require_kept_hashes(info.root, info.metadata)
     require_counted_documents(info)
     known: dict[str, Any] = {

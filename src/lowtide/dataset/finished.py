@@ -28,6 +28,7 @@ __all__ = [
     "require_counted_documents",
     "require_kept_hashes",
     "require_whole",
+    "require_written_settings",
 ]
 
 
@@ -69,6 +70,17 @@ def _compare_sizes(root: Path, expected: Iterable[tuple[str, int]]) -> list[str]
             there = "missing" if found is None else f"{found} bytes"
             problems.append(f"{name}: {there}, expected {size} bytes")
     return problems
+
+
+def require_written_settings(info: layout.DatasetInfo) -> None:
+    """Refuse settings that were edited by hand: text would be added with others."""
+    if problems := layout.check_settings(info.metadata):
+        raise DataError(
+            problems[0],
+            path=info.root / METADATA_NAME,
+            next_step=f"bring back the file as lowtide wrote it: lowtide verify {info.root}; for "
+            "other settings prepare all text again, in another folder",
+        )
 
 
 def require_counted_documents(info: layout.DatasetInfo) -> None:

@@ -39,7 +39,7 @@ __all__ = ["Added", "GrownDataset", "first_free_number", "unknown_characters"]
 _KNOWN = {
     "format_version", "total_tokens", "total_documents", "total_shards", "train_shards",
     "val_shards", "train_tokens", "val_tokens", "tokens_per_shard", "tokenization",
-    "vocab_size", "dtype", "tokenizer_fingerprint", "input_files", "shards",
+    "vocab_size", "dtype", "tokenizer_fingerprint", "input_files", "shards", "settings_checksum",
 }  # fmt: skip
 """Keys that are replaced; the rest of the metadata is kept."""
 

@@ -8,6 +8,7 @@ Memory:  a row for each shard; rows of input files are read from the metadata as
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ __all__ = [
     "SPLITS",
     "DatasetInfo",
     "FindShards",
+    "check_settings",
     "count_totals",
     "id_chunk",
     "load_dataset_info",
@@ -58,7 +60,7 @@ _TYPES: dict[str, type] = {
     "dtype": str, "vocab_size": int, "tokenizer_fingerprint": str, "shards": dict,
     "total_tokens": int, "total_shards": int, "tokens_per_shard": int, "tokenization": str,
     "input_files": list, "split": dict, "cleaning": dict, "notices": list, "settings": dict,
-    "sources": list, "appended": list, "seen": list,
+    "sources": list, "appended": list, "seen": list, "settings_checksum": str,
 }  # fmt: skip
 """Keys that are read from the metadata if present."""
 _ROW_KEYS = {
@@ -163,11 +165,38 @@ def write_metadata(
         **(more or {}),
         "shards": rows,
     }
+    metadata["settings_checksum"] = _settings_checksum(metadata)
     for split in SPLITS:
         if (root / split).is_dir():
             files.sync_directory(root / split)
     write_long_json(root / METADATA_NAME, metadata)
     (root / MOVED_IN_NAME).unlink(missing_ok=True)
+
+
+def _settings_checksum(metadata: Mapping[str, Any]) -> str:
+    """A checksum of what was decided by the user, equal for 1 and 1.0, which some programs write.
+
+    >>> _settings_checksum({"settings": {"seed": 1.0}}) == _settings_checksum(
+    ...     {"settings": {"seed": 1}}
+    ... )
+    True
+    """
+    decided = {
+        key: {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in metadata.get(key, {}).items()
+        }
+        for key in ("settings", "split")
+    }
+    return files.checksum_bytes(json.dumps(decided, sort_keys=True).encode())
+
+
+def check_settings(metadata: Mapping[str, Any]) -> list[str]:
+    """The problem with settings that were edited by hand, which would decide what is appended."""
+    written = metadata.get("settings_checksum")  # None in earlier versions
+    if written in (None, _settings_checksum(metadata)):
+        return []
+    return [f"{METADATA_NAME}: settings or split are not those that lowtide wrote"]
 
 
 def count_totals(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:

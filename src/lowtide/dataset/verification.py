@@ -102,7 +102,7 @@ def verify_dataset(settings: VerifySettings) -> VerifyResult:
     budget.reserve("tokenizer", wanted_bytes=tokenizer_bytes)
     workers = min(settings.num_workers or usable_cores(), budget.remaining_bytes // worker_bytes)
     metadata = read_any_metadata(root)
-    problems = check_tokenizer(root, metadata)
+    problems = layout.check_settings(metadata) + check_tokenizer(root, metadata)
     shards = _list_shards(root, metadata, problems)
     problems += check_seen(root, metadata)
     total = sum(shard.path.stat().st_size for shard in shards)
