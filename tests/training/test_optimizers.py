@@ -1,5 +1,8 @@
 """Optimizers: who decays and learns how, 8-bit moments take a byte, bad steps are skipped."""
 
+import logging
+import sys
+
 import pytest
 import torch
 
@@ -81,6 +84,23 @@ def test_8bit_moments_take_one_byte_each():
     step(small)
     assert full.state_bytes() / count == pytest.approx(8, rel=0.01)
     assert small.state_bytes() / count == pytest.approx(2, rel=0.05)
+
+
+def test_8bit_moments_are_imported_without_a_word(tmp_path, monkeypatch, caplog):
+    """On processors with bfloat16, bitsandbytes asks for a package of kernels for 4 bits."""
+    log = 'logging.getLogger(__name__ + ".backends").warning("pip install kernels")'
+    (tmp_path / "bitsandbytes.py").write_text(
+        f"import logging\nimport torch.optim as optim\n{log}\n"
+        "optim.AdamW8bit = lambda groups, **options: optim.AdamW(groups, lr=1.0)\n"
+    )
+    monkeypatch.setattr(torch.optim, "AdamW8bit", None, raising=False)
+    monkeypatch.delitem(sys.modules, "bitsandbytes", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    build_optimizers(model_with_gradients(), name="adamw", learning_rate=1e-3, use_8bit=True)
+    assert str(tmp_path) in sys.modules.pop("bitsandbytes").__file__
+    assert not caplog.records
+    logging.getLogger("bitsandbytes.backends").warning("what it says later is shown")
+    assert len(caplog.records) == 1
 
 
 def test_8bit_steps_stay_near_the_exact_ones():

@@ -7,6 +7,7 @@ Memory:  AdamW 8 bytes a parameter, 8-bit AdamW 2, Muon 4 (matrices) plus one st
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -349,7 +350,14 @@ def _named(model: nn.Module, names: tuple[str, ...]) -> list[nn.Parameter]:
 
 
 def _adamw_8bit(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> Any:
-    bitsandbytes = import_package("bitsandbytes", "--use-8bit-optimizer")
+    # On some processors it warns, while it is imported, of missing kernels for 4 bits.
+    log = logging.getLogger("bitsandbytes")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        bitsandbytes = import_package("bitsandbytes", "--use-8bit-optimizer")
+    finally:
+        log.setLevel(level)
     return bitsandbytes.optim.AdamW8bit(groups, lr=lr, betas=betas, min_8bit_size=_SMALLEST_8BIT)
 
 
@@ -364,8 +372,9 @@ class LossScale:
 
     def __init__(self, device: torch.device, *, enabled: bool, initial: float = 65536.0) -> None:
         self.enabled = enabled
-        self.value = torch.full((), initial if enabled else 1.0, device=device)
-        self.good_steps = torch.zeros((), device=device)
+        initial = initial if enabled else 1.0
+        self.value = torch.full((), initial, dtype=torch.float32, device=device)
+        self.good_steps = torch.zeros((), dtype=torch.float32, device=device)
 
     def update(self, skip: Tensor) -> None:
         """Adapt the scale after a step, skipped or not."""
