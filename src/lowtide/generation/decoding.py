@@ -31,6 +31,7 @@ from lowtide.generation.writing import write_prompts
 from lowtide.model.config import GPTConfig
 from lowtide.model.decoder import DecoderSteps
 from lowtide.model.gpt import GPT
+from lowtide.model.networks import require_values
 from lowtide.model.rowcaches import open_steps
 from lowtide.model.weights import NETWORKS
 from lowtide.settings import build_settings
@@ -153,6 +154,7 @@ def _require_fitting(model: Any, tokenizer: Tokenizer) -> None:
             next_step="give lowtide.load_model(FOLDER), or let lowtide.generate(model_name=…) "
             "load it",
         )
+    require_values(model)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise UsageError(
             f"the tokenizer has {tokenizer.vocab_size:,} ids, the model's embedding "

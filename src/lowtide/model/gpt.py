@@ -240,7 +240,8 @@ def rotary_tables(config: GPTConfig, positions: int) -> tuple[Tensor, Tensor]:
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         turns = config.rope_theta**-exponents
     else:
-        turns = torch.tensor(frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
+        found = frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        turns = torch.tensor(found, dtype=torch.float32)
     angles, factor = torch.outer(places, turns), table_factor(config.rope_scaling)
     return (
         (angles.cos() * factor, angles.sin() * factor)

@@ -1,7 +1,7 @@
 """The interface to a backend's devices and loader, shared by evaluation and generation.
 
 In:      the name of a device, a folder with weights
-Out:     devices, and networks on them; no torch, no JAX here
+Out:     devices, and networks on them, which have numbers; no torch, no JAX here
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Networks"]
+from lowtide.errors import UsageError
+
+__all__ = ["Networks", "require_values"]
 
 
 class Networks(Protocol):
@@ -31,3 +33,17 @@ class Networks(Protocol):
     def load(self, folder: Path, place: Any) -> Any:
         """The network of a folder."""
         ...
+
+
+def require_values(model: Any) -> None:
+    """Refuse a torch network whose tensors are on the meta device: they have shapes, no numbers."""
+    for kind in ("parameters", "buffers"):
+        list_tensors = getattr(model, kind, None)
+        if callable(list_tensors):
+            tensors: Any = list_tensors()
+            if any(getattr(tensor, "is_meta", False) for tensor in tensors):
+                raise UsageError(
+                    f"the model has {kind} on torch's meta device, which have no numbers",
+                    next_step="make the model outside of torch.device('meta'), or load its weights "
+                    "with lowtide.load_model",
+                )

@@ -81,7 +81,7 @@ def loss_and_error(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     total = _native.cross_entropy(
         logits.data_ptr(), targets.data_ptr(), num_rows, vocab_size, torch.get_num_threads()
     )
-    return torch.tensor(total, dtype=torch.float32), logits
+    return torch.tensor(total, dtype=torch.float32, device=logits.device), logits
 
 
 def _apply(function: Any, *arguments: Any) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 from lowtide.errors import UsageError
 from lowtide.model.config import GPTConfig
 from lowtide.model.moduleconfig import ModuleConfig
+from lowtide.model.networks import require_values
 from lowtide.packages import naming_missing_packages
 from lowtide.tokenizer import Tokenizer
 from lowtide.training.batchsources import BatchSource
@@ -179,6 +180,7 @@ def follow_network(options: Any, model: Any) -> None:
 
 def as_model(given: Any, *, seq_len: int | None, vocab_size: int | None) -> Model:
     """The network itself; a torch module that is not lowtide's is wrapped as one."""
+    require_values(given)
     if isinstance(getattr(given, "config", None), GPTConfig | ModuleConfig):
         return given
     with naming_missing_packages("a torch module"):

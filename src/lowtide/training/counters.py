@@ -27,7 +27,7 @@ class Counters:
     @classmethod
     def zeros(cls, device: torch.device) -> Counters:
         """Start counting."""
-        return cls(*(torch.zeros((), device=device) for _ in range(5)))
+        return cls(*(torch.zeros((), dtype=torch.float32, device=device) for _ in range(5)))
 
     def add(self, loss: Tensor, norm: Tensor, skip: Tensor) -> None:
         """Add a step; a skipped one is counted as bad, and its loss is ignored."""

@@ -155,8 +155,8 @@ class Muon(EagerOptimizer):
     ) -> None:
         """The whole step of matrices of equal shape, their momenta included, in two passes."""
         first = runs[0].parameter
-        divisor = torch.ones((), device=first.device) if divisor is None else divisor
-        skip = torch.zeros((), device=first.device) if skip is None else skip
+        divisor = _number(1.0, first) if divisor is None else divisor
+        skip = _number(0.0, first) if skip is None else skip
         stack = first.new_empty((sum(r.num_rows for r in runs), shape[1]), dtype=_dtype(first))
         pieces = stack.split([run.num_rows for run in runs])
         for run, piece in zip(runs, pieces, strict=True):
@@ -299,6 +299,10 @@ def _plus_product(
     if has_quick_products(x, left, right):
         return multiply(left, right).mul_(alpha).add_(x, alpha=beta)
     return torch.baddbmm(x, left, right, beta=beta, alpha=alpha)
+
+
+def _number(value: float, like: Tensor) -> Tensor:
+    return torch.full((), value, dtype=torch.float32, device=like.device)
 
 
 def _dtype(matrices: Tensor) -> torch.dtype:

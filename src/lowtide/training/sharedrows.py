@@ -85,7 +85,7 @@ class SharedRows:
         gradients = self._sum_tokens(parameter.grad)
         if divisor is not None:
             gradients.div_(divisor)
-        keep = torch.ones((), device=parameter.device)
+        keep = torch.ones((), dtype=torch.float32, device=parameter.device)
         if skip is not None:
             keep = keep - skip
             gradients.masked_fill_(skip.bool(), 0.0)
@@ -119,7 +119,7 @@ class SharedRows:
             shape = (self._num_parts, parameter.shape[1])
             state[_FIRST] = parameter.new_zeros(shape)
             state[_SECOND] = parameter.new_zeros(shape)
-            state[_STEP] = torch.zeros((), device=parameter.device)
+            state[_STEP] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state[_PARTS] = self._fingerprint
         elif state[_PARTS] != self._fingerprint:
             raise DataError(

@@ -268,7 +268,7 @@ class Stepper:
 
     def _forward_backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         rows, micro = inputs.shape[0], self.state.micro_batch
-        total = torch.zeros((), device=self._group.device)
+        total = torch.zeros((), dtype=torch.float32, device=self._group.device)
         for start in range(0, rows, micro):
             part = slice(start, start + micro)
             share = min(micro, rows - start) / rows

@@ -57,5 +57,6 @@ def load_model(
     Damaged weights are reported by `note` (stderr if not given), and the newest undamaged
     checkpoint is loaded.
     """
-    place = pick_device(device) if isinstance(device, str) else device
+    is_named = isinstance(device, str) or device.type == "meta"  # which holds no numbers
+    place = pick_device(str(device)) if is_named else device
     return load_network(GPT, find_model_dir(folder), device=place, note=note)
