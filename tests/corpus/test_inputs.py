@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,39 @@ def test_json_is_rows_if_its_first_lines_are(
     assert expand_inputs([str(tmp_path / "a*")])[0].kind == kind
     (tmp_path / "b.txt").write_text("x")
     assert names(expand_inputs([tmp_path])) == ["b.txt"]  # a folder has settings beside its texts
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "kind"),
+    [
+        ('"}', "\n{}", "jsonl"),
+        ('"}  \r', "\n" * 3_000_000 + "{}", "jsonl"),
+        ('"}', "\n", "text"),  # one object
+        ('"}', "", "text"),
+        ('"}', "\nwords", "text"),
+        ('"', "\n}\n{}", "text"),
+    ],
+)
+@pytest.mark.parametrize("size", [100, (1 << 20) - 12, (1 << 20) - 11, (1 << 20) - 10, 3 << 20])
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_the_first_row_of_json_may_be_longer_than_what_is_read_at_once(
+    tmp_path: Path, first: str, rest: str, kind: str, size: int, suffix: str
+) -> None:
+    """Its rows were learned as text; they begin with 10 bytes of JSON."""
+    path = tmp_path / f"a{suffix}"
+    data = f'{{"text": "{"x" * size}{first}{rest}'.encode()
+    path.write_bytes(gzip.compress(data, 1) if suffix.endswith(".gz") else data)
+    assert expand_inputs([path])[0].kind == kind
+
+
+def test_a_long_first_line_of_json_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'{"text": "' + b" " * (40 << 20) + b'"}\n{}')
+    tracemalloc.start()
+    assert expand_inputs([path])[0].kind == "jsonl"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 def test_json_that_is_read_as_plain_text_is_told(tmp_path: Path) -> None:

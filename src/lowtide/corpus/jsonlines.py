@@ -8,6 +8,7 @@ Memory:  1 MiB of text, and a decompressor's window as far as it is filled
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from lowtide.corpus.inputformats import classify, may_hold_rows
@@ -44,8 +45,30 @@ def _holds_rows(path: Path, compression: str | None) -> bool:
 
     try:
         with open_stream(InputFile(0, path, "text", compression, 0)) as stream:
-            head = stream.read(_HEAD_BYTES)
-        first, _, others = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
-        return others.lstrip().startswith(b"{") and isinstance(json.loads(first), dict)
+            head = stream.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+            first, line_end, others = head.partition(b"\n")
+            if not line_end:
+                is_object, others = _pass_long_row(head, stream.read)
+            else:
+                is_object = isinstance(json.loads(first), dict)
+            while is_object and not (others := others.lstrip()):
+                if not (others := stream.read(_HEAD_BYTES)):
+                    return False
+            return is_object and others.startswith(b"{")
     except (LowtideError, OSError, ValueError, RecursionError):
         return False
+
+
+def _pass_long_row(head: bytes, read: Callable[[int], bytes]) -> tuple[bool, bytes]:
+    """Read on to the end of a line: whether it begins and ends as an object, and what follows.
+
+    As Python objects it would take many times its size; the reader of rows reports one that is no
+    JSON after all.
+    """
+    last = head.rstrip()[-1:]
+    while head.startswith(b"{") and (part := read(_HEAD_BYTES)):
+        rest, line_end, others = part.partition(b"\n")
+        last = rest.rstrip()[-1:] or last
+        if line_end:
+            return last == b"}", others
+    return False, b""
