@@ -211,6 +211,7 @@ def test_a_demo_a_plan_and_pairs_are_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("lowtide.planning.make_plan", lambda settings: "plan")
     monkeypatch.setattr("lowtide.planning.summary.describe_plan", lambda plan: f"the {plan}\x1b")
     monkeypatch.setattr("lowtide.planning.summary.plan_as_json", lambda plan: {"plan": plan})
+    monkeypatch.setattr("lowtide.planning.summary.plan_error", lambda plan: None)
     assert shown(modelverbs.run_plan(settings)) == ("the plan\\x1b", {"plan": "plan"})
     monkeypatch.setattr("lowtide.planning.comparison.compare_memory", lambda settings: ["pair"])
     monkeypatch.setattr("lowtide.planning.comparison.describe_pairs", lambda pairs: "a table")

@@ -59,10 +59,11 @@ def run_plan(settings: PlanSettings) -> Answer:
     lowtide plan --vram 24GiB --tokens 2B --config-file 150M_1024
     """
     from lowtide.planning import make_plan
-    from lowtide.planning.summary import describe_plan, plan_as_json
+    from lowtide.planning.summary import describe_plan, plan_as_json, plan_error
 
     plan = make_plan(settings)
-    return Answer([printable(describe_plan(plan))], lambda: plan_as_json(plan))
+    text = printable(describe_plan(plan))
+    return Answer([text], lambda: plan_as_json(plan), error=plan_error(plan))
 
 
 def run_train(settings: TrainSettings) -> Answer | None:

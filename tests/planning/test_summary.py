@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lowtide import packages
-from lowtide.planning import summary
+from lowtide import modelverbs, packages
+from lowtide.errors import BudgetError
+from lowtide.planning import make_plan, summary
+from lowtide.planning.settings import PlanSettings
+from lowtide.planning.summary import describe_plan, plan_error
 
 
 @pytest.mark.parametrize(
@@ -53,3 +57,31 @@ def test_the_time_is_measured_or_it_is_said_why_not() -> None:
     )
     assert words(trial=failed) == "time not known: no step ended in 90 seconds"
     assert words(speed=object()) == "time not measured; estimated:"
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "step"),
+    [
+        ({"ram": "8GiB", "disk": "100GiB"}, None, None),
+        ({"ram": "600MiB", "size": "100M"}, None, None),  # with changes, which are in its commands
+        (
+            {"ram": "8GiB", "disk": "1GiB", "size": "30M"},
+            r"does not fit: prepare needs [\d.]+ GiB of disk, 1.0 GiB are free",
+            r"free [\d.]+ GiB of disk",
+        ),
+        ({"ram": "330MiB"}, "does not fit: training needs .* of memory", "a smaller model"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_does_not_fit_ends_in_an_error(
+    given: dict[str, Any], told: str | None, step: str | None
+) -> None:
+    plan = make_plan(**given, measure=False)
+    error = plan_error(plan)
+    assert (error is None) == plan.fits == (told is None)
+    shown = modelverbs.run_plan(PlanSettings(**given, measure=False))
+    assert "".join(shown.parts) == describe_plan(plan)
+    if error is not None and told is not None and step is not None:
+        assert re.match(told, error.message) and re.match(f".*{step}", error.next_step or "")
+        assert isinstance(shown.error, BudgetError) and shown.error.message == error.message
+    else:
+        assert shown.error is None

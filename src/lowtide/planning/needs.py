@@ -21,7 +21,7 @@ from lowtide.quickclasses import dataclass
 from lowtide.tokenizer import footprint as tokenizer_footprint
 from lowtide.tokenizer.countingplan import smallest_budget_bytes
 
-__all__ = ["LoadingWay", "StageNeed", "loading_ways", "stage_needs"]
+__all__ = ["LoadingWay", "StageNeed", "has_disk", "loading_ways", "stage_needs"]
 
 _INT64_BYTES = 8
 _LIST_BYTES = 40  # of an id in a Python list: a pointer, and an int object
@@ -113,16 +113,17 @@ def stage_needs(
     kept = choice.settings.saving.keep_checkpoints + 1
     disk = kept * footprint.checkpoint_bytes + 4 * count_parameters(choice.config)  # the best one
     disk += footprint.offloaded.file if footprint.offloaded else 0
-    needs.append(StageNeed("train", on_host, least, disk, choice.fits and _has_disk(disk, machine)))
+    needs.append(StageNeed("train", on_host, least, disk, choice.fits and has_disk(disk, machine)))
     return needs
 
 
 def _need(stage: str, peak: int, least: int, disk: int, machine: Machine, note: str) -> StageNeed:
-    fits = least <= machine.budget_bytes and _has_disk(disk, machine)
+    fits = least <= machine.budget_bytes and has_disk(disk, machine)
     return StageNeed(stage, min(peak, machine.budget_bytes), least, disk, fits, note)
 
 
-def _has_disk(wanted: int, machine: Machine) -> bool:
+def has_disk(wanted: int, machine: Machine) -> bool:
+    """True if the machine has that much disk free, as far as is known."""
     return machine.free_disk_bytes is None or wanted <= machine.free_disk_bytes
 
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowtide.counts import counted
+from lowtide.errors import BudgetError
 from lowtide.memory import format_size
 from lowtide.model.sizing import count_parameters
 from lowtide.packages import first_missing
 from lowtide.planning.choices import Choice
 from lowtide.planning.machine import Machine
-from lowtide.planning.needs import StageNeed
+from lowtide.planning.needs import StageNeed, has_disk
 from lowtide.planning.plan import Plan
 from lowtide.planning.speed import SpeedEstimate
 from lowtide.progress import format_count
@@ -24,7 +25,7 @@ from lowtide.settings import settings_as_json
 from lowtide.training.choosing import choose_optimizer
 from lowtide.training.footprint import planned_bytes
 
-__all__ = ["describe_plan", "plan_as_json"]
+__all__ = ["describe_plan", "plan_as_json", "plan_error"]
 
 _YEAR_SECONDS = 365 * 86400
 
@@ -181,6 +182,21 @@ def _verdict(plan: Plan) -> list[str]:
     if plan.chosen.settings.computing.use_mixed_precision and not machine.has_gpu:
         lines.append("note: most CPUs emulate bfloat16, which is many times slower")
     return lines
+
+
+def plan_error(plan: Plan) -> BudgetError | None:
+    """The error of a plan that does not fit, for the exit code of the command; None if it fits."""
+    if plan.fits:
+        return None
+    lacks_disk = [
+        row.disk_bytes
+        for row in plan.needs
+        if not (row.fits or has_disk(row.disk_bytes, plan.machine))
+    ]
+    step = "take a smaller model or --vocab-size, or a machine with more memory"
+    if plan.chosen is not None and lacks_disk:
+        step = f"free {format_size(max(lacks_disk))} of disk, or take fewer tokens, a smaller model"
+    return BudgetError(_verdict(plan)[-1], next_step=step)
 
 
 def _describe_need(plan: Plan) -> str:
