@@ -141,6 +141,27 @@ def test_folders_are_opened_as_such_and_no_link_is_followed(
     assert not left.exists()
 
 
+def test_a_forked_process_leaves_the_folder_of_the_other(own_tmpdir: Path) -> None:
+    """A child that ends by itself ran finalizers and contexts, which removed it."""
+    program = (
+        "import os, sys, tempfile, weakref; tempfile.tempdir = sys.argv[1]\n"
+        "from lowtide.scratch import ScratchFolder, scratch_folder\n"
+        "folder = ScratchFolder('test')\n"
+        "weakref.finalize(sys, folder.remove)\n"
+        "with scratch_folder('other') as other:\n"
+        "    if (child := os.fork()) == 0:\n"
+        "        with scratch_folder('own') as own:\n"
+        "            pass\n"
+        "        sys.exit(own.exists())\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    assert folder.path.exists() and other.exists()\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, str(own_tmpdir)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert list(own_tmpdir.iterdir()) == []
+
+
 def test_leftovers_are_removed_where_the_folder_is_made(own_tmpdir: Path, tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()

@@ -72,6 +72,7 @@ class ScratchFolder:
     def __init__(self, purpose: str, *, inside: Path | None = None) -> None:
         root = temporary_root() if inside is None else inside
         remove_leftovers(root)
+        self._pid = os.getpid()
         prefix = f"{'' if inside is None else '.'}lowtide.{purpose}."
         while True:
             with naming_full_disk(root if inside is None else None):
@@ -83,7 +84,9 @@ class ScratchFolder:
             # Another process took it for a leftover before it was locked, and removes it.
 
     def remove(self) -> None:
-        """Remove the folder with its content."""
+        """Remove the folder with its content; nothing happens in a forked process."""
+        if self._pid != os.getpid():  # as finalizers and contexts end there too
+            return
         shutil.rmtree(self.path, ignore_errors=True)
         if self._descriptor >= 0:
             os.close(self._descriptor)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import copy
+import gc
 import gzip
 import itertools
 import json
 import multiprocessing
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -776,6 +779,28 @@ def test_a_loader_is_pickled_and_goes_on_where_it_was(
     other.load_state_dict(state)
     for ours, theirs in zip(batches, other, strict=True):
         assert np.array_equal(ours["input_ids"], theirs["input_ids"])
+
+
+@pytest.mark.parametrize(
+    "take", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
+)
+def test_a_copy_of_a_loader_has_a_file_of_its_own(
+    text_files: list[Path], take: Callable[[Any], Any]
+) -> None:
+    """It read the file of the first loader, which is removed with it."""
+    loader = make(text_files, streaming=False)
+    expected = [batch["input_ids"].tolist() for batch in loader]
+    other = take(make(text_files, streaming=False))
+    assert [batch["input_ids"].tolist() for batch in other] == expected
+    begun = make(text_files, streaming=False)
+    next(iter(begun))
+    assert begun._stored is not None
+    path, other = begun._stored.source.path, take(begun)
+    del begun
+    gc.collect()
+    assert not path.exists()
+    other.load_state_dict(make(text_files, streaming=False).state_dict())
+    assert [batch["input_ids"].tolist() for batch in other] == expected
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, DataError("damaged")])

@@ -350,6 +350,9 @@ class StreamingDataLoader:
         )
         return self._stored
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stored": None}  # removed with this loader; a copy makes its own
+
     def endless(self) -> EndlessBatches:
         """Return (inputs, targets) epoch after epoch, like a BatchLoader."""
         return EndlessBatches(self)
