@@ -90,9 +90,9 @@ def test_a_record_says_which_plan_it_is_of(tmp_path: Path) -> None:
 
 
 def test_a_record_of_an_earlier_version_is_not_believed(tmp_path: Path) -> None:
+    commit_plan(PLAN, Records(tmp_path))
     records = Records(tmp_path)
     records.commit_record(TASK, facts={})  # it had no plan
-    records.create(PLAN_NAME, files.json_bytes(KEPT))
     commit_plan(PLAN, records)
     with pytest.raises(DataError, match="left by another job or version"):
         records.is_done(TASK)
@@ -159,7 +159,27 @@ def test_the_plan_of_all_records_is_its_bytes(tmp_path: Path) -> None:
     commit_plan(PLAN, records)
     text = (tmp_path / PLAN_NAME).read_bytes()
     assert records.plan == files.checksum_bytes(text)
-    assert text.startswith(b'{\n "output_format": ') and text.endswith(b"}\n")
+    assert text.startswith(b'{\n "checksum": ') and text.endswith(b"}\n")
+
+
+def test_a_damaged_plan_is_not_believed(tmp_path: Path) -> None:
+    """`append` takes from its plan which shards the dataset has: nothing else compares them."""
+    records = Records(tmp_path)
+    plan = {**PLAN, "shards": {"train": [{"tokens": 17}]}, "first_number": 1}
+    commit_plan(plan, records)
+    path = tmp_path / PLAN_NAME
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(LowtideError):
+            commit_plan(plan, records)
+        if OUTPUT_FORMAT in str(damaged) and "output_format" in str(damaged):
+            with pytest.raises(DataError, match="plan of this work"):
+                read_plan(records)
+    path.write_bytes(whole)
+    assert read_plan(records) == {**plan, "output_format": OUTPUT_FORMAT}
 
 
 class _Going(Records):

@@ -23,6 +23,7 @@ from lowtide.dataset.staged.plan import Sizes
 from lowtide.dataset.staged.running import prepare_shared
 from lowtide.engine.leases import Leases, count_losses, list_failures, list_leases
 from lowtide.engine.outputs import OutputWriter
+from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import Records
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task, run_task
@@ -228,9 +229,10 @@ def test_a_removal_that_was_killed_is_finished_by_the_same_command(
             prepare_dataset(settings)
     records = Records(settings.work_dir or Path())
     assert "plan.json" in records.place.list_names()
-    plan = records.place.read("plan.json")
+    plan, other = records.place.read("plan.json"), Records(Path("other"))
+    commit_plan({**(read_plan(records) or {}), "settings": {"seed": 5}}, other)
     records.place.remove(["plan.json"])
-    records.create("plan.json", plan.replace(b'"seed": 0', b'"seed": 5'))
+    records.create("plan.json", other.place.read("plan.json"))
     assert prepare_dataset(settings).was_there  # the work of another job stays
     assert "plan.json" in records.place.list_names()
     records.place.remove(["plan.json"])

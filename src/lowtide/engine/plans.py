@@ -3,6 +3,9 @@
 In:      a plan as plain values
 Out:     FOLDER/plan.json; a worker with a different plan is refused, with the differences
 Memory:  the plan, twice
+
+A worker compares the plan with its own, except what it takes from there: `append` reads in it which
+shards the dataset had when the work began. So the plan has a checksum of its values.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from lowtide.files import checksum_bytes
 __all__ = ["checksum_plan", "commit_plan", "has_plan", "read_plan"]
 
 _FORMAT_KEY = "output_format"
+_CHECKSUM_KEY = "checksum"
 _TOLD_FIRST = ("verb", "version")
 """If one of these differs, so do many others; they are reported first."""
 _MOST_LOOKS = 100
@@ -38,7 +42,15 @@ def read_plan(records: Records) -> dict[str, Any] | None:
         ) from None
     if not isinstance(value, dict):
         raise DataError("expected the plan that workers agree on", path=path, next_step=_START_OVER)
+    checksum = value.pop(_CHECKSUM_KEY, None)
+    # Plans of other formats, which are refused as such, may have none.
+    if value.get(_FORMAT_KEY) == OUTPUT_FORMAT and checksum != _checksum_values(value):
+        raise DataError("the plan of this work is damaged", path=path, next_step=_START_OVER)
     return value
+
+
+def _checksum_values(plan: Mapping[str, Any]) -> str:
+    return checksum_bytes(json.dumps(plan, sort_keys=True).encode())
 
 
 def has_plan(records: Records) -> bool:
@@ -63,12 +75,13 @@ def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
     The plan includes the format of tasks' files: work in another format cannot be resumed. All
     later records contain the plan's checksum.
     """
-    text = json.dumps({**plan, _FORMAT_KEY: OUTPUT_FORMAT}, sort_keys=True, indent=1)
-    data = text.encode() + b"\n"
+    values = json.loads(json.dumps({**plan, _FORMAT_KEY: OUTPUT_FORMAT}, sort_keys=True))
+    signed = {**values, _CHECKSUM_KEY: _checksum_values(values)}
+    data = json.dumps(signed, sort_keys=True, indent=1).encode() + b"\n"
     _refuse_leftovers(records)
     found = _create_or_read(records, data)
     if found is not None:
-        _refuse_difference(found, json.loads(text), records)
+        _refuse_difference(found, values, records)
     records.plan = checksum_bytes(data)
 
 
