@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lowtide.corpus.inputs import expand_inputs
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.errors import DataError
 from lowtide.progress import Progress
-from lowtide.tokenizer.scanning import scan_characters
+from lowtide.tokenizer.scanning import _iter_codes, scan_characters
 
 TEXT = "<|end|>a é<|end|>中\n😀\x01<|en" + "<|sep|>" * 3
 
@@ -90,3 +92,17 @@ def test_what_cannot_be_read_is_passed_by_where_that_is_wanted(tmp_path: Path) -
     assert len(notices) == 2 and notices[0].endswith("; skipped")
     assert notices[1].startswith(f"{tmp_path / 'b.txt.gz'}: damaged or cut-off gzip file")
     assert notices[1].endswith("; the rest of it skipped")
+
+
+@given(text=st.text() | st.binary(), step_bytes=st.integers(4, 9))
+@settings(max_examples=300)
+def test_a_text_is_scanned_in_small_parts(text: str | bytes, step_bytes: int) -> None:
+    """Whole texts left 60 MiB behind, of a budget that was refused for being 1 MiB."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    parts = list(_iter_codes(data, step_bytes=step_bytes))
+    assert all(len(part) <= step_bytes for part in parts)
+    found = [chr(code) for part in parts for code in part]
+    expected = data.decode("utf-8", "replace")
+    assert set(found) == set(expected)
+    if "\ufffd" not in expected:  # several of them may stand for one invalid sequence
+        assert "".join(found) == expected
