@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from lowtide.corpus.contents import PART_BYTES, fold_parts, hash_parts
 from lowtide.corpus.inputs import InputFile, InputList, expand_inputs
 from lowtide.corpus.reading import ReadingSettings
 from lowtide.engine.folders import DiskFolder
-from lowtide.engine.outputs import OUTPUT_FORMAT
+from lowtide.engine.plans import commit_plan
 from lowtide.engine.records import Records
 from lowtide.engine.tasks import Task
 from lowtide.errors import BudgetError, DataError, UsageError
@@ -101,6 +102,54 @@ def test_given_again_it_is_there(texts: Path) -> None:
     assert read(Path("tok")) == before
 
 
+@pytest.mark.parametrize("out_dir", [".", "../here"])
+def test_a_folder_without_a_name_of_its_own(
+    texts: Path, monkeypatch: pytest.MonkeyPatch, out_dir: str
+) -> None:
+    Path("here").mkdir()
+    monkeypatch.chdir("here")
+    assert not train_tokenizer(settings_of(texts, Path(out_dir), engine="files")).was_there
+    assert Path("tokenizer.json").exists()
+    assert not Path("../here.work").exists()
+
+
+def test_work_that_a_kill_left_goes_with_the_next_command(texts: Path) -> None:
+    settings = settings_of(texts, Path("tok"), engine="files")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Records, "remove", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train_tokenizer(settings)
+    work = Path("tok.work")
+    plan = (work / "plan.json").read_bytes()
+    (work / "plan.json").unlink()
+    commit_plan({"verb": "train-tokenizer"}, Records(Path("other")))
+    shutil.copy("other/plan.json", work)
+    assert train_tokenizer(settings).was_there
+    assert (work / "learn").is_dir()  # as another job's it stays
+    (work / "plan.json").write_bytes(plan)
+    assert train_tokenizer(settings).was_there
+    assert not work.exists()
+
+
+def test_a_slow_worker_leaves_nothing_of_work_that_has_ended(
+    texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last record may come after the plan was removed by another worker."""
+    settings = settings_of(texts, Path("tok"), engine="files")
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "remove", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train_tokenizer(settings)
+    Path("tok.work/plan.json").unlink()
+    learn_shared(settings, 1 << 30)
+    assert not Path("tok.work").exists()
+    shutil.copytree("tok", "tok.work/count")
+    Path("tok.work/count/count-0000000.done").touch()
+    Path("tok/tokenizer.json").unlink()
+    with pytest.raises(DataError, match="left by another job"):
+        learn_shared(settings, 1 << 30)
+
+
 def test_another_plan_is_refused(texts: Path) -> None:
     records = Records(Path("tok.work"))
     settings = settings_of(texts, Path("tok"), engine="files")
@@ -113,7 +162,7 @@ def test_another_plan_is_refused(texts: Path) -> None:
     with pytest.raises(UsageError, match="begun by another version"):
         train_tokenizer(settings)
     (records.folder / "plan.json").unlink()
-    records.create("plan.json", files.json_bytes({**plan, "output_format": OUTPUT_FORMAT}))
+    commit_plan(plan, records)
     with pytest.raises(UsageError, match="the work here is of another plan"):
         train_tokenizer(settings)
 

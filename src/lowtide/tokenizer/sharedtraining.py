@@ -7,18 +7,22 @@ Memory:  as `training`; with a work folder in a store also a reader and an uploa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from lowtide import __version__
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import SPREAD_BYTES, InputList, hash_inputs
+from lowtide.engine.folders import work_folder_beside
 from lowtide.engine.heldoutputs import hold_output, require_writable
 from lowtide.engine.leases import LEASE_SECONDS
-from lowtide.engine.plans import commit_plan
+from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.raycommands import run_workers
 from lowtide.engine.records import Records
-from lowtide.filenames import TOKENIZER_NAME, WORK_NAME
+from lowtide.errors import DataError, LowtideError
+from lowtide.filenames import TOKENIZER_NAME
 from lowtide.memory import MemoryBudget, process_peak_bytes
 from lowtide.progress import Progress
 from lowtide.stores.objects import UPLOAD_BYTES
@@ -40,7 +44,7 @@ from lowtide.tokenizer.trained import (
 )
 from lowtide.tokenizer.training import FILE_BYTES, learn_from, train_tokenizer
 
-__all__ = ["train_on_ray", "train_together"]
+__all__ = ["finish_removal", "train_on_ray", "train_together"]
 
 
 def train_together(
@@ -59,14 +63,14 @@ def train_together(
     budget = MemoryBudget.from_setting(settings.memory)
     budget.count("list of files", len(inputs) * FILE_BYTES)
     budget.spread_bytes += len(inputs) * SPREAD_BYTES
-    part_bytes = part_bytes or find_part_bytes(inputs.total_bytes)
+    plan = _make_plan(settings, inputs, part_bytes)
     records = Records(_work_folder(settings, out_dir))
     with Progress("train-tokenizer", budget_bytes=budget.total_bytes) as progress:
         counting_plan = plan_counting(settings, inputs, budget, progress, needed)
         make_counter = counting_plan.make_counter
         counting = SharedCounting(
             inputs=inputs,
-            parts=cut_inputs(inputs, part_bytes, encoding=settings.encoding),
+            parts=cut_inputs(inputs, plan["part_bytes"], encoding=settings.encoding),
             options=counting_plan.options,
             needs=counting_plan.needs,
             limits=settings.limits,
@@ -76,14 +80,6 @@ def train_together(
         records.refuse_strangers(STAGES)
         records.place.prepare()
         require_writable(out_dir)
-        plan = {
-            "verb": "train-tokenizer",
-            "version": __version__,
-            "settings": decisive_settings(settings),
-            "part_bytes": part_bytes,
-            "inputs": hash_inputs(inputs),
-        }
-        commit_plan(plan, records)
 
         def is_finished() -> bool:
             return (out_dir / TOKENIZER_NAME).exists()
@@ -97,11 +93,42 @@ def train_together(
                 vocabulary = learn_from(settings, counter, counts, budget, progress, folder)
                 keep_trained(settings, inputs, counting.contents(), vocabulary, counts)
 
-        count_together(
-            counting, learn, progress, is_finished=is_finished, lease_seconds=lease_seconds
-        )
+        try:
+            commit_plan(plan, records)
+        except DataError:  # left by a slow worker after the others had ended
+            if not is_finished():
+                raise
+        else:
+            count_together(
+                counting, learn, progress, is_finished=is_finished, lease_seconds=lease_seconds
+            )
         records.remove(STAGES)
     return _load_new(settings, inputs)
+
+
+def _make_plan(
+    settings: TokenizerTrainingSettings, inputs: InputList, part_bytes: int | None
+) -> dict[str, Any]:
+    return {
+        "verb": "train-tokenizer",
+        "version": __version__,
+        "settings": decisive_settings(settings),
+        "part_bytes": part_bytes or find_part_bytes(inputs.total_bytes),
+        "inputs": hash_inputs(inputs),
+    }
+
+
+def finish_removal(
+    settings: TokenizerTrainingSettings, inputs: InputList, *, part_bytes: int | None = None
+) -> None:
+    """Remove the work of a finished tokenizer, if its worker was killed during the removal."""
+    assert settings.out_dir is not None
+    # A folder of another job is kept, and so is an unwritable one.
+    with contextlib.suppress(LowtideError, OSError):
+        records = Records(_work_folder(settings, settings.out_dir))
+        if read_plan(records) is not None:
+            commit_plan(_make_plan(settings, inputs, part_bytes), records)
+            records.remove(STAGES)
 
 
 def train_on_ray(settings: TokenizerTrainingSettings, inputs: InputList) -> TrainedTokenizer:
@@ -118,7 +145,7 @@ def _train(settings: TokenizerTrainingSettings) -> int:
 
 
 def _work_folder(settings: TokenizerTrainingSettings, out_dir: Path) -> Path:
-    return settings.work_dir or out_dir.with_name(out_dir.name + WORK_NAME)
+    return settings.work_dir or work_folder_beside(out_dir)
 
 
 def _load_new(settings: TokenizerTrainingSettings, inputs: InputList) -> TrainedTokenizer:

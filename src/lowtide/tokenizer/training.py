@@ -71,6 +71,10 @@ def train_tokenizer(settings: TokenizerTrainingSettings) -> TrainedTokenizer:
         if finished is not None:
             # Left by a run that was killed after writing its last file, before the cleanup.
             shutil.rmtree(settings.out_dir / WORK_NAME, ignore_errors=True)
+            if settings.engine != "threads":
+                from lowtide.tokenizer.sharedtraining import finish_removal
+
+                finish_removal(settings, inputs)
             return finished
     if settings.engine != "threads":
         from lowtide.tokenizer import sharedtraining  # imported only if it is used
