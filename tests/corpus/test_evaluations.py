@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,31 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     damaged[20:60] = bytes(40)  # within the stream: zlib itself fails
     for data in (bytes(damaged), whole[:-20], b"no gzip at all"):
         path.write_bytes(data)
-        with pytest.raises(DataError, match="this file cannot be read") as failed:
+        with pytest.raises(DataError, match="damaged or cut-off gzip file: ") as failed:
             load_items([str(path)], CLEANING)
-        assert str(path) in str(failed.value)
+        assert str(path) in str(failed.value) and failed.value.next_step == "fetch the file again"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (gzip.compress(ROWS), "this file is compressed with gzip, expected text"),
+        (lzma.compress(ROWS), "this file is compressed with xz, expected text"),
+        (b"PK\3\4" + bytes(100), "this file is a zip archive, expected text"),
+        (ROWS.decode().encode("utf-16"), "this looks like a binary file: byte 3 is NUL"),
+        (ROWS + b'{"a": "\xe9"}', r"line 51 is not UTF-8 \(byte 7 is 0xe9\)"),
+        (b"no rows", "line 1 is not JSON: Expecting value"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_items_that_are_no_text_are_named(
+    tmp_path: Path, data: bytes, message: str, suffix: str
+) -> None:
+    """The answer was the message of a decoder: 'utf-8' codec can't decode byte 0x8b."""
+    path = tmp_path / f"items.json{suffix}"
+    path.write_bytes(gzip.compress(data) if suffix else data)
+    with pytest.raises(DataError, match=message):
+        load_items([str(path)], CLEANING)
 
 
 def test_packed_items_are_counted_as_they_are_unpacked(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_other_items_are_another_dataset(texts: list[str]) -> None:
         (b'{"text": "an item of eight words or even more"}\n{"text": ', "line 2 is not JSON"),
         (b'{"n": 1}\n', "line 1 has no text"),
         (b'{"text": "too short"}\n', "none of 1 evaluation items has a text of eight words"),
-        (b"\x1f\x8b\x08\x00broken", "line 1 is not JSON"),
+        (b"\x1f\x8b\x08\x00broken", "compressed with gzip, expected text"),
     ],
 )
 def test_files_that_hold_no_items(texts: list[str], data: bytes, what: str) -> None:
@@ -180,7 +180,7 @@ def test_a_file_that_is_not_there_and_one_that_is_cut_short(texts: list[str]) ->
     with pytest.raises(UsageError, match="expected drop or cut"):
         prepare("out", decontaminate_by="burn")
     Path("bad.jsonl.gz").write_bytes(Path("evals/b.jsonl.gz").read_bytes()[:-9])
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="damaged or cut-off gzip file"):
         prepare("out", decontaminate=["bad.jsonl.gz"])
 
 

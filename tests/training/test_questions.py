@@ -1,5 +1,6 @@
 """Tasks: published shapes give the texts that evaluation suites score."""
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -100,6 +101,23 @@ def test_published_rows_become_questions(row, question, tmp_path):
 def test_lines_that_are_none_are_named(line, message, tmp_path):
     path = tmp_path / "task.jsonl"
     path.write_text(f"{json.dumps(PIQA)}\n{line}\n")
+    with pytest.raises(DataError, match=message) as caught:
+        list(iter_questions(path))
+    assert caught.value.path == path and caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (gzip.compress(b"{}"), "this file is compressed with gzip, expected text"),
+        (b"PAR1\0\1", "this looks like a binary file: byte 4 is NUL"),
+        (b'{"a": "\xe9"}', r"line 1 is not a question: it is not UTF-8 \(byte 7 is 0xe9\)"),
+    ],
+)
+def test_questions_that_are_no_text_are_named(data, message, tmp_path):
+    """The answer was the message of a decoder: 'utf-8' codec can't decode byte 0x8b."""
+    path = tmp_path / "task.jsonl"
+    path.write_bytes(data)
     with pytest.raises(DataError, match=message) as caught:
         list(iter_questions(path))
     assert caught.value.path == path and caught.value.next_step

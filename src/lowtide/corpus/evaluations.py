@@ -18,10 +18,12 @@ from typing import Any
 
 from lowtide import _native, files
 from lowtide.corpus.cleaning import clean_block
+from lowtide.corpus.cutting import PROBE_BYTES
 from lowtide.corpus.inputformats import classify
+from lowtide.corpus.nontext import explain_json, find_binary
 from lowtide.corpus.settings import CleaningSettings
 from lowtide.corpus.textblocks import ReadingSettings, Segment, StreamPaths, TextBlock
-from lowtide.errors import BudgetError, DataError, UsageError
+from lowtide.errors import BudgetError, DataError, UsageError, from_os_error
 from lowtide.memory import format_size, smallest_budget
 from lowtide.quickclasses import dataclass
 
@@ -185,10 +187,15 @@ def _iter_rows(path: str) -> Iterator[list[bytes]]:
     try:
         with opened(path, "rb") as file:
             for number, line in enumerate(file, 1):
+                if number == 1 and (found := find_binary(line[:PROBE_BYTES])) is not None:
+                    raise DataError(found[0], path=path, next_step="name jsonl, plain or as .gz")
                 if line.strip():
                     yield _read_row(line, path, number)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"this file cannot be read: {error}", path=path) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        message = f"damaged or cut-off gzip file: {error}"
+        raise DataError(message, path=path, next_step="fetch the file again") from None
+    except OSError as error:
+        raise from_os_error(error) from error
 
 
 def _read_row(line: bytes, path: str, number: int) -> list[bytes]:
@@ -196,7 +203,7 @@ def _read_row(line: bytes, path: str, number: int) -> list[bytes]:
         row: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"line {number} is not JSON: {error}",
+            f"line {number} is {explain_json(error)}",
             path=path,
             next_step="write each item as one JSON object on a line of its own, with its texts",
         ) from None

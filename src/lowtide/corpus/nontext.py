@@ -16,7 +16,7 @@ from lowtide.errors import DataError
 if TYPE_CHECKING:
     from lowtide.corpus.inputs import InputFile
 
-__all__ = ["check_text"]
+__all__ = ["check_text", "explain_json", "find_binary"]
 
 _BYTE_ORDER_MARKS = {
     32: (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
@@ -54,18 +54,40 @@ def check_text(source: InputFile, probe: bytes) -> None:
                 path=source.path,
                 next_step=f"--encoding utf-{bits}",
             )
-    for place, sign, what, advice in _SIGNATURES:
-        if probe.startswith(sign, place):
-            raise _refuse(source, f"this file is {what}, expected text", advice)
-    if b"\0" in probe:
-        message = f"this looks like a binary file: byte {probe.index(0)} is NUL"
-        raise _refuse(source, message, "take it out of the inputs")
+    if (found := find_binary(probe)) is not None:
+        raise _refuse(source, *found)
     if may_hold_rows(source.path) and (command := _find_row_maker(probe)) is not None:
         raise _refuse(
             source,
             "this file is one JSON array, expected a JSON object on each line (jsonl)",
             f"{command} makes such rows of it, or name it .txt to have its text as it is",
         )
+
+
+def find_binary(probe: bytes) -> tuple[str, str] | None:
+    """Why the first bytes of a file are no text, and what to do about it; None if they are."""
+    for place, sign, what, advice in _SIGNATURES:
+        if probe.startswith(sign, place):
+            return f"this file is {what}, expected text", advice
+    if b"\0" in probe:
+        message = f"this looks like a binary file: byte {probe.index(0)} is NUL"
+        return message, "take it out of the inputs"
+    return None
+
+
+def explain_json(error: Exception) -> str:
+    """Why bytes are no JSON, in words for people who did not write a decoder.
+
+    >>> import json
+    >>> try:
+    ...     json.loads(b'{"a": "\\xe9"}')
+    ... except ValueError as error:
+    ...     print(explain_json(error))
+    not UTF-8 (byte 7 is 0xe9)
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
+    return f"not JSON: {error}"
 
 
 def _find_row_maker(probe: bytes) -> str | None:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lowtide.corpus.cutting import PROBE_BYTES
+from lowtide.corpus.nontext import explain_json, find_binary
 from lowtide.errors import DataError
 from lowtide.files import open_file
 from lowtide.quickclasses import dataclass
@@ -54,6 +56,8 @@ def iter_questions(path: Path) -> Iterator[Question]:
             RecursionError,
         ) as error:
             what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            if isinstance(error, UnicodeDecodeError):
+                what = f"it is {explain_json(error)}"
             raise DataError(
                 f"line {number} is not a question: {what}",
                 path=path,
@@ -95,6 +99,8 @@ def _iter_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         )
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if number == 1 and (found := find_binary(line[:PROBE_BYTES])) is not None:
+                raise DataError(found[0], path=path, next_step="name plain jsonl")
             if line.strip():
                 yield number, line
 
