@@ -16,6 +16,7 @@ from lowtide.stores import extentfiles, extentfolder
 from lowtide.stores.extentfiles import (
     EXTENT_BYTES,
     TRAILER_BYTES,
+    UnfinishedExtent,
     disk_bytes,
     is_whole,
     remove_unlocked,
@@ -26,7 +27,7 @@ from lowtide.stores.extents import FETCH_THREADS
 from lowtide.stores.urls import StoreURL
 
 BLOCK = 4096
-BASE = 2 * BLOCK  # the two files that count and lock
+BASE = BLOCK  # the file that counts
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_room_is_made_up_to_the_last_byte(folder: ExtentFolder) -> None:
         with pytest.raises(BudgetError, match="is full of what is being read") as refused:
             folder.make_room(count, folder.max_bytes)
         assert "give --cache-size 51MiB or more" in str(refused.value)
-        assert "8.0 KiB are in use" in str(refused.value) and not there(folder)
+        assert "4.0 KiB are in use" in str(refused.value) and not there(folder)
 
 
 def test_the_size_that_a_full_cache_asks_for_is_enough_to_read_in_order(
@@ -141,6 +142,61 @@ def test_who_comes_first_counts_anew_and_removes_what_was_left(tmp_path: Path) -
     (again.path / "usage").write_text("no number")
     assert again.used_bytes() == BASE + BLOCK + disk_bytes(BLOCK + 1)
     again.close()
+
+
+def begin_extent(folder: ExtentFolder, number: int) -> tuple[Any, UnfinishedExtent]:
+    size = BLOCK - TRAILER_BYTES
+    extent: Any = SimpleNamespace(name=f"{number:016x}-0.{size}", size=size)
+    with folder.counting() as count:
+        return extent, folder.begin(count, extent)
+
+
+def test_what_a_killed_process_counted_is_counted_no_more(folder: ExtentFolder) -> None:
+    """One that runs meanwhile keeps the bytes of what it fetches."""
+    extent, fetched = begin_extent(folder, 1)
+    other = ExtentFolder(folder.path, 20 * BLOCK)
+    _, killed = begin_extent(other, 2)
+    killed.close()  # as its end does
+    assert folder.used_bytes() == BASE + 2 * BLOCK
+    third = ExtentFolder(folder.path, 20 * BLOCK)
+    assert there(third) == {fetched.path.name}
+    assert third.used_bytes() == folder.used_bytes() == BASE + BLOCK
+    write_extent(fetched.path, bytes(extent.size))
+    folder.end(fetched, extent, is_whole=True)
+    assert there(folder) == {extent.name} and folder.used_bytes() == BASE + BLOCK
+    opened = other.open_extent(extent)
+    assert opened is not None
+    os.close(opened)
+    for each in (other, third):
+        each.close()
+
+
+def test_a_cache_is_full_only_of_what_is_there(folder: ExtentFolder) -> None:
+    """Workers are killed again and again while another one goes on."""
+    for number in range(40):
+        with folder.counting() as count:
+            folder.make_room(count, BLOCK)
+        begin_extent(folder, number)[1].close()
+        folder._fetching.clear()
+    assert folder.used_bytes() <= 20 * BLOCK
+
+
+def test_unfinished_files_of_this_process_stay_on_a_disk_without_locks(
+    folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extentfiles, "try_lock", lambda descriptor, how: True)
+    extent, fetched = begin_extent(folder, 1)
+    (folder.path / "usage").write_text("nonsense")
+    assert folder.used_bytes() == BASE + BLOCK
+    folder.end(fetched, extent, is_whole=False)
+    assert folder.used_bytes() == BASE and not there(folder)
+
+
+def test_an_extent_that_another_process_fetched_first_is_kept(folder: ExtentFolder) -> None:
+    extent, fetched = begin_extent(folder, 1)
+    assert put_extent(folder, 1) == extent.name
+    folder.end(fetched, extent, is_whole=True)
+    assert there(folder) == {extent.name} and folder.used_bytes() == BASE + BLOCK
 
 
 def test_an_extent_with_other_bytes_is_removed_when_it_is_opened(folder: ExtentFolder) -> None:
@@ -250,7 +306,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     before = descriptors()
     folder = ExtentFolder(tmp_path / "cache", 20 * BLOCK)
     opened = descriptors()
-    assert len(opened) == len(before) + 2
+    assert len(opened) == len(before) + 1
     name = put_extent(folder, 1)
     path = folder.path / "extents" / name
     with path.open("rb") as reader:
@@ -299,7 +355,7 @@ def test_a_disk_has_room_for_what_is_in_use_already(
         return
     with pytest.raises(BudgetError) as caught:
         folder.require_disk(needed)
-    assert caught.value.message == ("the disk of the cache has 100 B free, reading needs 8.1 KiB")
+    assert caught.value.message == ("the disk of the cache has 100 B free, reading needs 4.1 KiB")
 
 
 def test_a_count_that_cannot_be_read_is_made_anew(folder: ExtentFolder) -> None:

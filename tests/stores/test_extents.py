@@ -23,7 +23,7 @@ from lowtide.stores.urls import StoreURL
 pytestmark = pytest.mark.usefixtures("small_extents")
 URL = StoreURL("s3", "bucket", "big")
 EXTENT = 8192  # on disk
-BASE = 2 * 4096  # the files that count
+BASE = 4096  # the file that counts
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 In:      bytes of an object
 Out:     a separate file for each extent, with its checksum at the end
 Memory:  256 KiB while a file is verified
+
+While an extent is fetched it has an unfinished file, locked by its process and named by its size,
+so that other processes count its bytes; one without a lock was left by a killed process.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import fcntl
 import functools
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +31,9 @@ __all__ = [
     "EXTENT_NAME",
     "CachedObject",
     "Extent",
+    "UnfinishedExtent",
     "compare_extent",
+    "count_unfinished",
     "disk_bytes",
     "is_whole",
     "remove_unlocked",
@@ -38,6 +44,7 @@ __all__ = [
 EXTENT_BYTES = 2 << 20
 TRAILER_BYTES = 16
 EXTENT_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]+\.(\d+)")
+_UNFINISHED_NAME = re.compile(r"(\d+)\.[0-9a-f]+\.fetching")
 _BLOCK_BYTES = 4096  # file system block size
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -92,12 +99,39 @@ def disk_bytes(size: int) -> int:
 
 
 def write_extent(path: Path, data: Any) -> None:
-    """Write a new file of an extent, with its checksum at the end."""
-    with open(path, "xb", buffering=0) as file:  # noqa: PTH123
+    """Write the file of an extent, with its checksum at the end."""
+    with path.open("wb", buffering=0) as file:
         for part in (memoryview(data), memoryview(xxhash.xxh3_128_digest(data))):
             done = 0
             while done < len(part):
                 done += file.write(part[done:]) or 0
+
+
+class UnfinishedExtent:
+    """The file of an extent that is being fetched, locked until `close`."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.path = folder / f"{size}.{secrets.token_hex(8)}.fetching"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor = os.open(self.path, flags, 0o666)
+        try_lock(self._descriptor, fcntl.LOCK_SH)  # as readers do, once it has its name
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
+
+
+def count_unfinished(path: Path, *, is_mine: bool) -> int | None:
+    """Disk space for an extent that is being fetched; removes the file of a killed process.
+
+    Returns None for other files. `is_mine`: this process is fetching it.
+    """
+    match = _UNFINISHED_NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    if not is_mine and (remove_unlocked(path) or not path.exists()):
+        return 0
+    return disk_bytes(int(match[1]))
 
 
 def compare_extent(extent: Extent, data: Any) -> None:

@@ -5,9 +5,10 @@ Out:     open files of extents; the bytes in use, counted for all processes that
 Disk:    `max_bytes`: extents, and copies of a dataset's small files
 Memory:  about 200 bytes for each extent in the folder
 
-The bytes in use are counted in a file under a lock, before they are written; a process that finds
-no other user recounts them. An extent has a shared lock while it is read, and a locked extent is
-not evicted. Only files that the cache wrote are ever removed.
+The bytes in use are counted in a file under a lock, before they are written. A process recounts
+them when it opens the cache, and before it reports that the cache is full: a killed process leaves
+bytes that it counted and never wrote. An extent has a shared lock while it is fetched or read; a
+locked extent is not evicted. Only files that the cache wrote are ever removed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from lowtide.stores.extentfiles import (
     EXTENT_NAME,
     TRAILER_BYTES,
     Extent,
+    UnfinishedExtent,
+    count_unfinished,
     disk_bytes,
     is_whole,
     remove_unlocked,
@@ -73,11 +76,13 @@ class ExtentFolder:
         self.known: dict[str, int] = {}
         """Names of extents and their sizes on disk."""
         self._checked: set[str] = set()
-        self._lock_file = self._users = _CLOSED
+        self._fetching: set[str] = set()
+        """Names of this process's unfinished files."""
+        self._lock_file = _CLOSED
         self._make_folder()
 
     def make_again(self) -> None:
-        """Create a removed folder again, and release the locks of the old one."""
+        """Create a removed folder again."""
         with self.mutex:
             self.close()
             self._checked.clear()
@@ -87,13 +92,8 @@ class ExtentFolder:
         with about_cache(self.path):
             (self.path / "extents").mkdir(parents=True, exist_ok=True)
             self._lock_file = os.open(self.path / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            self._users = os.open(self.path / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            alone = try_lock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with self.counting() as count:
-                self._list_extents()
-                if alone:
-                    count.bytes = self._count_all()
-            try_lock(self._users, fcntl.LOCK_SH)  # held until this process ends
+                count.bytes = self._count_all()
 
     def _list_extents(self) -> None:
         known: dict[str, int] = {}
@@ -104,15 +104,16 @@ class ExtentFolder:
         self.known = known
 
     def _count_all(self) -> int:
-        """Count the files in the folder, and remove partial files of killed processes."""
+        """Count the files in the folder, and remove unfinished files of killed processes."""
+        self._list_extents()
         total = sum(self.known.values())
         for folder, _, names in os.walk(self.path):
             for name in names:
+                if name in self.known:
+                    continue
                 path = Path(folder) / name
-                if name.endswith(".fetching"):
-                    path.unlink(missing_ok=True)
-                elif name not in self.known:
-                    total += disk_bytes(path.stat().st_size)
+                unfinished = count_unfinished(path, is_mine=name in self._fetching)
+                total += disk_bytes(path.stat().st_size) if unfinished is None else unfinished
         return total
 
     @contextlib.contextmanager
@@ -140,6 +141,29 @@ class ExtentFolder:
         with about_cache(self.path), self.counting():
             self._list_extents()
             return sum(self.known.values())
+
+    def begin(self, count: Count, extent: Extent) -> UnfinishedExtent:
+        """Create the unfinished file of an extent that is to be fetched, and count its bytes."""
+        unfinished = UnfinishedExtent(self.path / "extents", extent.size)
+        self._fetching.add(unfinished.path.name)
+        count.bytes += disk_bytes(extent.size)
+        return unfinished
+
+    def end(self, unfinished: UnfinishedExtent, extent: Extent, *, is_whole: bool) -> None:
+        """Give the file of a fetched extent its name, unless there is one; remove one in parts."""
+        path = self.path / "extents" / extent.name
+        with self.counting() as count:
+            self._fetching.discard(unfinished.path.name)
+            try:
+                if is_whole:
+                    self.add(extent)
+                if is_whole and not path.exists():
+                    unfinished.path.rename(path)
+                    return
+                count.bytes -= disk_bytes(extent.size)
+                unfinished.path.unlink(missing_ok=True)
+            finally:
+                unfinished.close()
 
     def keep_file(self, store: Store, url: StoreURL, *, most_bytes: int) -> Path:
         """Copy a small object, and return its path; it stays until the cache is removed."""
@@ -207,7 +231,8 @@ class ExtentFolder:
                 return True
             if beyond >= 0:
                 return False
-            self._list_extents()  # extents added by other processes
+            # Extents added by other processes, and bytes that killed ones counted.
+            count.bytes = self._count_all()
         # The advised size must be enough for the next command, which continues from here: usage
         # grows when the dataset is opened, and its reading order is not known yet.
         wanted = count.bytes + max(size, _READ_EXTENTS * disk_bytes(EXTENT_BYTES))
@@ -260,11 +285,10 @@ class ExtentFolder:
             )
 
     def close(self) -> None:
-        """Release the locks."""
-        for descriptor in (self._lock_file, self._users):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._lock_file = self._users = _CLOSED
+        """Close the file that counts."""
+        if self._lock_file >= 0:
+            os.close(self._lock_file)
+        self._lock_file = _CLOSED
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ import contextlib
 import errno
 import math
 import os
-import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -241,24 +240,16 @@ class ExtentCache:
                 return
             if not self.folder.make_room(count, size, self._rank, beyond=beyond):
                 return
-            count.bytes += size
-        partial = path.with_name(f"{os.getpid()}.{secrets.token_hex(8)}.fetching")
-        kept = False
+            unfinished = self.folder.begin(count, extent)
+        whole = False
         try:
             info = extent.object.info
             data = open_store(info.url).read(info, extent.start, extent.size)
             compare_extent(extent, data)
-            write_extent(partial, data)
-            with self.folder.counting() as count:
-                self.folder.add(extent)
-                kept = not path.exists()
-                if kept:
-                    partial.rename(path)
+            write_extent(unfinished.path, data)
+            whole = True
         finally:
-            if not kept:
-                partial.unlink(missing_ok=True)
-                with self.folder.counting() as count:
-                    count.bytes -= size
+            self.folder.end(unfinished, extent, is_whole=whole)
 
     def _rank(self, name: str) -> tuple[float, bool]:
         """The eviction order: extents needed last first; among those not needed, our own first."""
