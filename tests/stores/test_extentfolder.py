@@ -419,6 +419,24 @@ def test_an_extent_is_compared_the_first_time_it_is_opened(
     assert folder.known[extent.name] == BLOCK
 
 
+def test_an_extent_that_changed_under_its_reader_is_fetched_again(folder: ExtentFolder) -> None:
+    """It was intact when it was fetched, and each time until then."""
+    extent, fetched = begin_extent(folder, 1)
+    write_extent(fetched.path, bytes(extent.size))
+    folder.end(fetched, extent, is_whole=True)
+    path = folder.path / "extents" / extent.name
+    for _ in range(2):
+        opened = folder.open_extent(extent)
+        assert opened is not None
+        os.close(opened)
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"?")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert folder.open_extent(extent) is None
+    assert not path.exists() and folder.used_bytes() == BASE
+
+
 def test_room_is_looked_for_twice(folder: ExtentFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time with what other processes brought."""
     calls: list[str] = []

@@ -35,6 +35,7 @@ __all__ = [
     "compare_extent",
     "count_unfinished",
     "disk_bytes",
+    "find_version",
     "is_whole",
     "remove_unlocked",
     "try_lock",
@@ -93,6 +94,12 @@ class Extent(NamedTuple):
         return f"{self.object.key}-{self.number:x}.{self.size}"
 
 
+def find_version(descriptor: int) -> int:
+    """A number that changes with every change of an open file; kept for each extent."""
+    status = os.fstat(descriptor)
+    return hash((status.st_ino, status.st_size, status.st_ctime_ns))
+
+
 def disk_bytes(size: int) -> int:
     """Disk space of an extent, or of another file of this size."""
     return -(-(size + TRAILER_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
@@ -115,6 +122,11 @@ class UnfinishedExtent:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o666)
         try_lock(self._descriptor, fcntl.LOCK_SH)  # as readers do, once it has its name
+
+    @property
+    def version(self) -> int:
+        """See `find_version`."""
+        return find_version(self._descriptor)
 
     def close(self) -> None:
         """Release the lock."""

@@ -33,6 +33,7 @@ from lowtide.stores.extentfiles import (
     UnfinishedExtent,
     count_unfinished,
     disk_bytes,
+    find_version,
     is_whole,
     remove_unlocked,
     try_lock,
@@ -75,7 +76,8 @@ class ExtentFolder:
         self.mutex = threading.Condition()
         self.known: dict[str, int] = {}
         """Names of extents and their sizes on disk."""
-        self._checked: set[str] = set()
+        self._checked: dict[str, int] = {}
+        """Extents that were intact, and the version of their files then."""
         self._fetching: set[str] = set()
         """Names of this process's unfinished files."""
         self._lock_file = _CLOSED
@@ -155,10 +157,9 @@ class ExtentFolder:
         with self.counting() as count:
             self._fetching.discard(unfinished.path.name)
             try:
-                if is_whole:
-                    self.add(extent)
                 if is_whole and not path.exists():
                     unfinished.path.rename(path)
+                    self._add(extent, unfinished.version)
                     return
                 count.bytes -= disk_bytes(extent.size)
                 unfinished.path.unlink(missing_ok=True)
@@ -180,7 +181,7 @@ class ExtentFolder:
         return path
 
     def open_extent(self, extent: Extent) -> int | None:
-        """Open and lock an extent, and compare its checksum the first time."""
+        """Open and lock an extent; its checksum is compared if its file is new or has changed."""
         name = extent.name
         path = self.path / "extents" / name
         try:
@@ -193,21 +194,23 @@ class ExtentFolder:
         try:
             try_lock(descriptor, fcntl.LOCK_SH)
             with about_cache(self.path):
-                whole = name in self._checked or is_whole(descriptor, extent.size)
+                version = find_version(descriptor)
+                is_known = self._checked.get(name) == version
+                whole = is_known or is_whole(descriptor, extent.size)
         finally:
             if not whole:
                 os.close(descriptor)
         if not whole:
             self.forget(name, remove=True)
             return None
-        if name not in self._checked:
-            self.add(extent)
+        if not is_known:
+            self._add(extent, version)
         return descriptor
 
     def forget(self, name: str, *, remove: bool = False) -> None:
         with about_cache(self.path), self.counting() as count:
             self.known.pop(name, None)
-            self._checked.discard(name)
+            self._checked.pop(name, None)
             if remove:
                 with contextlib.suppress(FileNotFoundError):
                     path = self.path / "extents" / name
@@ -261,16 +264,16 @@ class ExtentFolder:
             removed = remove_unlocked(path)
             if removed or not path.exists():
                 freed = self.known.pop(name)
-                self._checked.discard(name)
+                self._checked.pop(name, None)
                 if removed:
                     count.bytes -= freed
                     size -= freed
 
-    def add(self, extent: Extent) -> None:
+    def _add(self, extent: Extent, version: int) -> None:
         """Register an extent as present and intact."""
         with self.mutex:
             self.known[extent.name] = disk_bytes(extent.size)
-            self._checked.add(extent.name)
+            self._checked[extent.name] = version
 
     def require_disk(self, needed_bytes: int) -> None:
         """Refuse a disk without room for what a run needs in the cache."""
