@@ -94,6 +94,30 @@ def test_a_missing_object_and_a_missing_bucket_are_told_apart(store: Store) -> N
         list(Store(elsewhere).iter_objects(elsewhere / "x"))
 
 
+@pytest.mark.parametrize("name", ["a//b.txt", "a/./b.txt", "a/../b.txt", "a\tb.txt"])
+def test_a_name_that_cannot_be_read_is_told_at_once(
+    store: Store, server: Any, waits: list[float], name: str
+) -> None:
+    server.objects[f"texts/{name}"] = b"text"
+    with pytest.raises(DataError, match="a name that cannot be read") as caught:
+        list(store.iter_objects(ROOT / "texts"))
+    assert repr(f"texts/{name}") in caught.value.message
+    with pytest.raises(DataError, match="a name that cannot be read"):
+        store.head(StoreURL("s3", "bucket", f"texts/{name}"))
+    assert not waits
+
+
+def test_a_folder_that_a_console_created_is_no_object(store: Store, server: Any) -> None:
+    server.objects |= {"texts/": b"", "texts/more/": b"", "texts/more/b.txt": b"b"}
+    names = [info.url.key for info in store.iter_objects(ROOT / "texts")]
+    assert names == ["texts/more", "texts/more/b.txt"]
+    assert [info.url.key for info in store.iter_objects(ROOT / "texts/more")] == names[1:]
+    assert store.list_names(ROOT / "texts") == ["more"]
+    assert store.list_names(ROOT / "texts/more") == ["b.txt"]
+    server.objects["texts"] = b"an object of that name"
+    assert store.list_names(ROOT / "texts") == ["more"]
+
+
 def test_lists_come_in_pages_and_go_on_after_a_lost_one(
     store: Store, server: Any, waits: list[float]
 ) -> None:

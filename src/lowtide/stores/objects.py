@@ -261,7 +261,11 @@ class Store:
                 self._delete([key])
 
     def iter_objects(self, prefix: StoreURL) -> Iterator[ObjectInfo]:
-        """Yield the objects under a prefix in order of their names, a page at a time."""
+        """Yield the objects under a prefix in order of their names, a page at a time.
+
+        An empty object `PREFIX/`, which consoles create as a folder, is left out: obstore reports
+        it as PREFIX.
+        """
         last: str | None = None
         pages: Iterator[Any] | None = None
 
@@ -282,6 +286,8 @@ class Store:
         while (page := self._retrying(prefix, next_page)) is not None:
             for row in page:
                 last = str(row["path"])
+                if last == prefix.key:
+                    continue
                 yield _info(StoreURL(prefix.scheme, prefix.bucket, last), row)
 
     def list_names(self, prefix: StoreURL) -> list[str]:
@@ -292,7 +298,9 @@ class Store:
 
         found = self._retrying(prefix, ask)
         paths = [*found["common_prefixes"], *(row["path"] for row in found["objects"])]
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
+        return sorted(
+            str(path).rstrip("/").rpartition("/")[2] for path in paths if path != prefix.key
+        )
 
     def find_time(self, url: StoreURL) -> float:
         """When an object was stored, in seconds by the store's clock."""

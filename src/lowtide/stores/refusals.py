@@ -23,6 +23,9 @@ __all__ = [
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
+_NAME = re.compile(
+    r'(?:Encountered object with invalid path|Could not parse path): .*Path "([^"]*)'
+)
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 # Metadata servers of cloud machines: asked for credentials only if there are no others.
 _INSTANCE = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
@@ -67,6 +70,13 @@ def find_refusal(error: Exception, url: StoreURL, *, writes: bool = False) -> Da
             f"there is no bucket {url.bucket}", path=path, next_step="check the URL for typing "
             "errors, and which account and endpoint the environment names",
         )  # fmt: skip
+    if name := _NAME.search(text):
+        return DataError(
+            f"an object is called {name[1]!r}, a name that cannot be read: it has empty parts "
+            "(//), parts . or .., or control characters",
+            path=path,
+            next_step="rename it, or name a prefix that it is not under",
+        )
     if isinstance(error, FileNotFoundError) or status == 404:
         return ObjectMissingError(
             "no such object", path=path, next_step="check the URL for typing errors"
