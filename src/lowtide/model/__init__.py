@@ -13,5 +13,6 @@ files       tensors (names), tensorfiles, tensorheaders, weights, arrayfiles, he
             firstweights
 companions  companions, templates, growing (adds tokens)
 export      export, gguf, ggufvocabulary, quantization
-memory      inference, program; devices, networks (what evaluation and generation load)
+memory      inference, program, attentionrooms; devices, networks (what evaluation and generation
+            load)
 """

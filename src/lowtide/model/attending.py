@@ -21,12 +21,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from lowtide import _native
+from lowtide.model.attentionrooms import MOST_ROOM_BYTES
 from lowtide.model.rowkernels import can_fuse
 
 __all__ = ["attend", "can_attend"]
 
-# Of the backward pass of a thread, which grows with the row: 2,048 tokens of heads of 96 numbers.
-_MOST_ROOM_BYTES = 4 << 20
 _LEAST_VECTOR_BITS = 256
 # Numbers of all queries times keys: with fewer torch's takes half to all of the time.
 _LEAST_WORK = 1 << 17
@@ -40,7 +39,7 @@ def can_attend(query: Tensor, key: Tensor, value: Tensor) -> bool:
         return False
     if _native.vector_bits() < _LEAST_VECTOR_BITS:
         return False
-    return _native.attention_room_bytes(_sizes(query, key, 0), True) <= _MOST_ROOM_BYTES
+    return _native.attention_room_bytes(_sizes(query, key, 0), True) <= MOST_ROOM_BYTES
 
 
 def attend(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lowtide.errors import BudgetError, DataError
 from lowtide.memory import default_budget_bytes, format_size, parse_size
+from lowtide.model.attentionrooms import further_rooms_bytes
 from lowtide.model.companions import companions_dir
 from lowtide.model.config import GPTConfig, find_model_dir, load_config
 from lowtide.model.decoder import step_bytes
@@ -122,6 +123,14 @@ def planned_bytes(
     chunk = rows if generates else loss_chunk_tokens(config.vocab_size, on_gpu=False)
     # The logits, their logarithms, and memory of the previous chunk that the C library keeps.
     logits = 3 * 4 * config.vocab_size * min(rows * tokens, chunk)
+    if backend == "torch":
+        block += further_rooms_bytes(
+            config,
+            rows=1 if generates else rows,
+            tokens=tokens,
+            trains=False,
+            logits_bytes=logits,
+        )
     return InferenceNeed(
         weights=weight_bytes or 4 * count_parameters(config),
         working=max(block + logits, 4 * config.vocab_size * config.width),

@@ -48,6 +48,11 @@ class Machine:
         return self.vram_bytes > 0
 
     @property
+    def num_threads(self) -> int | None:
+        """Those that compute on its CPU; None for as many as a command has here."""
+        return None if self.is_this else self.cores
+
+    @property
     def accelerator(self) -> str:
         """What trains, if not the CPU."""
         return "TPU core" if self.is_tpu else "GPU"

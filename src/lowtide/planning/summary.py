@@ -205,7 +205,13 @@ def _describe_need(plan: Plan) -> str:
     need, rows = asked.footprint, ""
     if not plan.named_batch:
         rows = " even one row at a time"
-        need = planned_bytes(asked.config, asked.settings, micro_batch=1, on_gpu=machine.has_gpu)
+        need = planned_bytes(
+            asked.config,
+            asked.settings,
+            micro_batch=1,
+            on_gpu=machine.has_gpu,
+            num_threads=machine.num_threads,
+        )
     file = need.offloaded.file if need.offloaded else 0
     parts = [("of memory", need.budget_bytes, machine.budget_bytes)]
     if machine.has_gpu:

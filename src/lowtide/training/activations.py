@@ -6,6 +6,7 @@ Out:     bytes; no torch, no JAX
 
 from __future__ import annotations
 
+from lowtide.model.attentionrooms import further_rooms_bytes
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import (
     activation_bytes,
@@ -26,7 +27,9 @@ __all__ = [
 _MOST_COMPILING_BYTES = 160 << 20
 
 
-def cpu_activations(config: GPTConfig, settings: TrainSettings, rows: int) -> int:
+def cpu_activations(
+    config: GPTConfig, settings: TrainSettings, rows: int, *, num_threads: int | None = None
+) -> int:
     """Return the bytes of activations on a CPU."""
     computing = settings.computing
     size = activation_bytes(
@@ -37,8 +40,23 @@ def cpu_activations(config: GPTConfig, settings: TrainSettings, rows: int) -> in
         accumulating=rows < settings.batch.rows_per_step,
         dropped_row=settings.model.seq_len,
     )
+    size += further_rooms_bytes(
+        config,
+        rows=rows,
+        tokens=settings.model.seq_len,
+        trains=True,
+        logits_bytes=_logits_bytes(config, computing, rows * settings.model.seq_len),
+        half=computing.use_mixed_precision,
+        num_threads=num_threads,
+    )
     # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
     return size + (2 * count_parameters(config) if computing.use_mixed_precision else 0)
+
+
+def _logits_bytes(config: GPTConfig, computing: ComputeSettings, tokens: int) -> int:
+    chunk_tokens = computing.loss_chunk_tokens
+    chunk_tokens = chunk_tokens or loss_chunk_tokens(config.vocab_size, on_gpu=False)
+    return 4 * config.vocab_size * min(tokens, chunk_tokens)
 
 
 def gpu_activations(config: GPTConfig, computing: ComputeSettings, tokens: int, loss: int) -> int:

@@ -6,6 +6,7 @@ Out:     OffloadBytes, by part
 
 from __future__ import annotations
 
+from lowtide.model.attentionrooms import further_rooms_bytes
 from lowtide.model.config import GPTConfig
 from lowtide.model.sizing import (
     activation_bytes,
@@ -62,7 +63,12 @@ class OffloadBytes:
 
 
 def offload_bytes(
-    config: GPTConfig, settings: TrainSettings, *, rows: int, on_gpu: bool
+    config: GPTConfig,
+    settings: TrainSettings,
+    *,
+    rows: int,
+    on_gpu: bool,
+    num_threads: int | None = None,
 ) -> OffloadBytes:
     """Count the bytes with `rows` rows at once."""
     rung, half = settings.machine.offload, settings.computing.use_mixed_precision
@@ -97,7 +103,9 @@ def offload_bytes(
         gradients = 2 * (tables + 2 * block)
         optimizer = slots
     on_device = 0 if on_gpu and rung != "packed" else step_inputs
-    computing, loss = _computing(config, settings, rows, block, tables, on_gpu=on_gpu)
+    computing, loss = _computing(
+        config, settings, rows, block, tables, on_gpu=on_gpu, num_threads=num_threads
+    )
     return OffloadBytes(
         weights=weights,
         gradients=gradients,
@@ -187,6 +195,7 @@ def _computing(
     tables: int,
     *,
     on_gpu: bool,
+    num_threads: int | None,
 ) -> tuple[int, int]:
     """One block forward and backward for some rows, and tensors between blocks; the loss."""
     half = settings.computing.use_mixed_precision
@@ -216,6 +225,16 @@ def _computing(
     )
     per_logit = (2 if on_gpu else 10) if half else 4
     logits = min(tokens, chunk_tokens) * config.vocab_size * per_logit
+    if not on_gpu:
+        computed += further_rooms_bytes(
+            config,
+            rows=rows,
+            tokens=settings.model.seq_len,
+            trains=True,
+            logits_bytes=logits,
+            half=half,
+            num_threads=num_threads,
+        )
     # The table's gradient sum, and in float32 the table itself. A tied table keeps its sum until
     # the end of the backward pass.
     table = 4 * tables + (0 if half else 4 * tables)

@@ -11,6 +11,7 @@ LAMBADA's last word as the text to complete.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -101,7 +102,7 @@ def _iter_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(file, 1):
             if number == 1 and (found := find_binary(line[:PROBE_BYTES])) is not None:
                 raise DataError(found[0], path=path, next_step="name plain jsonl")
-            if line.strip():
+            if line.removeprefix(codecs.BOM_UTF8).strip():
                 yield number, line
 
 
