@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -257,3 +258,23 @@ def test_a_result_of_a_disk_has_the_name_of_its_task(
     with folder.scratch_folder() as made:
         assert made.parent == tmp_path / "scratch" and made.is_dir()
     assert not made.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_a_disk_without_hard_links_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As shares of Windows and mounted buckets, which a plan is the first to meet."""
+
+    folder = DiskFolder(tmp_path / "work")
+
+    def refuse(*given: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(OSError if number == errno.EMLINK else UsageError) as caught:
+        folder.create("plan.json", b"{}")
+    if isinstance(caught.value, UsageError):
+        assert "has no hard links" in caught.value.message
+        assert caught.value.path == folder.path
+    assert not list(folder.path.iterdir())

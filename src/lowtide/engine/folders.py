@@ -12,6 +12,7 @@ is used (storefolders).
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import secrets
@@ -42,6 +43,7 @@ __all__ = [
 _BUFFER_BYTES = 1 << 20
 _REMOVERS = 8
 _REMOVED_AT_ONCE = 1024
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class SeenLease(NamedTuple):
@@ -326,6 +328,15 @@ def _create(partial: Path, path: Path) -> bool:
     except FileExistsError:
         # A network disk may repeat a request that succeeded: then the file has both names.
         return os.path.samestat(partial.stat(), path.stat())
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise UsageError(
+            "the disk of this folder has no hard links, with which workers create results",
+            path=path.parent,
+            next_step="give a --work-dir on another disk or in an object store; a single machine "
+            "needs none: leave out --engine",
+        ) from None
     return True
 
 
