@@ -30,7 +30,6 @@ bool read_field(JsonCursor& cursor, std::string_view field, std::string& text, c
 }
 
 bool read_field(std::string_view row, std::string_view field, std::string& text) {
-  if (row.starts_with(kByteOrderMark)) row.remove_prefix(kByteOrderMark.size());
   JsonCursor cursor(row);
   const size_t begin = text.size();
   return read_field(cursor, field, text, [&] { text.resize(begin); });
@@ -97,7 +96,8 @@ JsonRows extract_jsonl(std::string_view block, std::string_view field) {
   for (size_t at = 0; at < block.size();) {
     const size_t newline = block.find('\n', at);
     const size_t end = newline == std::string_view::npos ? block.size() : newline;
-    const std::string_view row = block.substr(at, end - at);
+    std::string_view row = block.substr(at, end - at);
+    if (row.starts_with(kByteOrderMark)) row.remove_prefix(kByteOrderMark.size());
     if (row.find_first_not_of(" \t\r") != std::string_view::npos) {
       const size_t mark = rows.text.size();
       if (read_field(row, field, rows.text)) {

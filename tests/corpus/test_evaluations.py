@@ -75,6 +75,8 @@ def test_packed_items_are_counted_as_they_are_unpacked(tmp_path: Path) -> None:
     needed = len(ROWS) // 6 * 32
     budget = 3 * needed + 3 * 32
     assert load_items([str(plain)], CLEANING, budget_bytes=budget).first_items == (0, 50)
+    plain.write_bytes(b"\xef\xbb\xbf\r\n" + ROWS)
+    assert load_items([str(plain)], CLEANING, budget_bytes=2 * budget).first_items == (0, 50)
     with pytest.raises(BudgetError, match="more than a third of the budget") as refused:
         load_items([str(packed)], CLEANING, budget_bytes=4 * budget, least_bytes=200 << 20)
     assert f"{smallest_budget(200 << 20)}, or fewer files" in str(refused.value)

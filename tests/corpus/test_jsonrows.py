@@ -47,6 +47,15 @@ def test_texts_of_several_inputs_are_one_after_the_other() -> None:
     assert inputs.tolist() == [3, 3, 4]
 
 
+@pytest.mark.parametrize("blank", [b"", b"\n", b" \r\n\n"])
+def test_a_byte_order_mark_may_stand_before_blank_lines_or_nothing(blank: bytes) -> None:
+    """As exports of an empty table have it; the mark was called a row that is no JSON."""
+    mark = b"\xef\xbb\xbf"
+    rows = [mark + blank, mark + blank.rstrip(b"\n") + b'{"text": "a"}\n' + blank]
+    text, ends, _, inputs = extract_json_rows(make_block(*rows), ReadingSettings(), PATHS)
+    assert (bytes(text), ends.tolist(), inputs.tolist()) == (b"a", [1], [4])
+
+
 def test_null_is_an_empty_document_as_in_parquet() -> None:
     rows = b'{"text": null}\n{"text": "a"}\n{"text":null, "b": 1}\n{"text": "b", "text": null}\n'
     text, ends, offsets, _ = extract_json_rows(make_block(rows), ReadingSettings(), PATHS)

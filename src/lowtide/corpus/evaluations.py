@@ -7,6 +7,7 @@ Memory:  up to 24 bytes for each n-gram, 8 more to count it; an error if the bud
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import json
@@ -189,7 +190,7 @@ def _iter_rows(path: str) -> Iterator[list[bytes]]:
             for number, line in enumerate(file, 1):
                 if number == 1 and (found := find_binary(line[:PROBE_BYTES])) is not None:
                     raise DataError(found[0], path=path, next_step="name jsonl, plain or as .gz")
-                if line.strip():
+                if line.removeprefix(codecs.BOM_UTF8).strip():
                     yield _read_row(line, path, number)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         message = f"damaged or cut-off gzip file: {error}"
