@@ -192,6 +192,14 @@ def test_unfinished_files_of_this_process_stay_on_a_disk_without_locks(
     assert folder.used_bytes() == BASE and not there(folder)
 
 
+def test_an_unfinished_file_that_somebody_removed_is_no_extent(folder: ExtentFolder) -> None:
+    extent, fetched = begin_extent(folder, 1)
+    fetched.path.unlink()
+    folder.end(fetched, extent, is_whole=True)
+    assert not there(folder) and folder.used_bytes() == BASE
+    assert folder.open_extent(extent) is None
+
+
 def test_an_extent_that_another_process_fetched_first_is_kept(folder: ExtentFolder) -> None:
     extent, fetched = begin_extent(folder, 1)
     assert put_extent(folder, 1) == extent.name

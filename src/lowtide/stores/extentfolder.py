@@ -158,9 +158,10 @@ class ExtentFolder:
             self._fetching.discard(unfinished.path.name)
             try:
                 if is_whole and not path.exists():
-                    unfinished.path.rename(path)
-                    self._add(extent, unfinished.version)
-                    return
+                    with contextlib.suppress(FileNotFoundError):  # else its reader fetches it again
+                        unfinished.path.rename(path)
+                        self._add(extent, unfinished.version)
+                        return
                 count.bytes -= disk_bytes(extent.size)
                 unfinished.path.unlink(missing_ok=True)
             finally:
