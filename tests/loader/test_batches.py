@@ -596,3 +596,31 @@ def test_without_workers_the_calling_thread_makes_the_batches(data: TokenDataset
         assert found == take(loader, 5)
     with pytest.raises(UsageError, match="num_workers is -1, expected at least 0"):
         BatchLoader(data, batch_size=3, num_workers=-1)
+
+
+def test_no_more_threads_are_started_than_batches_are_requested(data: TokenDataset) -> None:
+    """A million were started, until the system refused and nothing in the process could."""
+    before = set(threading.enumerate())
+    with BatchLoader(data, batch_size=3, num_workers=1_000_000, prefetch_batches=5) as loader:
+        next(loader)
+        assert len(set(threading.enumerate()) - before) == 5
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_threads_that_the_system_does_not_allow_are_done_without(
+    data: TokenDataset, allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BatchLoader(data, batch_size=3, num_workers=0) as plain:
+        expected = [next(plain)[0].tolist() for _ in range(10)]
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_some(thread: threading.Thread) -> None:
+        if len(started) == allowed:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    with BatchLoader(data, batch_size=3, num_workers=3) as loader:
+        assert [next(loader)[0].tolist() for _ in range(10)] == expected
+    assert len(started) == allowed

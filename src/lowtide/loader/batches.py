@@ -232,6 +232,8 @@ class BatchLoader:
                 raise
 
     def _take_batch(self) -> Any:
+        if self._prefetch_batches and self._workers is None:
+            self._start_workers()
         if self._prefetch_batches == 0:
             share = self._share(self._samples)
             if share is None:
@@ -258,10 +260,15 @@ class BatchLoader:
         self._workers, self._finalizer, self._pid = None, None, os.getpid()
         self._drop_queue()
 
+    def _start_workers(self) -> None:
+        workers = BatchThreads(self._maker, min(self._num_workers, self._prefetch_batches))
+        if len(workers):
+            self._workers, self._finalizer = workers, weakref.finalize(self, workers.stop)
+        else:  # no thread can be started: the calling one makes the batches
+            self._prefetch_batches = 0
+
     def _fill_queue(self) -> None:
-        if self._workers is None:
-            self._workers = BatchThreads(self._maker, self._num_workers)
-            self._finalizer = weakref.finalize(self, self._workers.stop)
+        assert self._workers is not None
         while len(self._queue) < self._prefetch_batches:
             share = self._share(self._planned)
             if share is None:

@@ -92,18 +92,26 @@ class BatchRequest:
 
 
 class BatchThreads:
-    """Threads that make requested batches."""
+    """Threads that make requested batches: as many as asked for, or as the system allows."""
 
     def __init__(self, maker: BatchMaker, num_workers: int) -> None:
         self._orders: SimpleQueue[BatchRequest | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(
-                target=_work, args=(maker, self._orders), name=f"lowtide-batch-{i}", daemon=True
+        self._threads: list[threading.Thread] = []
+        for number in range(num_workers):
+            thread = threading.Thread(
+                target=_work,
+                args=(maker, self._orders),
+                name=f"lowtide-batch-{number}",
+                daemon=True,
             )
-            for i in range(num_workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads are allowed: those that exist do the work
+                break
+            self._threads.append(thread)
+
+    def __len__(self) -> int:
+        return len(self._threads)
 
     def ask(self, share: Share) -> BatchRequest:
         """Request a batch."""
