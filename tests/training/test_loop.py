@@ -504,8 +504,22 @@ def test_what_a_run_comes_to(make_trainer):
     assert result.best_val_loss == pytest.approx(min(row["val_loss"] for row in found))
     best = json.loads((trainer.run.best_dir / "best.json").read_text())
     assert best["val_loss"] == pytest.approx(result.best_val_loss)
-    factors = [row["learning_rate"] for row in rows(trainer)]
-    assert all(0 < rate <= 3e-3 for rate in factors)
+    rates = [row["learning_rate"] for row in rows(trainer)]
+    assert all(0 < rate <= 3e-3 for rate in rates)
+
+
+def test_a_row_has_the_learning_rate_of_its_step(make_trainer):
+    """That of the step to come was written, which is the final one in the last row."""
+    told = []
+    trainer = make_trainer(
+        max_iters=6, warmup=2, learning_rate=0.01, log_interval=2, final_learning_rate=0.1,
+        on_step=lambda event: told.append(event.learning_rate),
+    )  # fmt: skip
+    trainer.fit()
+    halves = [0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
+    expected = [0.005, 0.01, *(0.01 * factor for factor in halves)]
+    assert told == pytest.approx(expected)
+    assert [row["learning_rate"] for row in rows(trainer)] == pytest.approx(expected[1::2])
 
 
 def test_options_come_from_what_is_given(make_trainer, token_file, tmp_path):
@@ -561,10 +575,10 @@ class World:
         )  # fmt: skip
         self.steps = SimpleNamespace(
             state=self.state, group=self.group, counters=self.counters, engine=engine,
-            start_clock=note("start clock"), train_step=self.train_step, last_factor=0.25,
+            start_clock=note("start clock"), train_step=self.train_step, last_rate=0.125,
             are_over=lambda: self.state.step >= num_steps, epoch=lambda: 0.0,
             length=SimpleNamespace(time_is_up=lambda seconds: False),
-            agree_on_time=note("agree on time"), learning_rate_factor=lambda: 0.25,
+            agree_on_time=note("agree on time"),
             numbers=lambda: {"numbers": 1},
         )  # fmt: skip
         self.check = SimpleNamespace(

@@ -264,7 +264,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "RunState.evaluated_step": -1,
     },
     "training.stepping": {"Stepper.compute(share_done)": 0.0},
-    "training.steps": {"Steps.last_factor": 0.0},
+    "training.steps": {"Steps.last_rate": 0.0},
     "training.textneeds": {
         "OWN_TOKEN_BYTES": 1_024,
         "_GROWTH_BYTES": 25_165_824,

@@ -235,8 +235,7 @@ class Loop:
     def _tell_of_step(self, loss: Any) -> None:
         if self.callbacks.on_step is None:
             return
-        steps, state = self.steps, self.steps.state
-        rate = steps.engine.learning_rate * steps.last_factor
+        state, rate = self.steps.state, self.steps.last_rate
         self.callbacks.on_step(StepEvent(state.step, loss, rate, state.elapsed_seconds))
 
     def _asks_to_stop(self, results: Mapping[str, EvalResult], sample: str) -> bool:
@@ -279,8 +278,7 @@ class Loop:
         self.where.stage("reading counters", state.step)
         self.steps.agree_on_time()
         state.last_loss = counters.mean_loss(self.steps.group)
-        rate = self.steps.engine.learning_rate * self.steps.learning_rate_factor()
-        row = self.pace.row(state, counters, learning_rate=rate)
+        row = self.pace.row(state, counters, learning_rate=self.steps.last_rate)
         if (peak := self.steps.engine.device_peak_bytes()) is not None:
             row["device_peak_bytes"] = peak
         self.sinks.write(row)

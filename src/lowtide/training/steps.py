@@ -36,8 +36,8 @@ class Steps:
     where: Diagnostics
     started: float = field(default_factory=time.monotonic)
     """The run's start time on this clock, as if it had never been interrupted."""
-    last_factor: float = 0.0
-    """The last step's share of the peak learning rate."""
+    last_rate: float = 0.0
+    """The learning rate of the last step."""
 
     def start_clock(self) -> None:
         """Start the clock, continuing from the time of earlier commands."""
@@ -51,8 +51,9 @@ class Steps:
         self.where.stage("computing", state.step)
         loss = self.engine.compute(inputs, targets, share_done=self._share_done())
         self.where.stage("updating", state.step)
-        self.last_factor = self.learning_rate_factor()
-        norm, skip = self.engine.update(loss, self.last_factor)
+        factor = self.learning_rate_factor()
+        self.last_rate = self.engine.learning_rate * factor
+        norm, skip = self.engine.update(loss, factor)
         self.counters.add(loss, norm, skip)
         state.step += 1
         if self.group.world_size == 1:  # else when a row is logged: all must see the same time
