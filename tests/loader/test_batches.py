@@ -224,7 +224,7 @@ def test_state_of_other_data_or_settings_is_refused(
         BatchLoader(data, batch_size=4).load_state_dict({name: state[name] for name in wanted})
     with pytest.raises(UsageError, match=r"is a dict from state_dict\(\), not \[\]"):
         BatchLoader(data, batch_size=4).load_state_dict([])  # pyright: ignore
-    for samples in (-5, "7", 1.5, None, True):
+    for samples in (-5, "7", 1.5, None, True, 1 << 62):
         with pytest.raises(DataError, match=f"a loader's state has {samples!r} as samples"):
             BatchLoader(data, batch_size=4).load_state_dict({**state, "samples": samples})
     BatchLoader(data, batch_size=9, rank=1, world_size=2).load_state_dict(state)

@@ -124,7 +124,7 @@ def check_state(state: Mapping[str, Any], dataset: SampleSource, *, order: Order
 def read_count(state: Mapping[str, Any], name: str) -> int:
     """A count of a loader's state; a damaged one would give other batches, or end in a thread."""
     count = plain_number(state.get(name))
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 1 << 62:
         raise DataError(
             f"a loader's state has {count!r} as {name}, expected a whole number from 0 on",
             next_step="take the state of another checkpoint",
