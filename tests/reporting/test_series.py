@@ -42,7 +42,7 @@ def test_a_short_curve_stays_as_it_is_and_has_no_band() -> None:
     assert columns_of([3.0, 1.0, 2.0], limit=8) == {"step": [0, 1, 2], "y": [3, 1, 2]}
 
 
-@pytest.mark.parametrize("value", [None, math.nan, math.inf, "5", True, [1]])
+@pytest.mark.parametrize("value", [None, math.nan, -math.inf, "5", True, [1], -(10**400)])
 def test_what_is_no_finite_number_is_left_out(value: object) -> None:
     series = Series()
     series.add(value, places=(0,))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import field
@@ -18,9 +17,9 @@ from typing import Any
 
 from lowtide import files
 from lowtide.quickclasses import dataclass
-from lowtide.reporting.series import Series
+from lowtide.reporting.series import Series, finite_number
 
-__all__ = ["JobMetrics", "MetricsFile", "PhaseTime", "finite_number"]
+__all__ = ["JobMetrics", "MetricsFile", "PhaseTime"]
 
 _GAP_SECONDS = (
     30.0  # rows come once a second; a longer silence is a stop, a start after it a resume
@@ -180,13 +179,6 @@ class JobMetrics:
         for row in file.iter_rows():
             (take or self.add)(row)
         return self.num_rows - before
-
-
-def finite_number(value: Any) -> float | None:
-    """The value if it is a finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
 
 
 def _size(value: Any, otherwise: int | None) -> int | None:

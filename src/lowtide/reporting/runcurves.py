@@ -11,8 +11,8 @@ from dataclasses import field
 from typing import Any
 
 from lowtide.quickclasses import dataclass
-from lowtide.reporting.metrics import JobMetrics, finite_number
-from lowtide.reporting.series import Series, SpacedItems, round_number
+from lowtide.reporting.metrics import JobMetrics
+from lowtide.reporting.series import Series, SpacedItems, finite_number, round_number
 
 __all__ = ["MAX_SAMPLES", "Evaluation", "RunRecord"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.quickclasses import dataclass
-from lowtide.reporting.metrics import finite_number
 from lowtide.reporting.runcurves import RunRecord
+from lowtide.reporting.series import finite_number
 
 __all__ = ["RunFacts", "made_with", "run_facts"]
 

@@ -18,10 +18,10 @@ from lowtide.files import read_json
 from lowtide.memory import format_size
 from lowtide.progress import format_count, format_seconds
 from lowtide.reporting.jobs import describe_state, device_chart, memory_chart, phase_table
-from lowtide.reporting.metrics import MetricsFile, finite_number
+from lowtide.reporting.metrics import MetricsFile
 from lowtide.reporting.runcurves import MAX_SAMPLES, RunRecord
 from lowtide.reporting.runfacts import made_with, run_facts
-from lowtide.reporting.series import Series
+from lowtide.reporting.series import Series, finite_number
 from lowtide.stores.urls import show_path
 
 __all__ = ["RunReader"]

@@ -8,12 +8,13 @@ Memory:  `limit` buckets, whatever the number of points
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from lowtide.quickclasses import dataclass
 
-__all__ = ["Bucket", "Series", "SpacedItems", "round_number"]
+__all__ = ["Bucket", "Series", "SpacedItems", "finite_number", "round_number"]
 
 
 @dataclass
@@ -62,9 +63,7 @@ class Series:
 
     def add(self, value: Any, *, places: Sequence[float]) -> None:
         """Add a point; values that are not finite numbers are ignored."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return
-        if not math.isfinite(value):
+        if (value := finite_number(value)) is None:
             return
         self.first = value if self.first is None else self.first
         self.last = value
@@ -130,6 +129,14 @@ class SpacedItems:
         if self.count and (self.count - 1) % self._stride:
             return [*self._kept, self._last]
         return list(self._kept)
+
+
+def finite_number(value: Any) -> float | None:
+    """The value if it is a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # Not isfinite: whole numbers in JSON have no limit, and larger ones are no floats.
+    return value if abs(value) <= sys.float_info.max else None
 
 
 def round_number(value: float, digits: int = 6) -> float:
