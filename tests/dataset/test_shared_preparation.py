@@ -152,24 +152,29 @@ def test_files_that_no_worker_made_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("settings", "done", "ahead", "names"),
+    ("shuffle", "done", "ahead", "names"),
     [
-        ({}, 0, True, ["hash", "close", "tally", "duplicates", "encode"]),
-        ({}, 3, True, ["hash", "close", "tally", "encode"]),  # all is encoded ahead
-        ({}, 0, False, ["hash", "tally", "duplicates", "encode"]),
+        (True, 0, True, ["hash", "close", "tally", "duplicates", "encode", "cut"]),
+        (True, 2, True, ["hash", "close", "tally", "duplicates", "encode", "cut"]),
+        (True, 3, True, ["hash", "close", "cut"]),  # all is encoded ahead
+        (False, 3, True, ["hash", "close", "tally", "encode", "cut"]),  # borders follow blocks
+        (True, 0, False, ["hash", "tally", "duplicates", "encode", "cut"]),
+        (True, 3, False, ["hash", "tally", "encode", "cut"]),  # by a worker that was killed
     ],
 )
 def test_stages_that_nobody_asks_for_are_left_out(
-    settings: Any, done: int, ahead: bool, names: list[str]
+    shuffle: bool, done: int, ahead: bool, names: list[str]
 ) -> None:
     run: Any = object.__new__(running._SharedPreparation)
     seen: list[str] = []
     run._job = SimpleNamespace(
-        parts=[1, 2, 3], records=SimpleNamespace(list_done=lambda stage: set(range(done)))
+        parts=[1, 2, 3],
+        records=SimpleNamespace(list_done=lambda stage: set(range(done))),
+        settings=SimpleNamespace(shuffle=shuffle),
     )
     run._ahead = SimpleNamespace(close=lambda: seen.append("close")) if ahead else None
     run.stages = lambda: [
-        SimpleNamespace(name=name) for name in ("hash", "tally", "duplicates", "encode")
+        SimpleNamespace(name=name) for name in ("hash", "tally", "duplicates", "encode", "cut")
     ]
     for stage in run._iter_stages():
         seen.append(stage.name)  # noqa: PERF401  between calls of close

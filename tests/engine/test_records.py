@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.engine import storefolders
+from lowtide.engine.folders import DiskFolder
 from lowtide.engine.outputs import OutputWriter
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
@@ -176,6 +177,16 @@ def test_workers_that_count_otherwise_are_refused(tmp_path: Path) -> None:
         records.agree_on_count("hash", 6)
     records.agree_on_count("encode", 5)
     assert records.list_stages() == [("hash", 5), ("encode", 5)]
+
+
+def test_the_number_of_tasks_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Records(tmp_path).agree_on_count("hash", 5)
+    monkeypatch.setattr(DiskFolder, "create", lambda *_: 1 / 0)
+    Records(tmp_path).agree_on_count("hash", 5)
+    with pytest.raises(ZeroDivisionError):
+        Records(tmp_path).agree_on_count("encode", 5)
 
 
 def test_what_a_task_needs_meanwhile_goes_with_it(tmp_path: Path) -> None:

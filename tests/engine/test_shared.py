@@ -29,7 +29,7 @@ from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.shared import run_shared
 from lowtide.engine.tasks import Task, Uncommitted
 from lowtide.engine.workstate import describe_work, is_work_folder
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.files import hold_lock
 from lowtide.stores.paths import StorePath
 
@@ -473,7 +473,7 @@ def test_who_is_not_alone_begins_anywhere(monkeypatch: pytest.MonkeyPatch) -> No
             return at
 
         run.choose = choose
-        run.run(1)
+        run.run(1, lambda: None)
         assert places == [first]
     assert asked == [5]
 
@@ -586,7 +586,37 @@ def test_an_error_ends_all_threads_and_the_first_is_told() -> None:
     assert run.news.is_set()
     run.work()
     with pytest.raises(ValueError, match="first"):
-        run.run(1)
+        run.run(1, lambda: None)
+
+
+def test_the_first_task_does_not_wait_for_the_number_of_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recording it takes a flush to the disk, of each stage."""
+    records, begun = Records(tmp_path), threading.Event()
+    agree = Records.agree_on_count
+
+    def agree_late(self: Records, *given: Any, **more: Any) -> None:
+        assert begun.wait(60)
+        agree(self, *given, **more)
+
+    monkeypatch.setattr(Records, "agree_on_count", agree_late)
+    stage = Numbers("one", 2, records, lambda index: begun.set())
+    run_shared([stage], records, num_workers=1, on_stage=ignore)
+    assert stage.ran == [0, 1] and records.list_stages() == [("one", 2)]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_another_number_of_tasks_ends_the_work(tmp_path: Path, done: bool) -> None:
+    records = Records(tmp_path)
+    records.agree_on_count("one", 2)
+    if done:
+        for index in range(3):
+            records.commit_record(Task("one", index), facts={"number": index})
+    stages = [Numbers(name, 3, records) for name in ("one", "two")]
+    with pytest.raises(UsageError, match="stage one has 2 tasks for other workers, 3 for this"):
+        run_shared(stages, records, num_workers=1, on_stage=ignore)
+    assert not stages[1].ran and list_leases(tmp_path) == {}
 
 
 def test_phases_are_shown_one_after_the_other(

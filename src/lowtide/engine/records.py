@@ -238,7 +238,8 @@ class Records:
 
         `place` is the index of the stage among the stages of its worker.
         """
-        self.create(f"{stage}/{_COUNT}", json.dumps([count, place]).encode())
+        if not self.place.exists(f"{stage}/{_COUNT}"):  # creating it takes a flush to the disk
+            self.create(f"{stage}/{_COUNT}", json.dumps([count, place]).encode())
         stored = self._read_count(stage)
         if stored != count:
             raise UsageError(

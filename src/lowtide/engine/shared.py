@@ -65,11 +65,12 @@ def run_shared(
                 if is_finished():
                     return
                 count = stage.count_tasks()
-                records.agree_on_count(stage.name, count, place=place)
                 run = _StageRun(
                     stage, count, records, leases, on_stage(stage.name, count), shortest_pause
                 )
-                run.run(num_workers)
+                run.run(
+                    num_workers, partial(records.agree_on_count, stage.name, count, place=place)
+                )
     except (OSError, ValueError, LowtideError):
         if not is_finished():
             raise
@@ -129,16 +130,24 @@ class _StageRun:
     news: threading.Event = field(default_factory=threading.Event)
     committers: Committers = field(default_factory=Committers)
 
-    def run(self, num_workers: int) -> None:
+    def run(self, num_workers: int, agree: Callable[[], None]) -> None:
+        """Do the stage; `agree` compares its number of tasks with that of other workers.
+
+        It waits for the disk, so it runs beside the first task: what tasks write does not depend on
+        it, and an error ends the work.
+        """
         self.look()
         self.is_alone = not self.leases.has_any(self.stage.name)
-        if len(self.done) < self.num_tasks:
+        if len(self.done) >= self.num_tasks:
+            agree()
+        else:
             threads = min(num_workers, self.num_tasks)
             with (
                 self.committers.start(max(threads, self.records.place.least_committers)),
                 ThreadPoolExecutor(threads, thread_name_prefix="lowtide-task") as pool,
             ):
                 try:
+                    self.committers.submit(partial(self.check, agree))
                     for future in [pool.submit(self.work) for _ in range(threads)]:
                         future.result()
                 except BaseException as error:  # a signal: running tasks are the last ones
@@ -146,6 +155,12 @@ class _StageRun:
                     raise
         if self.error is not None:
             raise self.error
+
+    def check(self, agree: Callable[[], None]) -> None:
+        try:
+            agree()
+        except BaseException as error:
+            self.stop(error)
 
     def look(self) -> None:
         """Read which tasks are done, including those of other workers."""

@@ -33,6 +33,7 @@ from lowtide.engine.taskscratch import TaskScratch
 
 __all__ = [
     "DUPLICATE_STAGE",
+    "TALLY_STAGE",
     "DuplicateStage",
     "PartDuplicates",
     "Search",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from lowtide.dataset.settings import PrepareSettings
 from lowtide.dataset.staged.ahead import EncodingAhead
 from lowtide.dataset.staged.duplicates import (
     DUPLICATE_STAGE,
+    TALLY_STAGE,
     DuplicateStage,
     Tally,
     tally_stage,
@@ -61,6 +62,7 @@ from lowtide.tokenizer import Tokenizer
 __all__ = ["StagedResult", "prepare_shared", "work_folder"]
 
 _LIMITS = WorkerLimits()
+_BEFORE_SHARDS = (TALLY_STAGE, DUPLICATE_STAGE, ENCODE_STAGE)
 
 
 class StagedResult(NamedTuple):
@@ -236,13 +238,21 @@ class _SharedPreparation:
         )
 
     def _iter_stages(self) -> Iterator[Stage]:
-        """All stages, in order, except the duplicates stage if its result is not needed."""
+        """All stages, in order, except those whose results are not needed.
+
+        If all parts were encoded right after hashing, these are all between hashing and the shards:
+        each would take some flushes to the disk, during which nothing else happens.
+        """
+        needless: Collection[str] = ()
         for stage in self.stages():
-            if stage.name == DUPLICATE_STAGE and self._is_encoded():
+            if stage.name in needless or (stage.name == DUPLICATE_STAGE and self._is_encoded()):
                 continue
             yield stage
             if self._ahead is not None and stage.name == HASH_STAGE:
                 self._ahead.close()
+                # Without the shuffle, borders of shards follow the first blocks in the tally.
+                if self._job.settings.shuffle and self._is_encoded():
+                    needless = _BEFORE_SHARDS
 
     def _is_encoded(self) -> bool:
         return len(self._job.records.list_done(ENCODE_STAGE)) == len(self._job.parts)
