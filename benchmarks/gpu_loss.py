@@ -54,7 +54,7 @@ RECIPE: dict[str, Any] = {
 TIMED_STEPS = 20
 # Settings of presets that a run of minutes does not use.
 OF_LONG_RUNS = ("max_hours", "eval_interval", "save_interval")
-OF_THE_SHAPE = ("layout", "num_layers", "width", "num_heads", "seq_len")
+OF_THE_SHAPE = ("layout", "num_layers", "width", "num_heads", "num_kv_heads", "seq_len")
 HEAD_DIM = 128
 
 
@@ -125,13 +125,18 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
 
 
 def preset_recipe(
-    name: str, layers: int | None, width: int | None, kv_heads: int
+    name: str, layers: int | None, width: int | None, kv_heads: int | None
 ) -> tuple[GPTConfig, Any]:
-    """The shape of a preset, or a smaller one of its layout, and its other settings."""
+    """The shape of a preset, or another one of its layout, and its other settings.
+
+    Its number of heads of keys and values is that of its own width; another width has all heads.
+    """
     values = read_preset(name, for_settings=TrainSettings)
     for left_out in OF_LONG_RUNS:
         values.pop(left_out, None)
     shape = {field: values.pop(field) for field in OF_THE_SHAPE if field in values}
+    if kv_heads is None and width in (None, shape["width"]):
+        kv_heads = shape.get("num_kv_heads")
     width = width or shape["width"]
     config = SHAPES["qwen3, 6 heads"].replace(
         num_layers=layers or shape["num_layers"],
@@ -139,7 +144,7 @@ def preset_recipe(
         num_heads=width // HEAD_DIM,
         head_dim=0,
         mlp_width=0,
-        num_kv_heads=kv_heads,
+        num_kv_heads=kv_heads or 0,
         layout=shape.get("layout", "qwen3"),
         logit_cap=None,
         without_own_values=None,
@@ -167,7 +172,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="with --preset: another depth")
     parser.add_argument("--width", type=int, help="with --preset: another width, heads of 128")
     parser.add_argument(
-        "--kv-heads", type=int, default=0, help="with --preset: heads of keys and values; 0 is all"
+        "--kv-heads", type=int, help="with --preset: heads of keys and values; 0 is all"
     )
     parser.add_argument("--tokens", type=int, help="train on the first so many only")
     parser.add_argument("--seconds", type=float, default=178.0)
