@@ -180,6 +180,22 @@ def test_flags_beat_config_file_beats_preset_beats_default(
         parse(["--preset", "high"], PresetSettings)
 
 
+def test_a_shape_by_flag_takes_the_place_of_one_in_a_preset_or_a_file(tmp_path: Path) -> None:
+    """Two kinds of shape are an error only where one place gives both."""
+    small = parse(["--preset", "small-data", "--target-params", "1M"], TrainSettings).model
+    assert (small.target_params, small.num_layers, small.num_kv_heads) == (10**6, None, None)
+    config = tmp_path / "c.json"
+    config.write_text('{"num_layers": 3, "width": 96, "num_heads": 3, "num_kv_heads": 1}')
+    words = ["--preset", "small-data", "--config-file", str(config)]
+    given = parse([*words, "--num-heads", "2"], TrainSettings).model
+    assert (given.num_layers, given.width, given.num_heads, given.num_kv_heads) == (3, 96, 2, None)
+    config.write_text('{"target_params": 2000000}')
+    assert parse(words, TrainSettings).model.num_layers is None
+    assert parse([*words, "--width", "64"], TrainSettings).model.target_params is None
+    both = parse(["--preset", "h100", "--target-params", "1M", "--width", "64"], TrainSettings)
+    assert (both.model.target_params, both.model.width) == (10**6, 64)  # refused later, with both
+
+
 @pytest.mark.parametrize("word", ["--presett=wide", "--prest", "--config-fil", "--config_files"])
 def test_a_flag_beside_the_settings_is_named_where_it_is_nearly_one(word: str) -> None:
     wanted = "--preset" if word.startswith("--p") else "--config-file"

@@ -30,7 +30,7 @@ from lowtide.flags import (
     stray_word,
 )
 from lowtide.flatsettings import groups_of, note_left_out, setting_fields
-from lowtide.settings import is_built_in, nearest_name, read_config_file, read_preset
+from lowtide.settings import give_way, is_built_in, nearest_name, read_config_file, read_preset
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -65,15 +65,16 @@ def parse_settings(
     if config_path is not None:
         config = read_config_file(Path(config_path), for_settings=cls)
         supplied = supplied | {*config} if is_built_in(config_path, cls) else supplied - {*config}
-        options |= config
+        options = give_way(cls, options, config) | config
+    named = _named(words, names)
+    options = give_way(cls, options, named)
     settings = read_plain_flags(cls, words) if not options else None
     if settings is not None:
         return settings
     _refuse_stray_word(cls, words, options, program=program)
     _refuse_misspelt(cls, words, options)
     settings = _parse_by_tyro(cls, words, options, program=program, summary=summary)
-    named = _named(words, names)
-    return note_left_out(settings, {*options, *named}, supplied=supplied - named)
+    return note_left_out(settings, {*options, *named}, supplied=(supplied & {*options}) - named)
 
 
 def _refuse_empty_names(words: Sequence[str]) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "SIZES",
     "build_settings",
     "convert_options",
+    "give_way",
     "import_when_used",
     "is_built_in",
     "nearest_name",
@@ -89,9 +90,12 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
         path = options.pop("config_file")
         config = read_config_file(path, for_settings=cls)
         supplied = {*config} - {*options} if is_built_in(path, cls) else set()
+        config = give_way(cls, config, _not_none(options))
+        supplied &= {*config}
         options = {**config, **options}
     if "preset" in options and hasattr(cls, "presets_dir"):
         preset = read_preset(options.pop("preset"), for_settings=cls)
+        preset = give_way(cls, preset, _not_none(options))
         supplied |= {*preset} - {*options}
         options = {**preset, **options}
     values = convert_options(cls, options)
@@ -105,6 +109,23 @@ def build_settings(cls: type[SettingsT], options: Mapping[str, Any]) -> Settings
     if missing:
         raise UsageError(f"missing setting: {', '.join(missing)}")
     return note_left_out(from_flat(cls, values), values, supplied=supplied)
+
+
+def give_way(cls: type[Any], options: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """Options of a preset or a file, without those that a setting given above them rules out.
+
+    >>> class Settings:
+    ...     rules_out = {"target_params": ("width", "num_layers")}
+    >>> give_way(Settings, {"width": 768, "seed": 1}, ["target_params"])
+    {'seed': 1}
+    """
+    rules: Mapping[str, Collection[str]] = getattr(cls, "rules_out", {})
+    out = {name for above in given for name in rules.get(above, ())}
+    return {name: value for name, value in options.items() if name not in out}
+
+
+def _not_none(options: Mapping[str, Any]) -> set[str]:
+    return {name for name, value in options.items() if value is not None}
 
 
 def require(

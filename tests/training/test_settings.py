@@ -298,3 +298,11 @@ def test_an_evaluation_of_nothing_is_refused(name):
     with pytest.raises(UsageError, match=f"{name} is 0, expected at least 1"):
         EvaluateSettings(model_name="m", dataset_dir=("d",), **{name: 0})
     assert getattr(EvaluateSettings(model_name="m", dataset_dir=("d",), **{name: 1}), name) == 1
+
+
+def test_a_shape_by_keyword_takes_the_place_of_the_preset_s() -> None:
+    small = train_settings(preset="small-data", target_params=10**6)
+    assert small.model.num_layers is None and "num_layers" not in small.supplied
+    assert train_settings(preset="small-data", num_heads=2).model.num_kv_heads is None
+    kept = train_settings(preset="small-data", target_params=None).model
+    assert (kept.num_layers, kept.num_kv_heads) == (6, 4)

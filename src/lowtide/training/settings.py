@@ -14,6 +14,7 @@ from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings, import_when_used, require
 from lowtide.training.learningsettings import LearningSettings
 from lowtide.training.settinggroups import (
+    SHAPE_FIELDS,
     BatchSettings,
     ComputeSettings,
     DataSettings,
@@ -57,6 +58,11 @@ class TrainSettings:
 
     presets_dir: ClassVar[Path] = Path(__file__).parent / "presets"
     configs_dir: ClassVar[Path] = Path(__file__).parent / "configs"
+    rules_out: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(SHAPE_FIELDS, ("target_params",)),
+        "num_heads": ("target_params", "num_kv_heads"),
+        "target_params": SHAPE_FIELDS,
+    }
     flag_words: ClassVar[Mapping[str, str]] = COLUMN_FLAG
     common_flags: ClassVar[tuple[str, ...]] = (
         "dataset_dir", "input_file", "tokenization", "model_name", "init_from_model",
