@@ -253,6 +253,24 @@ def test_what_is_no_lease_is_of_no_dead_process(content: bytes) -> None:
     assert module._is_of_dead_process(content) is False
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "[" * 100_000, "[]", "3", '{"by": 1}', '{"nonce": "../../x"}', '{"nonce": []}', "\xff"],
+)
+def test_damaged_leases_and_failures_are_no_errors(tmp_path: Path, text: str) -> None:
+    """They save work, and no result depends on them."""
+    records, data = Records(tmp_path), text.encode("latin-1")
+    for name in ("leases/hash-0000007.lease", "failures/hash-0000007-1", "failures/hash"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    assert list_leases(tmp_path) == {} and list_failures(tmp_path) == {}
+    assert module._is_of_dead_process(data) is False
+    assert note_loss(records, TASK, data) is True
+    assert note_loss(records, TASK, data) is False
+    assert count_losses(tmp_path) == {TASK.name: 1}
+    assert len(list((tmp_path / "losses").iterdir())) == 1
+
+
 def test_a_process_is_dead_on_its_own_machine_alone() -> None:
     machine = module._find_machine()
     for where, pid, dead in (

@@ -94,7 +94,7 @@ def _read_claim(store: Store, url: StoreURL) -> Claim | None:
     try:
         row = json.loads(data)
         return Claim(int(row["number"]), str(row["plan"]), str(row["tag"]), str(row["work_dir"]))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import json
 import os
 import secrets
 import shutil
@@ -22,7 +23,7 @@ from collections.abc import Collection, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from lowtide import files
 from lowtide.errors import UsageError
@@ -37,6 +38,7 @@ __all__ = [
     "SeenLease",
     "SharedFolder",
     "open_folder",
+    "parse_note",
     "work_folder_beside",
 ]
 
@@ -145,6 +147,15 @@ def open_folder(path: Path) -> SharedFolder:
         return StoreFolder(path)
     files.require_local(path)
     return DiskFolder(path)
+
+
+def parse_note(data: bytes) -> dict[str, Any]:
+    """The values of a lease or of a failure; empty if it is damaged, since no result needs them."""
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def work_folder_beside(output: Path) -> Path:

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lowtide.engine.folders import Lease, SeenLease, open_folder
+from lowtide.engine.folders import Lease, SeenLease, open_folder, parse_note
 from lowtide.engine.records import Records, describe_worker
 from lowtide.engine.tasks import Task
 from lowtide.errors import DataError, LowtideError
@@ -178,12 +178,11 @@ def _find_machine() -> str | None:
 
 def _is_of_dead_process(content: bytes) -> bool:
     """True if a lease belongs to a dead process of this machine, so there is no need to wait."""
-    try:
-        row = json.loads(content)
-        machine, pid = row["machine"], int(row["pid"])
-    except (ValueError, KeyError, TypeError):
+    row = parse_note(content)
+    machine, pid = row.get("machine"), row.get("pid")
+    if machine is None or machine != _find_machine() or not isinstance(pid, int):
         return False
-    return machine is not None and machine == _find_machine() and not Path(f"/proc/{pid}").exists()
+    return not Path(f"/proc/{pid}").exists()
 
 
 def list_leases(folder: Path) -> dict[str, str]:
@@ -193,9 +192,10 @@ def list_leases(folder: Path) -> dict[str, str]:
     for name in place.list_names("leases"):
         if not name.endswith(_LEASE):
             continue
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            row = json.loads(place.read(f"leases/{name}"))
-            found[name.removesuffix(_LEASE)] = str(row["worker"])
+        with contextlib.suppress(OSError):
+            row = parse_note(place.read(f"leases/{name}"))
+            if "worker" in row:
+                found[name.removesuffix(_LEASE)] = str(row["worker"])
     return found
 
 
@@ -227,10 +227,9 @@ def _describe_error(error: Exception) -> dict[str, str | None]:
 
 def note_loss(records: Records, task: Task, lease: bytes) -> bool:
     """Record that the owner of a lease is dead; False if another worker has already."""
-    try:
-        nonce = str(json.loads(lease)["nonce"])
-    except (ValueError, KeyError, TypeError):  # its owner died before it wrote all of it
-        nonce = checksum_bytes(lease)[:16]
+    nonce = parse_note(lease).get("nonce")
+    if not isinstance(nonce, str) or not nonce.isalnum():
+        nonce = checksum_bytes(lease)[:16]  # its owner died before it wrote all of it
     row = {"by": describe_worker(), "nonce": secrets.token_hex(8)}
     return records.create(f"losses/{task.name}-{nonce}", json.dumps(row).encode())
 
@@ -241,9 +240,11 @@ def list_failures(folder: Path) -> dict[str, Failure]:
     found: dict[str, Failure] = {}
     for name in place.list_names("failures"):
         task, _, number = name.rpartition("-")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            row = json.loads(place.read(f"failures/{name}"))
-            found[task] = Failure(int(number), f"{row['by']}: {row['message']}", row.get("next"))
+        with contextlib.suppress(OSError):
+            row = parse_note(place.read(f"failures/{name}"))
+            if number.isdecimal() and "by" in row and "message" in row:
+                text = f"{row['by']}: {row['message']}"
+                found[task] = Failure(int(number), text, row.get("next"))
     return found
 
 

@@ -13,7 +13,6 @@ the record, which is created once, names the valid one. Scratch files are on a l
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from lowtide import files
-from lowtide.engine.folders import Lease, SeenLease
+from lowtide.engine.folders import Lease, SeenLease, parse_note
 from lowtide.errors import DataError, UsageError
 from lowtide.quickclasses import dataclass
 from lowtide.scratch import scratch_folder, temporary_root
@@ -247,10 +246,10 @@ class _StoreLease:
         """The tag of the lease if it is still ours, after the response to its renewal was lost."""
         try:
             info, found = self.store.read_whole(self.url, most_bytes=_MOST_SMALL_BYTES)
-            is_ours = json.loads(bytes(found))["nonce"] == json.loads(content)["nonce"]
-        except (ObjectMissingError, ValueError, KeyError, TypeError):
+        except ObjectMissingError:
             return None
-        return info.tag if is_ours else None
+        nonce = parse_note(content).get("nonce")
+        return info.tag if nonce and parse_note(bytes(found)).get("nonce") == nonce else None
 
     def release(self) -> None:
         with self.lock, contextlib.suppress(DataError):
