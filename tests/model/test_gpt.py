@@ -336,3 +336,18 @@ def test_a_batch_without_rows_has_gradients_of_zero(layout):
     logits.sum().backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     assert len(gradients) > 10 and not any(g.any() for g in gradients)
+
+
+def test_ids_and_targets_are_whole_numbers_of_any_size():
+    """Targets in int32, as JAX's loaders give them, ended in an assertion."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=50, context_length=8, num_layers=1, width=16, num_heads=1))
+    ids, targets = torch.randint(50, (2, 8)), torch.randint(50, (2, 8))
+    expected = model(ids, targets).item()
+    for dtype in (torch.int32, torch.uint16, torch.uint8):
+        assert model(ids.to(dtype), targets.to(dtype)).item() == expected
+    for wrong in (ids.float(), ids.bool(), ids.tolist(), ids.numpy()):
+        with pytest.raises(UsageError, match=r"ids are of type .*, expected a tensor"):
+            model(wrong, targets)
+        with pytest.raises(UsageError, match=r"targets are of type .*, expected a tensor"):
+            model(ids, wrong)

@@ -20,8 +20,10 @@ def test_a_model_is_loaded_onto_a_device_that_is_there(tmp_path):
     ids = torch.arange(8)[None]
     for device in ("cpu", torch.device("cpu")):
         assert torch.equal(load_model(tmp_path, device=device)(ids), model(ids))
-    for device in ("nonsense", "cuda:99", "tpu", torch.device("meta")):
-        with pytest.raises(UsageError, match=f"device is '{device}'"):
+    for device in ("nonsense", "cuda:99", "tpu", torch.device("meta"), torch.device("cuda:99"), 99):
+        with pytest.raises(
+            UsageError, match=f"device is '{'cuda:99' if device == 99 else device}'"
+        ):
             load_model(tmp_path, device=device)
 
 
@@ -34,6 +36,8 @@ def test_models_without_numbers_are_refused(token_file, tmp_path):
     with torch.device("meta"):
         model = GPT(config)
         module = torch.nn.Sequential(torch.nn.Embedding(37, 8), torch.nn.Linear(8, 37))
+    with pytest.raises(UsageError, match="a model is a GPT or a torch module, not type"):
+        Trainer(GPT, data=data)
     for given, kind in ((model, "parameters"), (module, "parameters"), (whole, "buffers")):
         with pytest.raises(UsageError, match=f"the model has {kind} on torch's meta device"):
             Trainer(given, data=data, model_name="meta", checkpoints_dir=tmp_path)

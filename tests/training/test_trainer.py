@@ -51,6 +51,18 @@ def make_group(calls: Calls, *, is_first: bool = True, on_cpu: bool = True, size
     )  # fmt: skip
 
 
+def test_what_a_step_cannot_use_is_refused_before_it(token_file, tmp_path):
+    data = TokenDataset(token_file, split="train", seq_len=16)
+    options = {"data": data, "checkpoints_dir": tmp_path, "device": "cpu"}
+    model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
+    large = Tokenizer.from_characters(map(chr, range(65, 66 + VOCAB)))
+    with pytest.raises(UsageError, match=rf"has {large.vocab_size} ids, .* {VOCAB} rows"):
+        Trainer(model, tokenizer=large, model_name="large", sample_tokens=0, **options).fit()
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(UsageError, match="LBFGS computes the loss several times"):
+        Trainer(model, optimizer=lbfgs, model_name="lbfgs", **options).fit()
+
+
 def test_options_follow_the_model_the_data_and_the_optimizer(token_file, tmp_path, monkeypatch):
     model = GPT(GPTConfig(VOCAB, 16, 1, 32, 2))
     data = TokenDataset(token_file, split="train", seq_len=16)

@@ -142,6 +142,8 @@ class GPT(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return logits [B, T, V], or with targets [B, T] the mean loss in nats per token."""
+        ids = _as_ids(ids, "ids")
+        targets = None if targets is None else _as_ids(targets, "targets")
         if ids.ndim != 2 or (targets is not None and targets.shape != ids.shape):
             shapes = [tuple(part.shape) for part in (ids, targets) if part is not None]
             raise UsageError(
@@ -227,6 +229,19 @@ def _call_again(module: nn.Module, *arguments: Any) -> Any:
     pass.
     """
     return checkpoint(module, *arguments, use_reentrant=False)
+
+
+def _as_ids(given: Any, name: str) -> Tensor:
+    """Whole numbers of any size as indices; what is none is refused."""
+    if isinstance(given, Tensor) and given.dtype == torch.int64:
+        return given
+    kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
+    if not isinstance(given, Tensor) or given.is_floating_point() or given.dtype == torch.bool:
+        raise UsageError(
+            f"{name} are of type {kind}, expected a tensor of whole numbers",
+            next_step="give torch.tensor(…, dtype=torch.long), of rows and tokens",
+        )
+    return given.long()
 
 
 def _autocast(x: Tensor) -> bool:

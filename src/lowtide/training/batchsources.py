@@ -143,6 +143,13 @@ def bound_ids(
     most = config.vocab_size if isinstance(config, GPTConfig) else None
     _bound(data, most)
     if tokenizer is not None:
+        if most is not None and tokenizer.vocab_size > most:  # before anything is written
+            raise UsageError(
+                f"the tokenizer has {tokenizer.vocab_size:,} ids, the model's embedding "
+                f"{most:,} rows",
+                next_step="give the tokenizer that the data was made with, and a GPTConfig with "
+                f"vocab_size={tokenizer.vocab_size}",
+            )
         most = min(most or tokenizer.vocab_size, tokenizer.vocab_size)
     for other in held_out.values():
         _bound(other, most)

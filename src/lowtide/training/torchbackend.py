@@ -125,6 +125,11 @@ class _TorchBackend:
 
 def _require_own(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Refuse an optimizer of another model: this one would not change."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UsageError(
+            "LBFGS computes the loss several times a step, which only a loop of your own can do",
+            next_step="give another optimizer, such as torch.optim.AdamW(model.parameters())",
+        )
     theirs = {id(one) for group in optimizer.param_groups for one in group["params"]}
     if theirs.isdisjoint(map(id, model.parameters())):
         raise UsageError(

@@ -49,7 +49,7 @@ class GPT(gpt.GPT):
 def load_model(
     folder: str | Path,
     *,
-    device: str | torch.device = "cpu",
+    device: str | int | torch.device = "cpu",
     note: Callable[[str], None] | None = None,
 ) -> GPT:
     """Load a network: that of a run (its name or folder), or the folder of a transformers model.
@@ -57,6 +57,7 @@ def load_model(
     Damaged weights are reported by `note` (stderr if not given), and the newest undamaged
     checkpoint is loaded.
     """
-    is_named = isinstance(device, str) or device.type == "meta"  # which holds no numbers
-    place = pick_device(str(device)) if is_named else device
+    place = f"cuda:{device}" if isinstance(device, int) else device  # as torch counts GPUs
+    if isinstance(place, str) or place.type in ("meta", "cuda"):  # meta holds no numbers
+        place = pick_device(str(place))
     return load_network(GPT, find_model_dir(folder), device=place, note=note)
