@@ -197,6 +197,18 @@ def test_half_precision_is_switched_off_with_its_format(tmp_path, now, precision
     assert (kept.precision, kept.use_mixed_precision) == (precision, precision is not None)
 
 
+@pytest.mark.parametrize("hours", [None, 1.5, 3.0])
+def test_a_preset_gives_no_length_to_a_run_that_has_its_own(tmp_path, hours):
+    """With a length by hand the preset's time limit was applied, and decided the rates."""
+    (tmp_path / "settings.json").write_text(json.dumps({"max_iters": 4, "max_hours": hours}))
+    given = train_settings(preset="small-data", max_iters=6)
+    assert given.length.max_hours == 1.5
+    kept = continued_settings(tmp_path, given).length
+    assert (kept.max_iters, kept.max_hours) == (6, hours)
+    alone = continued_settings(tmp_path, train_settings(max_iters=6)).length
+    assert (alone.max_iters, alone.max_hours) == (6, None)
+
+
 def test_a_preset_of_another_version_changes_no_run(tmp_path):
     """Its values are for new runs; with a flag they are applied, or refused."""
     run = {"learning_rate": 0.5, "embedding_rate": 3.0, "width": 64, "seed": 7, "compile": False}

@@ -242,7 +242,7 @@ def _left_to_the_run(settings: TrainSettings) -> set[str]:
     """
     names = {*settings.left_out, *settings.supplied}
     if not names.issuperset(_LENGTH):  # one of them is given, and is the whole length
-        names -= {*_LENGTH}
+        names -= {*_LENGTH} - {*settings.supplied}
     if "use_mixed_precision" not in names and not settings.computing.use_mixed_precision:
         names -= {"precision"}  # the format of half precision, which no flag takes back by itself
     return names
