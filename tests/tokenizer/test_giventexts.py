@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lowtide.errors import UsageError
@@ -43,3 +44,47 @@ def test_one_special_token_is_not_its_characters() -> None:
     assert found.special_tokens == {"<x>": 256}
     with pytest.raises(UsageError, match="a text is int"):
         text_list([5])  # pyright: ignore
+
+
+BYTES = {number: bytes([number]) for number in range(256)}
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "merges", "message"),
+    [
+        (BYTES | {-1: b"ab"}, [], "a token has the id -1, expected a whole number from 0 on"),
+        (BYTES | {256.0: b"ab"}, [], "a token has the id 256.0, expected a whole number"),
+        (BYTES | {"256": b"ab"}, [], "a token has the id '256', expected a whole number"),
+        (BYTES | {256: "ab"}, [], "token 256 is str, expected bytes"),
+        ({token: id for id, token in BYTES.items()}, [], r"the id b'\\x00', expected a whole"),
+        (None, [], "a vocabulary is NoneType, expected bytes by id"),
+        (BYTES, None, "merges is NoneType, expected pairs of bytes"),
+        (BYTES, [(b"a",)], "a merge is .*, expected a pair of bytes"),
+        (BYTES, [("a", "b")], "a merge is .*, expected a pair of bytes"),
+        (BYTES, "ab", "a merge is 'a', expected a pair of bytes"),
+    ],
+)
+def test_a_vocabulary_is_bytes_by_id(vocabulary: Any, merges: Any, message: str) -> None:
+    """The token of id -1 took the place of the last one, without a word."""
+    with pytest.raises(UsageError, match=message):
+        Tokenizer.from_vocabulary(vocabulary, merges)
+    if vocabulary is BYTES:
+        with pytest.raises(UsageError, match=message):
+            Tokenizer.from_merges(merges)
+
+
+def test_ids_of_numpy_and_merges_as_lists_are_taken() -> None:
+    ids = {np.int64(number): token for number, token in (BYTES | {256: b"ab"}).items()}
+    merges: Any = [[b"a", b"b"]]
+    assert Tokenizer.from_vocabulary(ids, merges).encode("ab").tolist() == [256]
+
+
+def test_many_texts_are_a_list() -> None:
+    tokenizer = Tokenizer.from_merges([])
+    given: Any
+    for given in (None, 5):
+        with pytest.raises(UsageError, match="encode_batch takes a list of texts, not"):
+            tokenizer.encode_batch(given)
+    with pytest.raises(UsageError, match="id is 'a', expected a whole number"):
+        given = "a"
+        tokenizer.token_bytes(given)

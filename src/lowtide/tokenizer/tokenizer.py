@@ -22,7 +22,15 @@ from lowtide.tokenizer.characters import CharacterEncoder, last_character_cut
 from lowtide.tokenizer.composing import compose_nfc
 from lowtide.tokenizer.filesteps import check_files, encode_by_windows, encode_natively
 from lowtide.tokenizer.formats import load_vocabulary, write_tiktoken, write_vocab_and_merges
-from lowtide.tokenizer.giventexts import as_bytes, as_part, as_text, text_list
+from lowtide.tokenizer.giventexts import (
+    as_bytes,
+    as_part,
+    as_text,
+    merge_list,
+    require_several,
+    text_list,
+    tokens_by_id,
+)
 from lowtide.tokenizer.huggingface import write_tokenizer_json
 from lowtide.tokenizer.limits import EncodingLimits
 from lowtide.tokenizer.patterns import Pattern
@@ -119,7 +127,7 @@ class Tokenizer:
         pattern: Pattern = "gpt2",
     ) -> Tokenizer:
         """Make a tokenizer of merges alone; ids are special tokens, 256 bytes, merges."""
-        specials = text_list(special_tokens)
+        specials, merges = text_list(special_tokens), merge_list(merges)
         return cls(Vocabulary.from_merges(merges, special_tokens=specials, pattern=pattern))
 
     @classmethod
@@ -132,7 +140,7 @@ class Tokenizer:
         pattern: Pattern = "gpt2",
     ) -> Tokenizer:
         """Make a tokenizer of tokens by id and merges; special tokens not in it get new ids."""
-        tokens = dict(vocabulary)
+        tokens, merges = tokens_by_id(vocabulary), merge_list(merges)
         ids = {token: id for id, token in reversed(tokens.items())}
         specials: dict[str, int] = {}
         for text in text_list(special_tokens or ()):
@@ -227,6 +235,7 @@ class Tokenizer:
 
     def token_bytes(self, id: int) -> bytes:
         """Return the bytes of one token."""
+        require_counts(least=None, id=id)
         if not 0 <= id < self.vocab_size:
             raise UsageError(f"id {id} is not in the vocabulary of {self.vocab_size}")
         return self.data.tokens[id]
@@ -258,11 +267,7 @@ class Tokenizer:
         """Return the ids of each text, on several threads; the arrays share one block of memory."""
         self._check_mode(special)
         require_counts(least=0, num_workers=num_workers)
-        if isinstance(texts, str | bytes):
-            raise UsageError(
-                "encode_batch takes a list of texts, and one text was given",
-                next_step="tokenizer.encode(text)",
-            )
+        require_several(texts, "encode_batch")
         workers = int(num_workers or usable_cores())
         if self._package is not None:
             whole = [as_text(text) for text in texts]
