@@ -66,7 +66,9 @@ def test_a_worker_prepares_works_and_cleans_up(
         running._native, "keep_freed_memory", lambda keep: calls.append(("keep", keep))
     )
     monkeypatch.setattr(running, "stop_steps", note("stop"))
-    settings: Any = SimpleNamespace(work_dir=None, out_dir=Path("data/mine"))
+    settings: Any = SimpleNamespace(
+        work_dir=None, out_dir=Path("data/mine"), input_files=("a.txt",)
+    )
     names = ("hash", "encode")
     expected: list[Any] = [
         ("strangers", names), "others", "place", "destination",

@@ -47,7 +47,7 @@ def test_names_are_those_right_under_a_prefix(store: MemoryStore, folder: StoreF
     for key in ("work/plan.json", "work/leases/a", "work/leases/b", "work/leases/c/d", "worker"):
         store.put(key, b"x")
     assert folder.list_names() == ["leases", "plan.json"]
-    assert folder.list_names("leases") == ["a", "b"]
+    assert folder.list_names("leases") == ["a", "b", "c"]
     assert folder.list_names("none") == []
     assert ("list", "work/leases") in store.calls
     assert (folder.exists("plan.json"), folder.exists("plan")) == (True, False)

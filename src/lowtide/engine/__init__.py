@@ -5,7 +5,8 @@
 It knows nothing about particular stages. The modules, in reading order:
 
 tasks       tasks, onetask, shared (runs stages together with other workers), committers
-folder      folders (a disk), storefolders (an object store), plans, records, leases, heldoutputs
+folder      folders (a disk), storefolders (an object store), plans, records, leases, heldoutputs,
+            separation
 results     outputs (the file format), partitions, taskscratch, localcopies
 showing     workstate
 Ray         raynodes, raycommands

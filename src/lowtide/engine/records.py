@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,6 +36,10 @@ _DONE = ".done"
 _COUNT = "count"
 PLAN_NAME = "plan.json"
 """The file of the plan that all workers agree on; the stages decide its content."""
+_OWN_ENTRY = re.compile(
+    rf"{_COUNT}|([0-9]+-)?[0-9a-f]{{16}}|.+-[0-9]{{7}}(-[0-9a-z]+)?(\.(done|out|lease))?"
+)
+"""Files of stages, leases and failures; scratch folders, probes of a store."""
 _OUTPUTS_KEPT = 256
 _PLACES_KEPT = 4096  # about 4 MB
 
@@ -277,19 +282,29 @@ class Records:
     def refuse_strangers(self, stages: Collection[str]) -> None:
         """Raise an error if the folder has entries that workers on these stages did not create.
 
-        A folder with a plan is left to `commit_plan`, which reports what differs: workers with
-        other settings have other stages.
+        Folders of their names are removed at the end, so what is in them is checked too. A folder
+        with a plan is left to `commit_plan`, which reports what differs: workers with other
+        settings have other stages.
         """
         names = self.place.list_names()
         if PLAN_NAME in names:
             return
         for name in names:
-            if name not in self._own_names(stages):
+            stranger = self._find_stranger(name, self._own_names(stages))
+            if stranger is not None:
                 raise UsageError(
-                    f"{name} is here, which no worker made",
+                    f"{stranger} is here, which no worker made",
                     path=self.folder,
                     next_step="give a folder of its own as --work-dir",
                 )
+
+    def _find_stranger(self, name: str, own: Collection[str]) -> str | None:
+        """An entry of the folder, or of a folder in it, that is not ours."""
+        if name not in own or (self.folder / name).is_file():
+            return name
+        others = own if name in self.place.more_names else ("train", "val")  # of new shards
+        inside = (row for row in self.place.list_names(name) if row not in others)
+        return next((f"{name}/{row}" for row in inside if not _OWN_ENTRY.fullmatch(row)), None)
 
     def remove(self, stages: Collection[str]) -> None:
         """Remove everything that workers on these stages wrote, and the folder if it is then empty.

@@ -148,7 +148,7 @@ class StoreFolder:
             return self._store.list_names(url)
         start = len(url.key) + 1
         names = (info.url.key[start:] for info in self._store.iter_objects(url))
-        return [name for name in names if "/" not in name]
+        return list(dict.fromkeys(name.partition("/")[0] for name in names))
 
     def find_time(self, name: str) -> float:
         """When an object was stored."""

@@ -21,6 +21,7 @@ from lowtide.engine.leases import LEASE_SECONDS
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.raycommands import run_workers
 from lowtide.engine.records import Records
+from lowtide.engine.separation import require_separate
 from lowtide.errors import DataError, LowtideError
 from lowtide.filenames import TOKENIZER_NAME
 from lowtide.memory import MemoryBudget, process_peak_bytes
@@ -77,6 +78,7 @@ def train_together(
             records=records,
             make_counter=make_counter,
         )
+        require_separate(records.folder, [out_dir, *settings.input])
         records.refuse_strangers(STAGES)
         records.place.prepare()
         require_writable(out_dir)

@@ -56,6 +56,7 @@ from lowtide.dataset.workfolder import has_plan
 from lowtide.engine.folders import work_folder_beside
 from lowtide.engine.plans import checksum_plan, commit_plan, read_plan
 from lowtide.engine.records import Records
+from lowtide.engine.separation import require_separate
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.filenames import WORK_NAME
@@ -92,6 +93,7 @@ def append_shared(
     """Work on an append until it is done, by this worker or by others."""
     root = settings.dataset_dir
     place = open_place(root)
+    require_separate(append_work_folder(settings), [root, *settings.input_files])
     _refuse_unfinished(root)
     records = Records(append_work_folder(settings), places_kept=limits.places_kept)
     version, info = place.load()

@@ -53,6 +53,7 @@ from lowtide.dataset.tokenfiles.shards import ShardInfo
 from lowtide.engine.folders import work_folder_beside
 from lowtide.engine.plans import commit_plan, read_plan
 from lowtide.engine.records import Records
+from lowtide.engine.separation import require_separate
 from lowtide.engine.tasks import Stage, Task
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.progress import Progress
@@ -108,6 +109,7 @@ def prepare_shared(
             limits=limits,
         )
         run = _SharedPreparation(job, shares, progress, loading)
+        require_separate(work_dir, [settings.out_dir, *settings.input_files])
         job.records.refuse_strangers(run.stage_names)
         _refuse_strangers(job)
         job.records.place.prepare()
