@@ -303,6 +303,25 @@ def test_work_of_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Path("out.work").exists()
 
 
+def test_a_finished_append_given_again_leaves_the_work_of_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a worker that a cluster starts late, with the same work folder."""
+    prepare()
+    append_shared(settings_of("out"), sizes=SIZES)
+    write_corpus(Path("later.txt"), make_documents(30, seed=11))
+    later = settings_of("out", input_files=("later.txt",))
+    with monkeypatch.context() as patch:
+        patch.setattr(adding._FinishStage, "run", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            append_shared(later, sizes=SIZES)
+    before = snapshot(Path("out.work"))
+    assert append_shared(settings_of("out"), sizes=SIZES).was_there
+    assert snapshot(Path("out.work")) == before
+    assert append_shared(later, sizes=SIZES).added_tokens > 0
+    assert not Path("out.work").exists()
+
+
 def test_work_that_a_kill_left_goes_with_the_next_command(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare()
     with monkeypatch.context() as patch:

@@ -89,22 +89,34 @@ def test_the_dataset_is_the_one_that_the_work_was_begun_on(
 
 @pytest.mark.parametrize(
     ("plan", "removed"),
-    [({"verb": "append"}, True), ({"verb": "prepare"}, False), (None, False), ("error", False)],
-)
+    [
+        ({"verb": "append", "dataset": "old"}, True),
+        ({"verb": "append", "dataset": "now"}, False),  # the next one, in progress
+        ({"verb": "append", "dataset": "old", "other": 1}, False),  # to another dataset
+        ({"verb": "append"}, False), ({"verb": "prepare", "dataset": "old"}, False),
+        (None, False), ("error", False),
+    ],
+)  # fmt: skip
 def test_only_work_of_an_append_is_removed_when_all_is_there(
     monkeypatch: pytest.MonkeyPatch, plan: Any, removed: bool
 ) -> None:
     def read(records: Any) -> Any:
         if plan == "error":
             raise DataError("not ours")
-        return plan
+        shards = {"train": [{"file": "train/a"}], "val": [{"file": "val/b"}]}
+        if plan and "other" in plan:
+            shards["train"].append({"file": "train/other"})
+        return plan and {**plan, "shards": shards}
 
     monkeypatch.setattr(adding, "read_plan", read)
     monkeypatch.setattr(adding, "checksum_plan", lambda records: "checksum")
     names: list[Any] = []
     records: Any = SimpleNamespace(remove=names.append)
     place: Any = SimpleNamespace(clear=names.append)
-    adding._remove_finished(records, place)
+    rows = {"train": ["train/a", "train/new"], "val": ["val/b"]}
+    shards = {key: [SimpleNamespace(path=Path(name)) for name in row] for key, row in rows.items()}
+    info: Any = SimpleNamespace(shards=shards)
+    adding._remove_finished(records, place, "now", info)
     assert names == (["checksum", adding._FOLDER_NAMES] if removed else [])
 
 

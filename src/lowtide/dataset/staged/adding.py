@@ -110,7 +110,7 @@ def append_shared(
         reading = stored.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
         inputs = find_new(info, found, stored, reading, progress.note)
         if not inputs:
-            _remove_finished(records, place)
+            _remove_finished(records, place, version, info)
             require_whole(info)
             return AppendResult(info, {}, [], 0, 0, was_there=True)
         grown = _open_grown(info, stored, version, records)
@@ -170,13 +170,24 @@ def _open_grown(
     )
 
 
-def _remove_finished(records: Records, place: DatasetPlace) -> None:
-    """Remove the work folder of a finished append whose worker was killed before doing so."""
+def _remove_finished(
+    records: Records, place: DatasetPlace, version: str, info: layout.DatasetInfo
+) -> None:
+    """Remove the work folder of a finished append whose worker was killed before doing so.
+
+    Another append may be in progress there: to another dataset, or to this one, whose metadata is
+    then the one that its plan names.
+    """
     try:
         plan = read_plan(records)
     except LowtideError:  # whatever it is, the folder is not ours
         return
-    if plan is not None and plan.get("verb") == "append":
+    if plan is None or plan.get("verb") != "append":
+        return
+    if plan.get("dataset") in (None, version):
+        return
+    here = {f"{split}/{row.path.name}" for split in layout.SPLITS for row in info.shards[split]}
+    if here.issuperset(row["file"] for split in layout.SPLITS for row in plan["shards"][split]):
         place.clear(checksum_plan(records))
         records.remove(_FOLDER_NAMES)
 
