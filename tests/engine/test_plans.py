@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,46 @@ def test_another_verb_or_version_is_told_before_what_follows_from_it(tmp_path: P
         commit_plan({"verb": "append", "version": "2", "dataset": "d", "blocks": 4}, records)
     with pytest.raises(UsageError, match="another plan: version was 1, now it is 2"):
         commit_plan({"verb": "prepare", "version": "2", "dataset": "d", "blocks": 4}, records)
+
+
+def begin(folder: Path, version: str) -> Records:
+    """A job that has a plan and a result."""
+    records = Records(folder)
+    commit_plan({**PLAN, "version": version}, records)
+    records.commit_record(TASK, facts={})
+    return records
+
+
+def test_the_work_of_the_next_job_stays(tmp_path: Path) -> None:
+    """A worker that was slow comes to remove its work when that has gone long ago."""
+    slow = begin(tmp_path / "work", "1")
+    Records(tmp_path / "work").remove(["hash"])  # knows no plan
+    assert slow.is_done(TASK)
+    slow.remove(["hash"])
+    assert not slow.folder.exists()
+    following = begin(slow.folder, "2")
+    slow.remove(["hash"])
+    assert following.is_done(TASK) and read_plan(following) is not None
+    following.remove(["hash"])
+    assert not slow.folder.exists()
+
+
+@pytest.mark.parametrize("at", ["hash", "leases", "losses"])
+def test_the_next_job_may_begin_while_work_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    slow, other = begin(tmp_path / "work", "1"), Records(tmp_path / "work")
+    other.plan = slow.plan
+    other.remove(["hash"])
+    (slow.folder / "hash").mkdir(parents=True)  # what the slow worker wrote since
+    following: list[Records] = []
+
+    def own(stages: list[str]) -> Iterator[str]:
+        for name in ("hash", "leases", "losses", PLAN_NAME):
+            if name == at:
+                following.append(begin(slow.folder, "2"))
+            yield name
+
+    monkeypatch.setattr(slow, "_own_names", own)
+    slow.remove(["hash"])
+    assert following[0].is_done(TASK) and read_plan(following[0]) is not None

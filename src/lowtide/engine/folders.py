@@ -19,7 +19,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from pathlib import Path
@@ -122,8 +122,8 @@ class SharedFolder(Protocol):
         """The path of a published file."""
         ...
 
-    def remove(self, names: Collection[str]) -> None:
-        """Remove files and folders, and the folder itself if it is then empty."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files and folders, one after the other, and the folder itself if it is empty."""
         ...
 
     def create_lease(self, name: str, content: bytes) -> Lease | None:
@@ -258,7 +258,7 @@ class DiskFolder:
         """The path beside the stage's records."""
         return self.path / stage / name
 
-    def remove(self, names: Collection[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         """Remove files and folders, and the folder if it is then empty."""
         with ThreadPoolExecutor(_REMOVERS, thread_name_prefix="lowtide-remover") as pool:
             for name in names:

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -309,9 +309,21 @@ class Records:
     def remove(self, stages: Collection[str]) -> None:
         """Remove everything that workers on these stages wrote, and the folder if it is then empty.
 
-        The plan is removed last: while it exists, the rest is known to belong to it.
+        The plan is removed last: while it exists, the rest is known to belong to it. Work with
+        another plan is kept: a worker that was slow may come here when the next job has begun.
         """
-        self.place.remove(self._own_names(stages))
+        self.place.remove(self._iter_removable(stages))
+
+    def _iter_removable(self, stages: Collection[str]) -> Iterator[str]:
+        for name in self._own_names(stages):
+            try:
+                plan = files.checksum_bytes(self.place.read(PLAN_NAME))
+            except FileNotFoundError:
+                plan = None
+            if plan not in (None, self.plan):
+                return
+            if name != PLAN_NAME or plan is not None:  # else it would be the next job's
+                yield name
 
     def _own_names(self, stages: Collection[str]) -> list[str]:
         return [*stages, "leases", "failures", "losses", *self.place.more_names, PLAN_NAME]

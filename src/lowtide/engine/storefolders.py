@@ -18,7 +18,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import IO
@@ -189,7 +189,7 @@ class StoreFolder:
         """The path, apart from the records, which are listed repeatedly."""
         return self.path / _OUT / stage / name
 
-    def remove(self, names: Collection[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         """Remove objects, and all under a name; keep the probes of workers that are starting."""
         for name in names:
             url = self._at(name)

@@ -188,7 +188,8 @@ def _remove_finished(
         return
     here = {f"{split}/{row.path.name}" for split in layout.SPLITS for row in info.shards[split]}
     if here.issuperset(row["file"] for split in layout.SPLITS for row in plan["shards"][split]):
-        place.clear(checksum_plan(records))
+        records.plan = checksum_plan(records)
+        place.clear(records.plan)
         records.remove(_FOLDER_NAMES)
 
 
