@@ -144,8 +144,10 @@ def make_steps(
     if options.pop("zero_init", False):
         model.zero_outputs()
     data = TokenDataset(path, split="all", seq_len=CONTEXT, dtype="uint16")
-    if options.pop("first_embedding", "random") == "cooccurrence":
-        rows = first_embedding(data, config, seed=options.get("seed", 0))
+    kind = options.pop("first_embedding", "random")
+    if kind != "random":
+        seed = options.get("seed", 0)
+        rows = first_embedding(data, config, seed=seed, frequency=kind == "frequency")
         with torch.no_grad():
             model.embedding.weight.copy_(torch.from_numpy(rows))
     folder = Path(tempfile.mkdtemp())

@@ -802,7 +802,7 @@ def train(
     momentum: float | None = None,
     momentum_warmup: int = 0,
     zero_init: bool = False,
-    first_embedding: Literal['auto', 'random', 'cooccurrence'] = 'auto',
+    first_embedding: Literal['auto', 'random', 'cooccurrence', 'frequency'] = 'auto',
     grad_clip: float = 1.0,
     max_bad_steps: int = 20,
     seed: int = 1337,
@@ -951,9 +951,10 @@ def train(
             below it.
         zero_init: Initialize the output matrices of blocks to zero, so that blocks add nothing
             at first.
-        first_embedding: Initial embedding: random, or from co-occurrence counts of tokens;
-            auto: counts with --target-params up to 30M and a vocabulary of more tokens than the
-            width.
+        first_embedding: Initial embedding: random; cooccurrence: from counts of neighbouring
+            tokens; frequency: the same, and how frequent each token is; auto: frequency with
+            --target-params up to 30M and a vocabulary of more tokens than the width, else
+            random.
         grad_clip: Gradient clipping: largest norm of the gradient; 0 turns clipping off.
         max_bad_steps: Stop after this many steps in a row with a loss or gradient that is not
             finite.

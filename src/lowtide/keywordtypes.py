@@ -209,8 +209,8 @@ class TrainKeywords(TypedDict, total=False):
     zero_init: bool
     """Initialize the output matrices of blocks to zero, so that blocks add nothing at first."""
 
-    first_embedding: Literal['auto', 'random', 'cooccurrence']
-    """Initial embedding: random, or from co-occurrence counts of tokens; auto: counts with --target-params up to 30M and a vocabulary of more tokens than the width."""
+    first_embedding: Literal['auto', 'random', 'cooccurrence', 'frequency']
+    """Initial embedding: random; cooccurrence: from counts of neighbouring tokens; frequency: the same, and how frequent each token is; auto: frequency with --target-params up to 30M and a vocabulary of more tokens than the width, else random."""
 
     grad_clip: float
     """Gradient clipping: largest norm of the gradient; 0 turns clipping off."""

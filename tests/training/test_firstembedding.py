@@ -44,11 +44,12 @@ def test_tokens_of_one_kind_begin_alike() -> None:
     assert 0.01 < rows[40:].std() < 0.03 and len(np.unique(lengths[40:])) == 24  # drawn
 
 
-def test_a_seed_decides_and_nothing_else_does() -> None:
+@pytest.mark.parametrize("frequency", [False, True])
+def test_a_seed_decides_and_nothing_else_does(frequency: bool) -> None:
     data = TokenDataset(sentences(), split="all", seq_len=16)
-    rows = first_embedding(data, SHAPE, seed=1)
-    assert np.array_equal(rows, first_embedding(data, SHAPE, seed=1))
-    turned = first_embedding(data, SHAPE, seed=2)
+    rows = first_embedding(data, SHAPE, seed=1, frequency=frequency)
+    assert np.array_equal(rows, first_embedding(data, SHAPE, seed=1, frequency=frequency))
+    turned = first_embedding(data, SHAPE, seed=2, frequency=frequency)
     assert not np.allclose(rows, turned)
     assert alike(rows, 10, 11) == pytest.approx(alike(turned, 10, 11), abs=1e-4)  # turned only
 
@@ -77,8 +78,33 @@ def test_neighbours_are_counted_by_how_far_they_are() -> None:
                 if 0 <= other < len(ids):
                     wanted[token, ids[other]] += 12 // distance
     data = TokenDataset(ids, split="all", seq_len=16)
-    found = firstembedding._count_neighbours([data], SHAPE, 1000)
+    counts = firstembedding._count_tokens([data], 64, 1000)
+    assert np.array_equal(counts, np.bincount(ids, minlength=64))
+    found = firstembedding._count_neighbours([data], SHAPE, counts, 1000)
     assert np.array_equal(found, wanted[:, order])
+
+
+def test_frequent_tokens_have_larger_logits_from_the_beginning() -> None:
+    draws = np.random.default_rng(2)
+    ids = np.minimum(draws.geometric(0.1, 30_000) - 1, 39).astype(np.uint16)
+    data = TokenDataset(ids, split="all", seq_len=16)
+    shape = GPTConfig(64, 16, num_layers=1, width=32, num_heads=1)
+    plain, rows = (first_embedding(data, shape, seed=1, frequency=f) for f in (False, True))
+    moved = rows - plain
+    counts = np.maximum(np.bincount(ids, minlength=64), 0.5)
+    logs = np.log(counts) - np.log(counts).mean()
+    # One direction tells the counts; across it rows keep their direction and their length.
+    along = np.linalg.svd(moved)[2][0]
+    along *= np.sign(along @ rows[0])
+    assert np.allclose(rows @ along, 0.3 * 0.02 * 32**0.5 + 2 * logs / 32**0.5, atol=2e-3)
+    across = [r - np.outer(r @ along, along) for r in (plain, rows)]
+    lengths = [np.linalg.norm(a, axis=1) for a in across]
+    assert np.allclose((across[0] * across[1]).sum(axis=1), lengths[0] * lengths[1], atol=1e-4)
+    assert np.allclose(lengths[1], np.linalg.norm(plain, axis=1), atol=1e-3)
+    # The next token, whatever the last one, by a network that adds nothing yet.
+    hidden = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True))
+    others = (hidden @ rows.T)[:20].mean(axis=0)
+    assert np.corrcoef(others, logs)[0, 1] > 0.9
 
 
 def test_few_of_many_tokens_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,23 +381,28 @@ def test_a_run_goes_on_by_its_name_and_data_alone(text, capsys):
     assert "layout is qwen3, this run has tide" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("how", [{}, {"offload": "packed"}])
-def test_the_embedding_begins_at_what_stands_beside_what(text, how, capsys, monkeypatch):
-    made = []
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("cooccurrence", {}), ("frequency", {}), ("cooccurrence", {"offload": "packed"})],
+)
+def test_the_embedding_begins_at_what_stands_beside_what(text, kind, how, capsys, monkeypatch):
+    made, asked = [], []
 
-    def keep(*arguments, **seed):
-        made.append(first_embedding(*arguments, **seed))
+    def keep(*arguments, **options):
+        asked.append(options)
+        made.append(first_embedding(*arguments, **options))
         return made[0]
 
     monkeypatch.setattr(start, "first_embedding", keep)
     shape = {"num_layers": 1, "width": 32, "num_heads": 1, "seq_len": 16, "batch_size": 2}
     run = {**shape, "input_file": text, "tokenization": "char", "learning_rate": 1e-9, **how}
-    train(**run, max_iters=1, sample_tokens=0, first_embedding="cooccurrence")
+    train(**run, max_iters=1, sample_tokens=0, first_embedding=kind)
+    assert asked == [{"seed": 1337, "frequency": kind == "frequency"}]
     assert "counting which tokens stand beside which" in capsys.readouterr().err
     weights = load_model("checkpoints/model").state_dict()
     assert np.allclose(weights["embedding.weight"].numpy(), made[0], atol=1e-5)
     if not how:
-        train(**run, max_iters=2, sample_tokens=0, first_embedding="cooccurrence")
+        train(**run, max_iters=2, sample_tokens=0, first_embedding=kind)
         assert len(made) == 1  # it goes on with what it has learned
 
 
@@ -410,7 +415,7 @@ def test_small_models_begin_at_counts_and_their_runs_say_so(text, capsys):
         settings = json.loads(Path("checkpoints", name, "settings.json").read_text())
         width = json.loads(Path("checkpoints", name, "config.json").read_text())["hidden_size"]
         kept[name] = (said, settings["first_embedding"], width)
-    assert kept["words"][:2] == (True, "cooccurrence") and kept["words"][2] < 300
+    assert kept["words"][:2] == (True, "frequency") and kept["words"][2] < 300
     assert kept["letters"][:2] == (False, "random"), kept
 
 
@@ -422,8 +427,8 @@ def test_text_that_is_streamed_is_not_there_to_be_counted(text, capsys):
 
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("base_dir", [None, Path("base")])
-@pytest.mark.parametrize("counts", [False, True])
-def test_first_weights_are_those_of_the_model_to_start_from(monkeypatch, exists, base_dir, counts):
+@pytest.mark.parametrize("how", ["random", "cooccurrence", "frequency"])
+def test_first_weights_are_those_of_the_model_to_start_from(monkeypatch, exists, base_dir, how):
     calls, notes = [], []
     backend = SimpleNamespace(
         new_model=lambda config, **options: calls.append((config, options)) or "model",
@@ -436,10 +441,10 @@ def test_first_weights_are_those_of_the_model_to_start_from(monkeypatch, exists,
         "require_weights": lambda *given: calls.append(given),
         "backend_of": lambda settings: backend,
         "foreign_note": lambda tokenizer, config: f"{tokenizer} of {config}",
-        "_set_first_embedding": lambda *given: calls.append(("counted", *given[1:5])),
+        "_set_first_embedding": lambda *given: calls.append(("counted", *given[1:6])),
     }.items():
         monkeypatch.setattr(start, name, stand_in)
-    how = "cooccurrence" if counts else "random"
+    counts = how != "random"
     settings = train_settings(first_embedding=how, seed=7, zero_init=True)
     assert start._make_model(settings, run, "group", data, base_dir, notes.append) == "model"
     looked_at = base_dir or Path("newest")
@@ -448,7 +453,7 @@ def test_first_weights_are_those_of_the_model_to_start_from(monkeypatch, exists,
     if base_dir is not None:
         expected += [("model", base_dir)]
     elif counts and not exists:
-        expected += [("counted", "model", "data", 7, "group")]
+        expected += [("counted", "model", "data", how, 7, "group")]
     assert calls == expected and run.source_dir == base_dir
     said = ["--first-embedding: the embedding is that of the model to start from"] * counts
     said += ["starting from base", "tokenizer of config"]

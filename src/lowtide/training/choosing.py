@@ -16,7 +16,7 @@ from lowtide.model.config import GPTConfig
 from lowtide.model.families import FAMILIES
 from lowtide.model.moduleconfig import ModuleConfig
 from lowtide.model.sizing import count_parameters, shape_for_parameters, suitable_vocabulary
-from lowtide.training.learningsettings import LearningSettings
+from lowtide.training.learningsettings import FirstEmbedding, LearningSettings
 from lowtide.training.schedule import default_learning_rate
 from lowtide.training.settinggroups import SHAPE_FIELDS, ModelSettings
 
@@ -28,6 +28,7 @@ __all__ = [
     "begins_at_counts",
     "choose_optimizer",
     "embedding_rate",
+    "first_embedding_kind",
     "learned_vocabulary",
     "model_config",
     "muon_momentum",
@@ -92,7 +93,7 @@ def require_as_given(
     beginnings = {
         "target_params": model.target_params is not None,
         "zero_init": is_own and learning.zero_init,
-        "first_embedding": is_own and learning.first_embedding == "cooccurrence",
+        "first_embedding": is_own and learning.first_embedding not in ("auto", "random"),
     }
     for name, is_asked in beginnings.items():
         if is_asked and name in given:
@@ -176,14 +177,22 @@ def rates_in_force(settings: TrainSettings, config: GPTConfig | ModuleConfig) ->
     }
 
 
-def begins_at_counts(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> bool:
-    """True if the embedding of a new model is initialized from co-occurrence counts.
+def first_embedding_kind(
+    settings: TrainSettings, config: GPTConfig | ModuleConfig
+) -> FirstEmbedding:
+    """What the embedding of a new model is initialized from: as given, or chosen by size.
 
-    By default not for streamed text, which is not available yet.
+    By default not counts for streamed text, which is not available yet.
     """
     if settings.learning.first_embedding != "auto":
-        return settings.learning.first_embedding == "cooccurrence"
-    return settings.data.dataset_id is None and _is_small(settings, config)
+        return settings.learning.first_embedding
+    counts = settings.data.dataset_id is None and _is_small(settings, config)
+    return "frequency" if counts else "random"
+
+
+def begins_at_counts(settings: TrainSettings, config: GPTConfig | ModuleConfig) -> bool:
+    """True if the embedding of a new model is initialized from counts of tokens."""
+    return first_embedding_kind(settings, config) != "random"
 
 
 def _learns_quickly(

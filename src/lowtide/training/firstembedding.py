@@ -34,6 +34,11 @@ _REACH = 4
 _WEIGHT = 12  # of a neighbour; a half, a third and a quarter of it are whole numbers too
 _FLATTENED = 0.75
 _SIZE_POWER = 0.25
+# Along the direction of frequencies: what all tokens have, in lengths of a row, and how much logits
+# differ by, as a multiple of the logarithms of counts, where a row lies along it as a whole.
+_COMMON = 0.3
+_STRENGTH = 2.0
+_UNSEEN = 0.5  # the count of tokens that do not occur
 # Tokens to count: so many for each of the vocabulary, out of stretches all over the text.
 _TOKENS_EACH = 512
 _MOST_TOKENS = 1 << 26
@@ -50,11 +55,17 @@ def first_embedding_bytes(config: GPTConfig) -> int:
 
 
 def first_embedding(
-    data: TokenDataset | Mixture, config: GPTConfig, *, seed: int, tokens_each: int = _TOKENS_EACH
+    data: TokenDataset | Mixture,
+    config: GPTConfig,
+    *,
+    seed: int,
+    frequency: bool = False,
+    tokens_each: int = _TOKENS_EACH,
 ) -> Array:
     """Return float32 rows [vocabulary, width] computed from the co-occurrences in `data`."""
     datasets = list(data.datasets.values()) if isinstance(data, Mixture) else [data]
-    counts = _count_neighbours(datasets, config, tokens_each)
+    frequencies = _count_tokens(datasets, config.vocab_size, tokens_each)
+    counts = _count_neighbours(datasets, config, frequencies, tokens_each)
     shares = counts.sum(axis=0, dtype=np.float64) ** _FLATTENED
     shares /= max(float(shares.sum()), 1.0)
     information = _inform(counts, shares)
@@ -69,7 +80,27 @@ def first_embedding(
         length = np.linalg.norm(part, axis=1, keepdims=True)
         scale = np.float32(_STD * config.width**0.5) / np.maximum(length, 1e-6)
         rows[first : first + _ROWS_AT_ONCE] = np.where(length > 1e-6, part * scale, random)
+    if frequency:
+        _add_frequencies(rows, frequencies, draws)
     return rows
+
+
+def _add_frequencies(rows: Array, frequencies: Array, draws: np.random.Generator) -> None:
+    """Move rows, which keep their length across it, along one direction by the logs of counts."""
+    width = rows.shape[1]
+    direction = draws.standard_normal(width)
+    direction = (direction / np.linalg.norm(direction)).astype(np.float32)
+    logs = np.log(np.maximum(frequencies, _UNSEEN))
+    logs -= logs.mean()
+    length = _STD * width**0.5
+    # A logit is the product of a row and of a normalized vector, whose length is sqrt(width).
+    along = (length * _COMMON + logs * (_STRENGTH / width**0.5)).astype(np.float32)
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[first : first + _ROWS_AT_ONCE]
+        before = np.linalg.norm(part, axis=1, keepdims=True)
+        part -= np.outer(part @ direction, direction)
+        part *= before / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
+        part += np.outer(along[first : first + _ROWS_AT_ONCE], direction)
 
 
 def _num_columns(config: GPTConfig) -> int:
@@ -98,12 +129,19 @@ def _iter_stretches(
                 yield ids
 
 
-def _count_neighbours(datasets: list[TokenDataset], config: GPTConfig, tokens_each: int) -> Array:
+def _count_tokens(datasets: list[TokenDataset], vocab_size: int, tokens_each: int) -> Array:
+    """Count how often each token occurs."""
+    frequencies = np.zeros(vocab_size, np.int64)
+    for ids in _iter_stretches(datasets, vocab_size, tokens_each):
+        frequencies += np.bincount(ids, minlength=vocab_size)
+    return frequencies
+
+
+def _count_neighbours(
+    datasets: list[TokenDataset], config: GPTConfig, frequencies: Array, tokens_each: int
+) -> Array:
     """Count [vocabulary, columns] how often each frequent token occurs near each token."""
     size, width = config.vocab_size, _num_columns(config)
-    frequencies = np.zeros(size, np.int64)
-    for ids in _iter_stretches(datasets, size, tokens_each):
-        frequencies += np.bincount(ids, minlength=size)
     frequent = np.argsort(-frequencies, kind="stable")[:width]
     columns = np.full(size, -1, np.int64)
     columns[frequent] = np.arange(width)

@@ -13,9 +13,10 @@ from lowtide.settings import require
 from lowtide.training.schedule import Schedule
 from lowtide.training.settingchecks import at_least_one, below_one, more_than_zero, zero_or_more
 
-__all__ = ["LearningSettings", "OptimizerName"]
+__all__ = ["FirstEmbedding", "LearningSettings", "OptimizerName"]
 
 OptimizerName = Literal["auto", "muon", "adamw"]
+FirstEmbedding = Literal["auto", "random", "cooccurrence", "frequency"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,10 @@ class LearningSettings:
     """Steps over which Muon's momentum rises to --momentum, starting 0.1 below it."""
     zero_init: bool = False
     """Initialize the output matrices of blocks to zero, so that blocks add nothing at first."""
-    first_embedding: Literal["auto", "random", "cooccurrence"] = "auto"
-    """Initial embedding: random, or from co-occurrence counts of tokens; auto: counts with
-    --target-params up to 30M and a vocabulary of more tokens than the width."""
+    first_embedding: FirstEmbedding = "auto"
+    """Initial embedding: random; cooccurrence: from counts of neighbouring tokens; frequency: the
+    same, and how frequent each token is; auto: frequency with --target-params up to 30M and a
+    vocabulary of more tokens than the width, else random."""
     grad_clip: float = 1.0
     """Gradient clipping: largest norm of the gradient; 0 turns clipping off."""
     max_bad_steps: int = 20

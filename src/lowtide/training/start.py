@@ -35,9 +35,10 @@ from lowtide.training.agreement import require_same_checkpoint, require_same_set
 from lowtide.training.backends import Backend, Group, Model, backend_of
 from lowtide.training.basemodel import find_base
 from lowtide.training.checkpoints import RunFolder
-from lowtide.training.choosing import begins_at_counts, model_config
+from lowtide.training.choosing import first_embedding_kind, model_config
 from lowtide.training.data import TrainingData, open_training_data
 from lowtide.training.firstembedding import first_embedding
+from lowtide.training.learningsettings import FirstEmbedding
 from lowtide.training.offloading import RUNGS
 from lowtide.training.results import TrainResult
 from lowtide.training.resuming import continued_settings, require_own_run, run_exists
@@ -233,17 +234,18 @@ def _make_model(
     model = backend.new_model(
         config, seed=settings.learning.seed, zero_init=settings.learning.zero_init
     )
-    counts = begins_at_counts(settings, config)
+    first = first_embedding_kind(settings, config)
     if base_dir is not None:
-        if counts:
+        if first != "random":
             note("--first-embedding: the embedding is that of the model to start from")
         backend.load_weights(model, base_dir)
         run.source_dir = companions_dir(base_dir)
         note(f"starting from {base_dir}")
         if text := foreign_note(data.tokenizer, config):
             note(text)
-    elif counts and not run.exists():
-        _set_first_embedding(backend, model, data.train, settings.learning.seed, group, note)
+    elif first != "random" and not run.exists():
+        seed = settings.learning.seed
+        _set_first_embedding(backend, model, data.train, first, seed, group, note)
     return model
 
 
@@ -251,19 +253,20 @@ def _with_beginning(settings: TrainSettings, run: RunFolder, model: Model) -> Tr
     """The settings that a new run stores, with the initial embedding that was chosen."""
     if settings.learning.first_embedding != "auto" or run.exists():
         return settings
-    counts = begins_at_counts(settings, model.config)
-    return replace_settings(settings, first_embedding="cooccurrence" if counts else "random")
+    kind = first_embedding_kind(settings, model.config)
+    return replace_settings(settings, first_embedding=kind)
 
 
 def _set_first_embedding(
     backend: Backend,
     model: Model,
     data: Any,
+    kind: FirstEmbedding,
     seed: int,
     group: Group,
     note: Note,
 ) -> None:
-    """Initialize the embedding from co-occurrence counts, which a stream does not have yet."""
+    """Initialize the embedding from counts of tokens, which a stream does not have yet."""
     config = model.config
     if not isinstance(data, TokenDataset | Mixture) or isinstance(config, ModuleConfig):
         note("the embedding begins at random: text that is streamed is not there to be counted")
@@ -271,7 +274,7 @@ def _set_first_embedding(
     rows = None
     if group.is_first:
         note("counting which tokens stand beside which, for the first embedding")
-        rows = first_embedding(data, config, seed=seed)
+        rows = first_embedding(data, config, seed=seed, frequency=kind == "frequency")
     backend.set_embedding(model, group.first_says(rows))
 
 
