@@ -11,6 +11,7 @@ import pytest
 from lowtide.corpus.usersteps import STEP_NOTICE
 from lowtide.dataset import chosen
 from lowtide.dataset.chosen import FoundInputs, choose_inputs, find_inputs
+from lowtide.dataset.resources import Shares
 from lowtide.dataset.settings import PrepareSettings
 
 
@@ -80,12 +81,14 @@ def test_copies_are_left_out_where_duplicates_are(
         chosen, "require_some_kept",
         lambda given, inputs, reading, *, on_notice: sampled.append((inputs, on_notice)),
     )  # fmt: skip
-    shares: Any = SimpleNamespace(reader_bytes=123)
+    shares = Shares(1, 0, 0, 0, reader_bytes=123, reader_cost=4, more_reader_bytes=5)
     budget: Any = SimpleNamespace(total_bytes=1 << 30)
     found = FoundInputs("all", budget, shares, ["first", "second"])  # type: ignore[arg-type]
     inputs, reading = choose_inputs(found, settings(dedup=dedup), progress)
     expected = "fewer" if dedup else "all"
     assert inputs == expected
-    assert reading == settings(dedup=dedup).reading(reader_bytes=123, budget_bytes=1 << 30)
+    assert reading == settings(dedup=dedup).reading(
+        reader_bytes=123, budget_bytes=(1 << 30) + 5, reader_cost=4
+    )
     assert told == ["first", "second", *(["b.txt is a.txt"] if dedup else [])]
     assert sampled == [(expected, progress.note)]

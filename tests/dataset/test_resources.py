@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import expand_inputs
+from lowtide.corpus.reading import ReadingSettings
 from lowtide.dataset import resources, sharding
 from lowtide.dataset.settings import PrepareSettings
 from lowtide.errors import BudgetError
@@ -282,3 +285,29 @@ def test_ranges_have_a_mebibyte_at_least() -> None:
         assert found.table_bytes == resources.MIN_TABLE_BYTES // workers
         assert found.range_bytes == max(resources.MIN_TABLE_BYTES // (workers + 1), MIB)
     assert resources.MIN_TABLE_BYTES // 41 < MIB
+
+
+@given(
+    total_mib=st.integers(185, 900),
+    processes=st.integers(1, 9),
+    num_in_order=st.integers(0, 9),
+    reader_mib=st.integers(0, 5),
+    more_kib=st.integers(1, 200 << 10),
+)
+def test_a_budget_that_is_advised_for_a_reader_gives_it_what_it_needs(
+    total_mib: int, processes: int, num_in_order: int, reader_mib: int, more_kib: int
+) -> None:
+    """For a page of a packed parquet file, known when it is read: ten budgets were refused."""
+    settings = PrepareSettings(input_files=("a",), out_dir=Path("out"), num_workers=processes)
+    inputs = resources.Inputs(num_in_order, num_in_order, reader_mib * MIB)
+
+    def plan(total_bytes: int) -> ReadingSettings:
+        budget = MemoryBudget(total_bytes, used_bytes=resources._PROGRAM_BYTES)
+        return resources.plan_shares(settings, budget, inputs).reading(settings, total_bytes)
+
+    before = plan(total_mib * MIB)
+    assert before.budget_bytes is not None
+    needed = before.reader_bytes + (more_kib << 10)
+    advised = before.budget_bytes + before.reader_cost * (needed - before.reader_bytes)
+    assert plan(advised).reader_bytes >= needed
+    assert plan(advised + 7 * MIB).reader_bytes >= needed

@@ -81,7 +81,7 @@ def check_reader_bytes(
     if needed <= options.reader_bytes:
         return
     budget = options.budget_bytes or options.reader_bytes
-    advice = smallest_budget(budget + needed - options.reader_bytes)
+    advice = smallest_budget(budget + options.reader_cost * (needed - options.reader_bytes))
     raise BudgetError(
         f"{what}: reading it takes {format_size(needed)}, "
         f"{format_size(options.reader_bytes)} of the budget are left for that",

@@ -51,7 +51,11 @@ class ReadingFlags:
             )
 
     def reading(
-        self, *, reader_bytes: int | None = None, budget_bytes: int | None = None
+        self,
+        *,
+        reader_bytes: int | None = None,
+        budget_bytes: int | None = None,
+        reader_cost: int = 1,
     ) -> ReadingSettings:
         """The settings of reading."""
         return ReadingSettings(
@@ -61,6 +65,7 @@ class ReadingFlags:
             block_bytes=self.block_bytes,
             reader_bytes=reader_bytes or ReadingSettings.reader_bytes,
             budget_bytes=budget_bytes,
+            reader_cost=reader_cost,
             skip_bad=self.skip_bad_inputs,
         )
 

@@ -80,6 +80,8 @@ class ReadingSettings:
     that needs more is refused."""
     budget_bytes: int | None = None
     """The whole budget, for the error message of a refusal."""
+    reader_cost: int = 1
+    """By how much a larger budget has to be larger to give a reader one byte more."""
     skip_bad: bool = False
     """Skip what cannot be read, with a notice, instead of stopping."""
     on_notice: Callable[[str], None] = field(default=_ignore, compare=False)

@@ -101,7 +101,7 @@ def _append(settings: AppendSettings) -> AppendResult:
     ):
         for notice in notices:
             progress.note(notice)
-        reading = stored.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
+        reading = shares.reading(stored, budget.total_bytes)
         inputs = find_new(info, found, stored, reading, progress.note)
         if not inputs:
             require_whole(info)
@@ -165,9 +165,7 @@ class _Append:
         self.inputs = inputs
         self.pool = pool
         self.progress = progress
-        self.reading = stored.reading(
-            reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
-        )
+        self.reading = shares.reading(stored, progress.budget_bytes or 0)
         self.streams = plan_streams(inputs, self.reading)
         # Shards left by a killed append would look like ones moved in by hand.
         self.work, facts = open_work(

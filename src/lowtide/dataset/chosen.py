@@ -51,9 +51,7 @@ def choose_inputs(
     """The inputs to read, and how; rules that would remove everything are refused."""
     for notice in found.notices:
         progress.note(notice)
-    reading = settings.reading(
-        reader_bytes=found.shares.reader_bytes, budget_bytes=found.budget.total_bytes
-    )
+    reading = found.shares.reading(settings, found.budget.total_bytes)
     inputs = found.inputs
     if settings.dedup:
         inputs = drop_copies(inputs, reading, on_notice=progress.note)

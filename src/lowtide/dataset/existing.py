@@ -102,9 +102,7 @@ def _find_difference(
     if reading is None:
         budget = MemoryBudget.from_setting(settings.memory)
         shares = plan_shares(settings, budget, Inputs.of(inputs, settings))
-        reading = settings.reading(
-            reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes
-        )
+        reading = shares.reading(settings, budget.total_bytes)
     if settings.dedup:
         inputs = drop_copies(inputs, reading, on_notice=lambda _: None)
     appended = sum(len(event["input_files"]) for event in metadata.get("appended", []))

@@ -19,7 +19,8 @@ from lowtide.corpus.evaluations import load_items, planned_item_bytes
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputformats import COMPRESSIONS
 from lowtide.corpus.inputs import SPREAD_BYTES, InputFile
-from lowtide.corpus.reading import BLOCK_BYTES
+from lowtide.corpus.reading import BLOCK_BYTES, ReadingSettings
+from lowtide.corpus.readingflags import ReadingFlags
 from lowtide.corpus.usersteps import step_bytes
 from lowtide.counts import counted
 from lowtide.dataset.settings import PrepareSettings
@@ -82,6 +83,18 @@ class Shares:
     """Memory limit of a worker for clean text besides its block, if it encodes ahead."""
     more_worker_bytes: int = 0
     """Memory of the requested workers beyond the budget."""
+    reader_cost: int = 1
+    """Bytes of budget that give a reader one more, once the budget is `more_reader_bytes` larger,
+    which is for all requested workers."""
+    more_reader_bytes: int = 0
+
+    def reading(self, settings: ReadingFlags, budget_bytes: int) -> ReadingSettings:
+        """How inputs are read; a file that needs a larger budget is refused with one that holds."""
+        return settings.reading(
+            reader_bytes=self.reader_bytes,
+            budget_bytes=budget_bytes + self.more_reader_bytes,
+            reader_cost=self.reader_cost,
+        )
 
 
 @dataclass(frozen=True)
@@ -184,6 +197,9 @@ def plan_shares(
     rest = budget.remaining_bytes
     table = budget.reserve("table of hashes", wanted_bytes=max(rest // 2, MIN_TABLE_BYTES))
     left = rest - table
+    more_worker_bytes = block * ((settings.num_workers or usable_cores()) - workers)
+    all_readers = min(settings.num_workers or usable_cores(), max(inputs.num_in_order, 1))
+    more_readers = (all_readers - readers) * (inputs.reader_bytes + 2 * left // readers)
     return Shares(
         num_workers=workers,
         one_pass_bytes=table,
@@ -193,7 +209,10 @@ def plan_shares(
         character_bytes=_TOKENIZER_BYTES + table,
         # Readers get the other half, if there are any.
         held_bytes=left // 2 // workers,
-        more_worker_bytes=block * ((settings.num_workers or usable_cores()) - workers),
+        more_worker_bytes=more_worker_bytes,
+        # A reader has half of what the table of hashes leaves, which takes half of the rest.
+        reader_cost=4 * all_readers,
+        more_reader_bytes=more_worker_bytes + more_readers + 2 * MIN_TABLE_BYTES,
     )
 
 
