@@ -43,6 +43,11 @@ def test_as_many_workers_as_have_room_beside_a_block(inputs: InputList, room: in
     budget = MemoryBudget((1 << 40) - ample.remaining_bytes + room * BLOCK + reading)
     shares = plan_shares(given, budget, inputs)
     assert shares.num_workers == min(room - 1, 8)
+    for more in (1, 7 << 20, 100 << 20):  # as a refused file finds out that it needs
+        now = shares.reading(given, budget.total_bytes)
+        assert now.budget_bytes is not None
+        advised = MemoryBudget(now.budget_bytes + now.reader_cost * more)
+        assert plan_shares(given, advised, inputs).reader_bytes >= shares.reader_bytes + more - 1
     left = budget.remaining_bytes - BLOCK * (shares.num_workers + 1) - reading
     assert left >= 0
     assert shares.reader_bytes == reading + left // 2

@@ -13,7 +13,7 @@ from lowtide.classifier.settings import ClassifierSettings
 from lowtide.corpus.blockcleaning import BLOCK_BYTES_HELD
 from lowtide.corpus.footprint import reader_bytes
 from lowtide.corpus.inputs import SPREAD_BYTES, InputList
-from lowtide.corpus.reading import BLOCK_BYTES
+from lowtide.corpus.reading import BLOCK_BYTES, ReadingSettings
 from lowtide.memory import MemoryBudget, usable_cores
 from lowtide.quickclasses import dataclass
 
@@ -27,6 +27,7 @@ _CHANGE_BYTES = 20  # for each byte of a batch: its text, rows, changes by parti
 _FILE_BYTES = 250
 _SMALLEST_TABLE = 4 << 20
 _SMALLEST_DOCUMENT = 20
+_READER_COST = 2  # bytes of budget that give a reader one more
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,16 @@ class Shares:
     table_bytes: int
     """Bytes of a worker's table of words."""
     reader_bytes: int
+    more_reader_bytes: int
+    """What a budget for all workers has more: only beyond that readers get more, too."""
+
+    def reading(self, settings: ClassifierSettings, budget_bytes: int) -> ReadingSettings:
+        """How inputs are read; a file that needs a larger budget is refused with one that holds."""
+        return settings.reading(
+            reader_bytes=self.reader_bytes,
+            budget_bytes=budget_bytes + self.more_reader_bytes,
+            reader_cost=_READER_COST,
+        )
 
 
 def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: InputList) -> Shares:
@@ -69,5 +80,6 @@ def plan_shares(settings: ClassifierSettings, budget: MemoryBudget, inputs: Inpu
         num_workers=workers,
         table_bytes=max(tables // (2 * workers), _SMALLEST_TABLE),
         reader_bytes=reading
-        + max(budget.remaining_bytes - block * (workers + 1) - reading, 0) // 2,
+        + max(budget.remaining_bytes - block * (workers + 1) - reading, 0) // _READER_COST,
+        more_reader_bytes=block * ((settings.num_workers or usable_cores()) - workers),
     )

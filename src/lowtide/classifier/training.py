@@ -182,9 +182,7 @@ class _Training:
         self.shares = shares
         self.pool = pool
         self.progress = progress
-        self.reading = settings.reading(
-            reader_bytes=shares.reader_bytes, budget_bytes=progress.budget_bytes
-        )
+        self.reading = shares.reading(settings, progress.budget_bytes or 0)
         self.streams = plan_streams(inputs, self.reading)
         self.work, _ = open_work(
             settings.out_dir,
