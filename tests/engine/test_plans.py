@@ -179,6 +179,9 @@ def test_a_damaged_plan_is_not_believed(tmp_path: Path) -> None:
         if OUTPUT_FORMAT in str(damaged) and "output_format" in str(damaged):
             with pytest.raises(DataError, match="plan of this work"):
                 read_plan(records)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match="plan of this work is damaged"):
+        read_plan(records)
     path.write_bytes(whole)
     assert read_plan(records) == {**plan, "output_format": OUTPUT_FORMAT}
 

@@ -33,7 +33,8 @@ def read_plan(records: Records) -> dict[str, Any] | None:
     """The plan of a work folder as JSON; None if it has none yet."""
     path = records.folder / PLAN_NAME
     try:
-        value: Any = json.loads(records.place.read(PLAN_NAME))
+        data = records.place.read(PLAN_NAME)
+        value: Any = json.loads(data)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -42,15 +43,18 @@ def read_plan(records: Records) -> dict[str, Any] | None:
         ) from None
     if not isinstance(value, dict):
         raise DataError("expected the plan that workers agree on", path=path, next_step=_START_OVER)
-    checksum = value.pop(_CHECKSUM_KEY, None)
-    # Plans of other formats, which are refused as such, may have none.
-    if value.get(_FORMAT_KEY) == OUTPUT_FORMAT and checksum != _checksum_values(value):
+    value.pop(_CHECKSUM_KEY, None)
+    # Plans of other formats, which are refused as such, may have no checksum.
+    if value.get(_FORMAT_KEY) == OUTPUT_FORMAT and data != _encode(value):
         raise DataError("the plan of this work is damaged", path=path, next_step=_START_OVER)
     return value
 
 
-def _checksum_values(plan: Mapping[str, Any]) -> str:
-    return checksum_bytes(json.dumps(plan, sort_keys=True).encode())
+def _encode(plan: Mapping[str, Any]) -> bytes:
+    """The bytes of a plan's file; their checksum is in all records."""
+    checksum = checksum_bytes(json.dumps(plan, sort_keys=True).encode())
+    signed = {**plan, _CHECKSUM_KEY: checksum}
+    return json.dumps(signed, sort_keys=True, indent=1).encode() + b"\n"
 
 
 def has_plan(records: Records) -> bool:
@@ -76,8 +80,7 @@ def commit_plan(plan: Mapping[str, Any], records: Records) -> None:
     later records contain the plan's checksum.
     """
     values = json.loads(json.dumps({**plan, _FORMAT_KEY: OUTPUT_FORMAT}, sort_keys=True))
-    signed = {**values, _CHECKSUM_KEY: _checksum_values(values)}
-    data = json.dumps(signed, sort_keys=True, indent=1).encode() + b"\n"
+    data = _encode(values)
     _refuse_leftovers(records)
     found = _create_or_read(records, data)
     if found is not None:
