@@ -97,3 +97,22 @@ def test_what_is_cleared_has_left_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert [part.tolist() for part in there] == [
         given(0, number, 0).flatten().tolist() for number in range(2)
     ]
+
+
+def test_small_inputs_share_allocations_on_a_cpu() -> None:
+    inputs, given = Inputs(), {}
+    for number in range(40):
+        x = torch.randn(1, 101, 300, dtype=torch.bfloat16 if number > 30 else torch.float32)
+        given[number, 0] = x.clone()
+        inputs.keep((number, 0), x)
+        x.zero_()  # its memory is used again
+    kept = [inputs._kept[key] for key in given]
+    assert len({x.untyped_storage().data_ptr() for x in kept}) <= 4
+    assert all(x.data_ptr() % 32 == 0 for x in kept)
+    for key in reversed(given):
+        assert torch.equal(inputs.get(key), given[key])
+    large = torch.randn(1, 1024, 1024)
+    inputs.keep((0, 0), large)
+    assert inputs.get((0, 0)).data_ptr() == large.data_ptr()
+    inputs.clear()
+    assert inputs._slab.numel() == 0

@@ -18,20 +18,39 @@ from lowtide.ladder.homes import HostMemory
 __all__ = ["HostInputs", "Inputs"]
 
 
+# Numbers of the inputs that share one allocation on a CPU, and what one begins at a multiple of.
+_SLAB, _ALIGNED = 1 << 20, 16
+
+
 class Inputs:
-    """The inputs of blocks, on the device."""
+    """The inputs of blocks, on the device.
+
+    On a CPU small ones are copied together: kept where they are, each would leave a gap of what a
+    block computed beside it, which the C library can give to nothing else (40 layers, 32
+    micro-batches of a row of 90 KB: 200 MiB where the inputs have 110).
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int], Tensor] = {}
+        self._slab = torch.empty(0)
+        self._used = 0
 
     def keep(self, key: tuple[int, int], x: Tensor) -> None:
-        self._kept[key] = x
+        self._kept[key] = x if x.is_cuda or x.numel() >= _SLAB else self._copied(x)
+
+    def _copied(self, x: Tensor) -> Tensor:
+        begin = -(-self._used // _ALIGNED) * _ALIGNED
+        if self._slab.dtype != x.dtype or begin + x.numel() > self._slab.numel():
+            self._slab, begin = torch.empty(_SLAB, dtype=x.dtype, device=x.device), 0
+        self._used = begin + x.numel()
+        return self._slab[begin : self._used].view(x.shape).copy_(x)
 
     def get(self, key: tuple[int, int]) -> Tensor:
         return self._kept.pop(key).detach()
 
     def clear(self) -> None:
         self._kept.clear()
+        self._slab, self._used = torch.empty(0), 0
 
 
 class HostInputs(Inputs):
