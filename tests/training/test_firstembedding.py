@@ -96,7 +96,7 @@ def test_frequent_tokens_have_larger_logits_from_the_beginning() -> None:
     # One direction tells the counts; across it rows keep their direction and their length.
     along = np.linalg.svd(moved)[2][0]
     along *= np.sign(along @ rows[0])
-    assert np.allclose(rows @ along, 0.3 * 0.02 * 32**0.5 + 2 * logs / 32**0.5, atol=2e-3)
+    assert np.allclose(rows @ along, 0.3 * 0.02 * 32**0.5 + 3 * logs / 32**0.5, atol=2e-3)
     across = [r - np.outer(r @ along, along) for r in (plain, rows)]
     lengths = [np.linalg.norm(a, axis=1) for a in across]
     assert np.allclose((across[0] * across[1]).sum(axis=1), lengths[0] * lengths[1], atol=1e-4)

@@ -1,7 +1,7 @@
 """An initial embedding from co-occurrence counts: tokens with the same neighbours start alike.
 
 In:      a TokenDataset or a Mixture, a GPTConfig, a seed
-Out:     the embedding's initial rows, each with the norm of a random one
+Out:     the embedding's initial rows, each with the norm of a random one before `frequency`
 Memory:  8 bytes a number of the embedding for counts, 4 for its rows; some squares of 2 * width
 
 A random embedding needs thousands of steps to learn which tokens are similar, which counting shows
@@ -37,7 +37,7 @@ _SIZE_POWER = 0.25
 # Along the direction of frequencies: what all tokens have, in lengths of a row, and how much logits
 # differ by, as a multiple of the logarithms of counts, where a row lies along it as a whole.
 _COMMON = 0.3
-_STRENGTH = 2.0
+_STRENGTH = 3.0
 _UNSEEN = 0.5  # the count of tokens that do not occur
 # Tokens to count: so many for each of the vocabulary, out of stretches all over the text.
 _TOKENS_EACH = 512
