@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,21 @@ def test_lengths_are_of_whole_documents_also_across_shards(dataset: Path) -> Non
     assert lengths.longest > 1000  # a shard is 5000 tokens, the long documents about 1,700
 
 
+def test_the_document_that_is_cut_ends_where_text_was_added(dataset: Path, tmp_path: Path) -> None:
+    root = tmp_path / "grown"
+    shutil.copytree(dataset, root)
+    before = count_lengths(load_dataset_info(root))
+    more = tmp_path / "more.txt"
+    # The same letters, since a vocabulary of characters is not extended.
+    more.write_text("".join(f"short {n} says long {n} once\n" for n in range(9)), encoding="utf-8")
+    append_to_dataset(root, input_files=[more])
+    info = load_dataset_info(root)
+    lengths = count_lengths(info)
+    assert lengths.total == info.metadata["total_tokens"]
+    assert lengths.count == before.count + 2  # cut where validation begins, as the first ones were
+    assert lengths.longest == before.longest
+
+
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=200))
 def test_length_counts_hold_every_document(lengths: list[int]) -> None:
     counts = LengthCounts()
@@ -103,7 +119,6 @@ def test_length_counts_hold_every_document(lengths: list[int]) -> None:
 
 def test_a_dataset_without_sources_or_ends_says_so(dataset: Path, tmp_path: Path) -> None:
     import json
-    import shutil
 
     root = tmp_path / "old"
     shutil.copytree(dataset, root)

@@ -33,6 +33,8 @@ def test_evaluation_datasets_have_names():
         ({"model_name": ""}, "model_name is '', expected a name for a folder"),
         ({"model_name": "../x"}, r"model_name is '\.\./x', expected a name"),
         ({"model_name": "/x"}, "model_name is '/x', expected a name"),
+        ({"model_name": "a\0b"}, "expected a name for a folder"),
+        ({"model_name": "x" * 256}, "expected a name for a folder"),
         ({"max_iters": 0}, "max_iters is 0, expected more than 0"),
         ({"val_fraction": 1.0}, "val_fraction is 1.0"),
         ({"learning_rate": float("nan")}, "learning_rate is nan, expected more than 0"),

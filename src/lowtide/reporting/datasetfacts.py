@@ -7,13 +7,14 @@ Memory:  the document ends of one shard; counts of fixed size
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide.dataset.layout import SPLITS, DatasetInfo
-from lowtide.dataset.tokenfiles.shards import load_document_ends
+from lowtide.dataset.tokenfiles.shards import load_document_ends, may_continue
 from lowtide.progress import format_count
 from lowtide.quickclasses import dataclass
 
@@ -91,12 +92,16 @@ class LengthCounts:
 def count_lengths(info: DatasetInfo) -> LengthCounts:
     """Count lengths shard by shard; a document that continues in the next shard counts once.
 
-    If validation is the end of the text, the document at the border counts in both splits.
+    One that is cut at the end of train ends there if the next shard was added to the dataset. If validation is the end of the text, the document at the border counts in both splits.
     """
     lengths = LengthCounts()
     for split in SPLITS:
         open_tokens = 0
-        for shard in info.shards[split]:
+        for before, shard in pairwise([None, *info.shards[split]]):
+            assert shard is not None
+            if open_tokens and before is not None and not may_continue(before.path, shard.path):
+                lengths.add(np.array([open_tokens]))
+                open_tokens = 0
             ends = load_document_ends(shard).astype(np.int64)
             if not len(ends):
                 open_tokens += shard.num_tokens

@@ -9,6 +9,7 @@ what a change of it means for a run that goes on.
 
 from __future__ import annotations
 
+from os import fsencode
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -128,7 +129,9 @@ class RunSettings:
     def __post_init__(self) -> None:
         parts = PurePath(self.model_name).parts
         inside = bool(parts) and ".." not in parts and parts[0] != "/"
-        require(inside, "model_name", self.model_name, "a name for a folder in --checkpoints-dir")
+        usable = "\0" not in self.model_name and all(len(fsencode(part)) < 256 for part in parts)
+        name = self.model_name
+        require(inside and usable, "model_name", name, "a name for a folder in --checkpoints-dir")
         has_base = self.init_from_model is not None or self.add_tokens is None
         require(has_base, "add_tokens", self.add_tokens, "--init-from-model beside it")
 

@@ -107,7 +107,7 @@ def append_shared(
     budget = MemoryBudget.from_setting(settings.memory)
     shares = plan_shares(stored, budget, needs)
     with naming_folder(root), Progress("append", budget_bytes=budget.total_bytes) as progress:
-        reading = stored.reading(reader_bytes=shares.reader_bytes, budget_bytes=budget.total_bytes)
+        reading = shares.reading(stored, budget.total_bytes)
         inputs = find_new(info, found, stored, reading, progress.note)
         if not inputs:
             _remove_finished(records, place, version, info)
