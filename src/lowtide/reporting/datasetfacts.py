@@ -92,7 +92,8 @@ class LengthCounts:
 def count_lengths(info: DatasetInfo) -> LengthCounts:
     """Count lengths shard by shard; a document that continues in the next shard counts once.
 
-    One that is cut at the end of train ends there if the next shard was added to the dataset. If validation is the end of the text, the document at the border counts in both splits.
+    One that is cut at the end of train ends there if the next shard was added to the dataset. If
+    validation is the end of the text, the document at the border counts in both splits.
     """
     lengths = LengthCounts()
     for split in SPLITS:
