@@ -297,7 +297,7 @@ def test_ranges_have_a_mebibyte_at_least() -> None:
 def test_a_budget_that_is_advised_for_a_reader_gives_it_what_it_needs(
     total_mib: int, processes: int, num_in_order: int, reader_mib: int, more_kib: int
 ) -> None:
-    """For a page of a packed parquet file, known when it is read: seven advised budgets in a row were refused."""
+    """For a page of a packed parquet file, known when it is read: seven were refused in a row."""
     settings = PrepareSettings(input_files=("a",), out_dir=Path("out"), num_workers=processes)
     inputs = resources.Inputs(num_in_order, num_in_order, reader_mib * MIB)
 
