@@ -85,6 +85,11 @@ def test_a_failed_save_leaves_the_last_one(run, monkeypatch):
 
 
 def test_a_disk_that_is_too_full_is_noticed_before_writing(run, monkeypatch):
+    with monkeypatch.context() as full:
+        full.setattr(checkpoints, "free_disk_bytes", lambda path: 10)
+        with pytest.raises(BudgetError) as refused:
+            run.save(checkpoint(5), CONFIG)
+        assert refused.value.message.endswith("10 B free") and not run.exists()
     run.save(checkpoint(5), CONFIG)
     monkeypatch.setattr(checkpoints, "free_disk_bytes", lambda path: 10)
     with pytest.raises(BudgetError, match=r"10 B free; the last one is untouched"):

@@ -260,9 +260,10 @@ class RunFolder:
     def _require_space(self, checkpoint: Checkpoint) -> None:
         needed, free = checkpoint.num_bytes + (1 << 20), free_disk_bytes(self.root)
         if needed > free:
+            others = "; the last one is untouched" if self.step_dirs() else ""
             raise BudgetError(
-                f"a checkpoint takes {format_size(needed)}, the disk has {format_size(free)} free; "
-                "the last one is untouched",
+                f"a checkpoint takes {format_size(needed)}, the disk has {format_size(free)} free"
+                f"{others}",
                 path=self.root,
                 next_step="free some space, then give the same command again",
             )
