@@ -45,6 +45,7 @@ _MASKS = (
     (rf"(?<=\.html: )(\w+), {_SIZE}", r"\1, PAGE"),  # times and paths are on pages, too
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*", "DATE"),
     (r"(?<![\w.])\d{16,}\b|(?<=\"xxh3_128\": )\"\w+\"", "STAMP"),  # the latter is of paths, too
+    (r"(?<=\"settings_checksum\": )\"\w+\"", "STAMP"),
 )
 TEXT_COMMANDS = [
     "train-tokenizer --input a.txt --vocab-size 300 --out-dir again",

@@ -26,8 +26,8 @@ def room(is_backward: bool, *, tokens: int = 2048) -> int:
     [
         ({}, 14 * room(True)),  # a thread for each head of keys and values, two are in the formulas
         ({"rows": 1}, max(2 * room(True), 6 * room(False))),
-        ({"num_threads": 4}, 2 * room(True)),
-        ({"num_threads": 1}, 0),
+        ({"cpu_threads": 4}, 2 * room(True)),
+        ({"cpu_threads": 1}, 0),
         ({"trains": False}, 30 * room(False)),
         ({"logits_bytes": 14 * room(True) - 7}, 7),
         ({"logits_bytes": 1 << 30}, 0),
@@ -37,13 +37,13 @@ def room(is_backward: bool, *, tokens: int = 2048) -> int:
     ids=str,
 )
 def test_rooms_are_those_of_threads_beyond_the_second(changes, expected):
-    given = {"rows": 4, "tokens": 2048, "trains": True, "logits_bytes": 0, "num_threads": 64}
+    given = {"rows": 4, "tokens": 2048, "trains": True, "logits_bytes": 0, "cpu_threads": 64}
     assert further_rooms_bytes(CONFIG, **{**given, **changes}) == expected
     assert expected == 0 or expected < 1 << 27
 
 
 def test_torch_computes_attention_with_dropout():
-    given = {"rows": 4, "tokens": 2048, "logits_bytes": 0, "num_threads": 64}
+    given = {"rows": 4, "tokens": 2048, "logits_bytes": 0, "cpu_threads": 64}
     config = CONFIG.replace(layout="gpt2", num_kv_heads=8, dropout=0.1)
     assert further_rooms_bytes(config, trains=True, **given) == 0
     assert further_rooms_bytes(config, trains=False, **given) > 0
@@ -61,7 +61,7 @@ def test_threads_are_those_of_openmp_or_the_cores(monkeypatch, given, expected):
 def test_a_training_plan_counts_the_rooms(offload):
     settings = train_settings(batch_size=4, seq_len=2048, offload=offload)
     few, many = (
-        planned_bytes(CONFIG, settings, program=PROGRAM, num_threads=threads).activations
+        planned_bytes(CONFIG, settings, program=PROGRAM, cpu_threads=threads).activations
         for threads in (2, 64)
     )
     logits = 4 * 200 * 4 * 2048

@@ -178,9 +178,9 @@ def whole_dataset(folder: Path) -> dict[str, Any]:
         "cleaning": cleaning, "notices": ["something"], "appended": [appended],
     }  # fmt: skip
     train = [
-        shard(folder, "train/one.bin", [10, 30, 31], 100),
-        shard(folder, "train/two.bin", [], 900, checksum=None),
-        shard(folder, "train/three.bin", [500, 501, 1001, 1002, 1022], 1030),
+        shard(folder, "train/shard_00000.bin", [10, 30, 31], 100),
+        shard(folder, "train/shard_00001.bin", [], 900, checksum=None),
+        shard(folder, "train/shard_00002.bin", [500, 501, 1001, 1002, 1022], 1030),
     ]
     rows = [
         row(0, job="prepare", phase="reading", done=1, unit="B"),

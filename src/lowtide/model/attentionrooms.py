@@ -35,7 +35,7 @@ def further_rooms_bytes(
     trains: bool,
     logits_bytes: int,
     half: bool = False,
-    num_threads: int | None = None,
+    cpu_threads: int | None = None,
 ) -> int:
     """Bytes that attention takes for threads after the second, with rows of so many tokens.
 
@@ -50,7 +50,7 @@ def further_rooms_bytes(
     backward = _native.attention_room_bytes(sizes, True)
     if backward > MOST_ROOM_BYTES:
         return 0
-    threads = computing_threads() if num_threads is None else num_threads
+    threads = computing_threads() if cpu_threads is None else cpu_threads
 
     def further(tasks: int, room: int) -> int:
         return max(0, min(threads, tasks) - _FITTED_THREADS) * room

@@ -159,7 +159,7 @@ def _choice(
     settings = build_settings(TrainSettings, options)
     config = _shape(settings, padded_vocab_size(vocab_size))
     footprint = planned_bytes(
-        config, settings, on_gpu=machine.has_gpu, num_threads=machine.num_threads
+        config, settings, on_gpu=machine.has_gpu, cpu_threads=machine.cpu_threads
     )
     fits = _limits(machine).hold(footprint)
     return Choice(options, settings, config, footprint, changes, fits)

@@ -48,7 +48,7 @@ class Machine:
         return self.vram_bytes > 0
 
     @property
-    def num_threads(self) -> int | None:
+    def cpu_threads(self) -> int | None:
         """Those that compute on its CPU; None for as many as a command has here."""
         return None if self.is_this else self.cores
 

@@ -210,7 +210,7 @@ def _describe_need(plan: Plan) -> str:
             asked.settings,
             micro_batch=1,
             on_gpu=machine.has_gpu,
-            num_threads=machine.num_threads,
+            cpu_threads=machine.cpu_threads,
         )
     file = need.offloaded.file if need.offloaded else 0
     parts = [("of memory", need.budget_bytes, machine.budget_bytes)]

@@ -100,9 +100,10 @@ def count_lengths(info: DatasetInfo) -> LengthCounts:
         open_tokens = 0
         for before, shard in pairwise([None, *info.shards[split]]):
             assert shard is not None
-            if open_tokens and before is not None and not may_continue(before.path, shard.path):
+            begins = before is not None and not may_continue(before.path, shard.path)
+            if begins and open_tokens and lengths.count:
                 lengths.add(np.array([open_tokens]))
-                open_tokens = 0
+            open_tokens = 0 if begins and lengths.count else open_tokens
             ends = load_document_ends(shard).astype(np.int64)
             if not len(ends):
                 open_tokens += shard.num_tokens

@@ -28,7 +28,7 @@ _MOST_COMPILING_BYTES = 160 << 20
 
 
 def cpu_activations(
-    config: GPTConfig, settings: TrainSettings, rows: int, *, num_threads: int | None = None
+    config: GPTConfig, settings: TrainSettings, rows: int, *, cpu_threads: int | None = None
 ) -> int:
     """Return the bytes of activations on a CPU."""
     computing = settings.computing
@@ -47,7 +47,7 @@ def cpu_activations(
         trains=True,
         logits_bytes=_logits_bytes(config, computing, rows * settings.model.seq_len),
         half=computing.use_mixed_precision,
-        num_threads=num_threads,
+        cpu_threads=cpu_threads,
     )
     # Mixed precision keeps a half-precision copy of each matrix for the backward pass.
     return size + (2 * count_parameters(config) if computing.use_mixed_precision else 0)

@@ -144,11 +144,11 @@ def planned_bytes(
     on_gpu: bool = False,
     program: Program | None = None,
     data_bytes: int = 0,
-    num_threads: int | None = None,
+    cpu_threads: int | None = None,
 ) -> Footprint:
     """The bytes that training needs with `micro_batch` rows at once (default: batch_size).
 
-    `data_bytes` is the memory of a loader that is not part of the settings; `num_threads` are those
+    `data_bytes` is the memory of a loader that is not part of the settings; `cpu_threads` are those
     that compute on a CPU (default: as many as here).
     Without `program` it is that of the installed torch, which a probe measures the first time.
     """
@@ -161,7 +161,7 @@ def planned_bytes(
     spelled = search_bytes(config.vocab_size) if settings.learning.spelling_rate > 0 else 0
     beginning = max(first_embedding_bytes(config) if counted else 0, spelled)
     if settings.machine.offload != "none":
-        parts = offload_bytes(config, settings, rows=rows, on_gpu=on_gpu, num_threads=num_threads)
+        parts = offload_bytes(config, settings, rows=rows, on_gpu=on_gpu, cpu_threads=cpu_threads)
         return Footprint(
             weights=parts.weights,
             gradients=parts.gradients,
@@ -192,7 +192,7 @@ def planned_bytes(
     elif settings.computing.backend == "jax":
         activations, loss, update = jax_activations(config, settings, rows, muon=update > 0)
     else:
-        activations = cpu_activations(config, settings, rows, num_threads=num_threads)
+        activations = cpu_activations(config, settings, rows, cpu_threads=cpu_threads)
     return Footprint(
         weights=4 * count,
         gradients=4 * count,

@@ -68,7 +68,7 @@ def offload_bytes(
     *,
     rows: int,
     on_gpu: bool,
-    num_threads: int | None = None,
+    cpu_threads: int | None = None,
 ) -> OffloadBytes:
     """Count the bytes with `rows` rows at once."""
     rung, half = settings.machine.offload, settings.computing.use_mixed_precision
@@ -104,7 +104,7 @@ def offload_bytes(
         optimizer = slots
     on_device = 0 if on_gpu and rung != "packed" else step_inputs
     computing, loss = _computing(
-        config, settings, rows, block, tables, on_gpu=on_gpu, num_threads=num_threads
+        config, settings, rows, block, tables, on_gpu=on_gpu, cpu_threads=cpu_threads
     )
     return OffloadBytes(
         weights=weights,
@@ -195,7 +195,7 @@ def _computing(
     tables: int,
     *,
     on_gpu: bool,
-    num_threads: int | None,
+    cpu_threads: int | None,
 ) -> tuple[int, int]:
     """One block forward and backward for some rows, and tensors between blocks; the loss."""
     half = settings.computing.use_mixed_precision
@@ -233,7 +233,7 @@ def _computing(
             trains=True,
             logits_bytes=logits,
             half=half,
-            num_threads=num_threads,
+            cpu_threads=cpu_threads,
         )
     # The table's gradient sum, and in float32 the table itself. A tied table keeps its sum until
     # the end of the backward pass.
