@@ -80,6 +80,7 @@ SHAPE, CONFIG = {"num_layers": 2, "width": 64}, {"config_file": Path("c.json")}
         ({"size": "big"}, False),
         ({"name": "novels/first"}, True),
         ({"name": "../novels"}, False),
+        ({"name": "no\0vels"}, False),
         ({"name": "/novels"}, False),
         ({"name": ""}, False),
     ],

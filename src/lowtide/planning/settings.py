@@ -15,6 +15,7 @@ from lowtide.quickclasses import dataclass
 from lowtide.settings import build_settings, read_config_file, require
 from lowtide.stores.urls import is_store_url, show_path
 from lowtide.training.learningsettings import OptimizerName
+from lowtide.training.settingchecks import require_folder_name
 from lowtide.training.settings import TrainSettings
 
 __all__ = ["PlanSettings", "parse_count"]
@@ -178,9 +179,7 @@ class PlanSettings:
         too_small = self.vocab_size is not None and self.vocab_size < _SMALLEST_VOCABULARY
         expected = f"at least {_SMALLEST_VOCABULARY}: the bytes and the end of a text"
         require(not too_small, "vocab_size", self.vocab_size, expected)
-        parts = Path(self.name).parts
-        inside = bool(parts) and ".." not in parts and parts[0] != "/"
-        require(inside, "name", self.name, "a name for folders in tok, data and checkpoints")
+        require_folder_name(self, "name", "a name for folders in tok, data and checkpoints")
         known = self.tokenization is None or self.vocab_size is None
         require(known, "vocab_size", self.vocab_size, "no --tokenization beside it")
         for field in ("tokens", "size", "gpu_flops"):

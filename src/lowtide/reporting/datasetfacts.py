@@ -7,7 +7,6 @@ Memory:  the document ends of one shard; counts of fixed size
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,13 +96,13 @@ def count_lengths(info: DatasetInfo) -> LengthCounts:
     """
     lengths = LengthCounts()
     for split in SPLITS:
-        open_tokens = 0
-        for before, shard in pairwise([None, *info.shards[split]]):
-            assert shard is not None
-            begins = before is not None and not may_continue(before.path, shard.path)
-            if begins and open_tokens and lengths.count:
+        open_tokens, before = 0, None
+        for shard in info.shards[split]:
+            goes_on = before is None or may_continue(before, shard.path)
+            before = shard.path
+            if not goes_on and open_tokens and lengths.count:
                 lengths.add(np.array([open_tokens]))
-            open_tokens = 0 if begins and lengths.count else open_tokens
+                open_tokens = 0
             ends = load_document_ends(shard).astype(np.int64)
             if not len(ends):
                 open_tokens += shard.num_tokens

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from os import fsencode
+from pathlib import PurePath
 from typing import Any
 
 from lowtide.flags import write_flags
 from lowtide.settings import require
 
-__all__ = ["at_least_one", "below_one", "more_than_zero", "switched_off", "zero_or_more"]
+__all__ = [
+    "at_least_one",
+    "below_one",
+    "more_than_zero",
+    "require_folder_name",
+    "switched_off",
+    "zero_or_more",
+]
+
+_LONGEST_NAME = 255  # bytes, on the disks there are
 
 
 def at_least_one(group: Any, *names: str) -> None:
@@ -47,3 +58,12 @@ def switched_off(names: Iterable[str]) -> str:
     '--no-float8-head --no-compile'
     """
     return " ".join(write_flags(dict.fromkeys(names, False)))
+
+
+def require_folder_name(group: Any, name: str, expected: str) -> None:
+    """Refuse a name that no folder can have, or that leads out of the one it is for."""
+    value: str = getattr(group, name)
+    parts = PurePath(value).parts
+    inside = bool(parts) and ".." not in parts and parts[0] != "/"
+    usable = "\0" not in value and all(len(fsencode(part)) <= _LONGEST_NAME for part in parts)
+    require(inside and usable, name, value, expected)

@@ -9,8 +9,7 @@ what a change of it means for a run that goes on.
 
 from __future__ import annotations
 
-from os import fsencode
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from lowtide.memory import parse_size
@@ -21,6 +20,7 @@ from lowtide.training.settingchecks import (
     at_least_one,
     below_one,
     more_than_zero,
+    require_folder_name,
     switched_off,
     zero_or_more,
 )
@@ -127,11 +127,7 @@ class RunSettings:
     """First remove an earlier run of this name, with its checkpoints and metrics."""
 
     def __post_init__(self) -> None:
-        parts = PurePath(self.model_name).parts
-        inside = bool(parts) and ".." not in parts and parts[0] != "/"
-        usable = "\0" not in self.model_name and all(len(fsencode(part)) < 256 for part in parts)
-        name = self.model_name
-        require(inside and usable, "model_name", name, "a name for a folder in --checkpoints-dir")
+        require_folder_name(self, "model_name", "a name for a folder in --checkpoints-dir")
         has_base = self.init_from_model is not None or self.add_tokens is None
         require(has_base, "add_tokens", self.add_tokens, "--init-from-model beside it")
 
